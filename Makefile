@@ -1,0 +1,70 @@
+# Every target sets up what it needs: a virtual environment in .venv from the locked requirements, and,
+# where Spark or Apache RocketMQ is involved, a Java runtime.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+SEEDS ?= 1000
+PYTEST ?= $(BIN)/pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help install all demo test lint format bench interop sim jre lock clean
+
+help:  ## this text
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+.venv/python:
+	@test -n "$(PYTHON)" || { echo "BatonMQ needs Python 3.11 or newer; none was found on PATH (set PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "cannot create .venv: on Debian or Ubuntu install python3-venv" >&2; exit 1; }
+	@touch $@
+
+.venv/run: .venv/python requirements/run.lock pyproject.toml
+	@echo "installing BatonMQ into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+.venv/all: .venv/run requirements/all.lock
+	@echo "installing Spark, plots and the developers' tools into .venv (some 600 MB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/all.lock
+	@touch $@
+
+install: .venv/run  ## the program alone, at .venv/bin/batonmq
+	@$(BIN)/batonmq --version
+
+all: .venv/all  ## everything: Spark, plots, developers' tools
+
+jre:
+	@scripts/ensure-jre
+
+demo: all jre  ## a cluster, 336,776 flights, a kill -9 and a Spark pipeline over it all
+	@$(BIN)/batonmq demo $(ARGS)
+
+test: all jre  ## unit, simulation, integration and Spark tests
+	$(PYTEST) -n 2 --dist worksteal -m "not interop and not chaos and not spark" $(ARGS)
+	$(PYTEST) -m spark $(ARGS)
+
+lint: all  ## formatting, style, types, layering
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: all  ## let ruff format and fix
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+interop: all jre  ## beside the real Apache RocketMQ (fetched from Maven Central; Maven and a JDK needed)
+	$(PYTEST) -m interop $(ARGS)
+
+sim: all  ## SEEDS=1000 runs of the deterministic simulation
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+bench: all  ## figures beside Apache RocketMQ in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: .venv/all  ## resolve the locked requirements anew
+	$(BIN)/pip-compile -q -U --all-extras --strip-extras --no-emit-index-url --no-emit-trusted-host --generate-hashes -o requirements/all.lock pyproject.toml
+	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-trusted-host --generate-hashes -c requirements/all.lock -o requirements/run.lock pyproject.toml
+
+clean:  ## the virtual environment and caches
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out

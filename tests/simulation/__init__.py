@@ -1,0 +1,1 @@
+"""Deterministic simulation: whole programs on virtual time, with crashes, partitions and lost writes."""

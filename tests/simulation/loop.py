@@ -1,0 +1,448 @@
+"""An asyncio event loop on virtual time, with an in-memory network between simulated hosts.
+
+Whole programs, shells included, run on it unchanged: timers fire in virtual time, sockets are pipes with
+delays that a `Network` can cut, executor work happens after a virtual delay, and a crashed host's callbacks
+simply never run again, as if the process had been killed. All chance comes from one seeded generator, so a
+seed names one schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+current_host: contextvars.ContextVar[Host | None] = contextvars.ContextVar("host", default=None)
+
+
+@dataclass(eq=False)
+class Host:
+    """One simulated machine; a restart is a new `Host` object with the same address."""
+
+    name: str
+    address: str
+    alive: bool = True
+    paused_until: float = 0.0
+    """Virtual time before which nothing of this host runs (a stopped process: SIGSTOP, a long pause)."""
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    endpoints: set[Endpoint] = field(default_factory=set)
+    servers: dict[int, SimServer] = field(default_factory=dict)
+    next_port: int = 40_000
+
+
+class _NoSelector(selectors.SelectSelector):
+    """Waiting for I/O is advancing the clock: there is no other I/O."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop: SimLoop | None = None
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert self.loop is not None
+        self.loop.advance(timeout)
+        return []
+
+
+class Deadlock(Exception):
+    """Nothing is left to run: the program waits for something that can never happen."""
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """Virtual time; `network` decides what happens to bytes between hosts."""
+
+    def __init__(self, seed: int) -> None:
+        selector = _NoSelector()
+        super().__init__(selector)
+        selector.loop = self
+        self.random = random.Random(seed)
+        self.now = 1_000.0
+        self.network = Network(self)
+        self.failures: list[dict[str, Any]] = []
+        self.set_task_factory(self._make_task)
+        self.set_exception_handler(lambda _loop, context: self.failures.append(context))
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise Deadlock
+        # A turn of the loop costs a little time, so that a busy program can not freeze the clock.
+        self.now += timeout if timeout > 0 else 1e-6
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **kw: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **kw)
+        host = current_host.get()
+        if host is not None:
+            host.tasks.append(task)
+            if len(host.tasks) > 512:
+                host.tasks = [t for t in host.tasks if not t.done()]
+        return task
+
+    # -- a dead host's callbacks never run; a paused host's run when it wakes ---------------------------
+
+    def _guard(self, callback: Callable[..., Any], context: contextvars.Context | None) -> Callable[..., Any]:
+        host = current_host.get() if context is None else context.get(current_host)
+        if host is None:
+            return callback
+
+        def guarded(*args: Any) -> None:
+            if not host.alive:
+                return
+            if host.paused_until > self.now:
+                super(SimLoop, self).call_at(host.paused_until, guarded, *args, context=context)
+                return
+            callback(*args)
+
+        return guarded
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+        return super().call_soon(self._guard(callback, context), *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
+        return super().call_at(when, self._guard(callback, context), *args, context=context)
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    # -- blocking work ----------------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except BaseException as e:
+                future.set_exception(e)
+            else:
+                future.set_result(result)
+
+        self.call_later(self.random.expovariate(1 / 0.002), work)
+        return future
+
+    # -- sockets ----------------------------------------------------------------------------------------
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any
+    ) -> Any:
+        owner = current_host.get()
+        assert owner is not None, "servers run on a simulated host"
+        if not port:
+            owner.next_port += 1
+            port = owner.next_port
+        if port in owner.servers:
+            raise OSError(98, f"address already in use: {owner.address}:{port}")
+        server = SimServer(self, owner, port, protocol_factory)
+        owner.servers[port] = server
+        return server
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any
+    ) -> Any:
+        owner = current_host.get()
+        assert owner is not None, "connections start on a simulated host"
+        return await self.network.connect(owner, str(host), int(port), protocol_factory)
+
+    async def getaddrinfo(self, host: Any, port: Any, **kw: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+
+class SimServer:
+    """What `create_server` returns."""
+
+    def __init__(
+        self, loop: SimLoop, host: Host, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._loop, self.host, self.port, self.factory = loop, host, port, factory
+        self.context = contextvars.copy_context()
+
+    @property
+    def sockets(self) -> list[Any]:
+        return [self]
+
+    def getsockname(self) -> tuple[str, int]:
+        return (self.host.address, self.port)
+
+    def is_serving(self) -> bool:
+        return self.host.servers.get(self.port) is self
+
+    def close(self) -> None:
+        if self.is_serving():
+            del self.host.servers[self.port]
+
+    def close_clients(self) -> None:
+        for endpoint in list(self.host.endpoints):
+            if endpoint.local_port == self.port:
+                endpoint.close()
+
+    async def start_serving(self) -> None:
+        return None
+
+    async def wait_closed(self) -> None:
+        return None
+
+    async def __aenter__(self) -> SimServer:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Endpoint(asyncio.Transport):
+    """One end of a connection. Bytes arrive in order, after a delay, or not while the link is cut."""
+
+    def __init__(self, loop: SimLoop, host: Host, remote: Host, local_port: int, remote_port: int) -> None:
+        super().__init__()
+        self._loop, self.host, self.remote_host = loop, host, remote
+        self.local_port, self.remote_port = local_port, remote_port
+        self.peer: Endpoint | None = None
+        self.protocol: Any = None
+        self.context: contextvars.Context | None = None
+        self.closing = False
+        self.lost = False
+        self._in_flight: deque[tuple[float, bytes | None]] = deque()
+        self._delivering = False
+        self._reading = True
+        self._last_arrival = 0.0
+        self._unsent = 0
+        self._high, self._low = 64 * 1024, 16 * 1024
+        self._writing_paused = False
+        self._incoming: deque[bytes] = deque()
+
+    # -- the interface of asyncio.Transport -----------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peername":
+            return (self.remote_host.address, self.remote_port)
+        if name == "sockname":
+            return (self.host.address, self.local_port)
+        return default
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._loop.call_soon(self._pump_in, context=self.context)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 64 * 1024 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return (self._low, self._high)
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        if self.closing or not len(data):
+            return
+        self._send(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if not self.closing:
+            self.closing = True
+            self._send(None)
+            self._loop.call_soon(self._lose, None, context=self.context)
+
+    def abort(self) -> None:
+        self.close()
+
+    # -- the wire ---------------------------------------------------------------------------------------
+
+    def _send(self, data: bytes | None) -> None:
+        """Queue bytes (or, as None, the end of the stream) to the other end."""
+        network = self._loop.network
+        self._last_arrival = max(
+            self._last_arrival, self._loop.now + network.delay(self.host, self.remote_host)
+        )
+        self._in_flight.append((self._last_arrival, data))
+        if data is not None:
+            self._unsent += len(data)
+            if self._unsent > self._high and not self._writing_paused:
+                self._writing_paused = True
+                self.protocol.pause_writing()
+        if not self._delivering:
+            self._delivering = True
+            network.schedule(self, self._last_arrival)
+
+    def deliver(self) -> None:
+        """Called by the network: hand over what has arrived, unless the link is cut just now."""
+        network, peer = self._loop.network, self.peer
+        assert peer is not None
+        while self._in_flight:
+            arrival, data = self._in_flight[0]
+            if network.is_cut(self.host, self.remote_host):
+                network.schedule(self, self._loop.now + 0.2)  # as TCP does: sent again until it passes
+                return
+            if arrival > self._loop.now:
+                network.schedule(self, arrival)
+                return
+            self._in_flight.popleft()
+            if data is None:
+                peer._end(None)
+                continue
+            self._unsent -= len(data)
+            peer._receive(data)
+            if self._writing_paused and self._unsent <= self._low and self.host.alive:
+                self._writing_paused = False
+                self._loop.call_soon(self.protocol.resume_writing, context=self.context)
+        self._delivering = False
+
+    def _receive(self, data: bytes) -> None:
+        if self.closing or not self.host.alive:
+            return
+        # Delivered in pieces now and then: nothing may rely on one read being one write.
+        if len(data) > 1 and self._loop.random.random() < 0.05:
+            cut = self._loop.random.randrange(1, len(data))
+            self._incoming.append(data[:cut])
+            data = data[cut:]
+        self._incoming.append(data)
+        self._loop.call_soon(self._pump_in, context=self.context)
+
+    def _pump_in(self) -> None:
+        while self._incoming and self._reading and not self.closing:
+            data = self._incoming.popleft()
+            if isinstance(self.protocol, asyncio.BufferedProtocol):
+                view = memoryview(data)
+                while view:
+                    buffer = self.protocol.get_buffer(len(view))
+                    count = min(len(buffer), len(view))
+                    buffer[:count] = view[:count]
+                    self.protocol.buffer_updated(count)
+                    view = view[count:]
+            else:
+                self.protocol.data_received(data)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.host.alive and not self.closing:
+            self.closing = True
+            self._loop.call_soon(self._lose, error, context=self.context)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self.lost:
+            self.lost = True
+            self.host.endpoints.discard(self)
+            self.protocol.connection_lost(error)
+
+
+class Network:
+    """Which host reaches which, and how fast."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.hosts: dict[str, Host] = {}
+        self.cuts: set[tuple[str, str]] = set()
+        """(from, to) host names whose bytes do not arrive, one way each."""
+        self.min_delay, self.mean_delay = 0.000_1, 0.000_3
+        self._due: list[tuple[float, int, Endpoint]] = []
+        self._sequence = 0
+
+    def delay(self, source: Host, target: Host) -> float:
+        if source is target:
+            return 0.000_02
+        return self.min_delay + self._loop.random.expovariate(1 / self.mean_delay)
+
+    def is_cut(self, source: Host, target: Host) -> bool:
+        return (source.name, target.name) in self.cuts
+
+    def cut(self, a: str, b: str, *, both: bool = True) -> None:
+        self.cuts.add((a, b))
+        if both:
+            self.cuts.add((b, a))
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def schedule(self, endpoint: Endpoint, when: float) -> None:
+        # Bytes under way belong to no host: they arrive although the sender has crashed.
+        self._sequence += 1
+        heapq.heappush(self._due, (when, self._sequence, endpoint))
+        asyncio.SelectorEventLoop.call_at(self._loop, when, self._deliver_due, context=contextvars.Context())
+
+    def _deliver_due(self) -> None:
+        while self._due and self._due[0][0] <= self._loop.now:
+            heapq.heappop(self._due)[2].deliver()
+
+    def start(self, name: str, address: str) -> Host:
+        host = Host(name, address)
+        self.hosts[address] = host
+        return host
+
+    def run_on(self, host: Host, function: Callable[[], Any]) -> Any:
+        """Call `function` as code of `host`: the tasks it starts and timers it sets die with that host."""
+        context = contextvars.copy_context()
+        context.run(current_host.set, host)
+        return context.run(function)
+
+    async def connect(self, owner: Host, address: str, port: int, factory: Callable[[], Any]) -> Any:
+        target = owner if address in ("127.0.0.1", "localhost") else self.hosts.get(address)
+        started = self._loop.now
+        while target is not None and (self.is_cut(owner, target) or self.is_cut(target, owner)):
+            if self._loop.now - started > 60:
+                raise TimeoutError(110, f"connect to {address}:{port} timed out")
+            await asyncio.sleep(0.2)
+            target = self.hosts.get(address)
+        await asyncio.sleep(2 * self.delay(owner, target or owner))
+        server = target.servers.get(port) if target is not None and target.alive else None
+        if target is None or server is None:
+            raise ConnectionRefusedError(111, f"connection refused: {address}:{port}")
+        owner.next_port += 1
+        near = Endpoint(self._loop, owner, target, owner.next_port, port)
+        far = Endpoint(self._loop, target, owner, port, owner.next_port)
+        near.peer, far.peer = far, near
+        owner.endpoints.add(near)
+        target.endpoints.add(far)
+        far.context = server.context.copy()
+        far.protocol = server.factory()
+        far.context.run(far.protocol.connection_made, far)
+        near.context = contextvars.copy_context()
+        near.protocol = factory()
+        near.protocol.connection_made(near)
+        return near, near.protocol
+
+    def crash(self, host: Host, *, silent: bool = False) -> None:
+        """Kill a host's process. Its kernel resets the connections, unless `silent` (the power is gone)."""
+        host.alive = False
+        host.servers.clear()
+        for task in host.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        for endpoint in list(host.endpoints):
+            endpoint.closing = True
+            if not silent:
+                endpoint._in_flight.append((self._loop.now, None))
+                if not endpoint._delivering:
+                    endpoint._delivering = True
+                    self.schedule(endpoint, self._loop.now + self.delay(host, endpoint.remote_host))
+        host.endpoints.clear()

@@ -1,0 +1,124 @@
+"""The simulator itself: virtual time, ordered delivery, partitions, crashes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.simulation.loop import Deadlock, Host, SimLoop
+
+
+class Echo(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.lost: list[object] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class Collect(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.data = b""
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+@pytest.fixture
+def loop():
+    loop = SimLoop(7)
+    yield loop
+    loop.close()
+
+
+async def connected(loop: SimLoop) -> tuple[Host, Host, Collect, asyncio.Transport]:
+    a, b = loop.network.start("a", "10.0.0.1"), loop.network.start("b", "10.0.0.2")
+    await loop.network.run_on(a, lambda: loop.create_task(loop.create_server(Echo, "10.0.0.1", 80)))
+    transport, protocol = await loop.network.run_on(
+        b, lambda: loop.create_task(loop.create_connection(Collect, "10.0.0.1", 80))
+    )
+    return a, b, protocol, transport
+
+
+def test_bytes_come_back_in_order_and_time_is_virtual(loop):
+    async def main() -> bytes:
+        _, _, protocol, transport = await connected(loop)
+        for i in range(100):
+            transport.write(b"%03d" % i)
+        await asyncio.sleep(3_600)
+        return protocol.data
+
+    assert loop.run_until_complete(main()) == b"".join(b"%03d" % i for i in range(100))
+    assert loop.now > 4_600
+
+
+def test_a_cut_link_holds_bytes_until_it_heals(loop):
+    async def main() -> tuple[bytes, bytes]:
+        _, _, protocol, transport = await connected(loop)
+        loop.network.cut("a", "b")
+        transport.write(b"held")
+        await asyncio.sleep(10)
+        during = protocol.data
+        loop.network.heal()
+        await asyncio.sleep(1)
+        return during, protocol.data
+
+    assert loop.run_until_complete(main()) == (b"", b"held")
+
+
+def test_a_crashed_host_runs_nothing_and_its_peers_lose_the_connection(loop):
+    ran: list[str] = []
+
+    async def ticking() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ran.append("tick")
+
+    async def main() -> bool:
+        a, _, protocol, _ = await connected(loop)
+        loop.network.run_on(a, lambda: loop.create_task(ticking()))
+        await asyncio.sleep(3.5)
+        loop.network.crash(a)
+        await asyncio.sleep(10)
+        return protocol.lost
+
+    assert loop.run_until_complete(main())
+    assert len(ran) == 3
+
+
+def test_a_paused_host_goes_on_where_it_stopped(loop):
+    ran: list[float] = []
+
+    async def ticking() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ran.append(loop.now)
+
+    async def main() -> None:
+        a = loop.network.start("a", "10.0.0.1")
+        loop.network.run_on(a, lambda: loop.create_task(ticking()))
+        await asyncio.sleep(2.5)
+        a.paused_until = loop.now + 20
+        await asyncio.sleep(19)
+        assert len(ran) == 2
+        await asyncio.sleep(3)
+        a.alive = False
+
+    loop.run_until_complete(main())
+    assert len(ran) > 2
+
+
+def test_waiting_for_nothing_is_reported(loop):
+    with pytest.raises(Deadlock):
+        loop.run_until_complete(loop.create_future())
