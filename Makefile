@@ -63,8 +63,8 @@ bench: all  ## figures beside Apache RocketMQ in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: .venv/all  ## resolve the locked requirements anew
-	$(BIN)/pip-compile -q -U --all-extras --strip-extras --no-emit-index-url --no-emit-trusted-host --generate-hashes -o requirements/all.lock pyproject.toml
-	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-trusted-host --generate-hashes -c requirements/all.lock -o requirements/run.lock pyproject.toml
+	$(BIN)/pip-compile -q -U --all-extras --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes -o requirements/all.lock pyproject.toml
+	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes -c requirements/all.lock -o requirements/run.lock pyproject.toml
 
 clean:  ## the virtual environment and caches
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out
