@@ -1,0 +1,204 @@
+"""Keys of a broker's `.conf` file that belong to the broker itself.
+
+Spelling, defaults and units are RocketMQ's (`BrokerConfig`, and the parts of `MessageStoreConfig` that decide
+when a producer is answered). Keys of the files on disk are in `store/config.py`, keys of the replication link
+in `ha/config.py`. The object is frozen; `updateBrokerConfig` replaces it on the `Broker`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from batonmq.common.config import ConfigError
+
+PERM_READ = 4
+PERM_WRITE = 2
+MASTER_ID = 0
+"""brokerId of a master on the wire."""
+
+BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker: who it is, where it registers, what it accepts and when it acknowledges."""
+
+    broker_name: str = field(default="", metadata={"key": "brokerName"})
+    """Name of the replica group; empty: the host name."""
+    broker_cluster_name: str = "DefaultCluster"
+    """Cluster this group belongs to."""
+    broker_id: int = MASTER_ID
+    """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key is ignored."""
+    broker_role: str = "ASYNC_MASTER"
+    """ASYNC_MASTER, SYNC_MASTER or SLAVE; in controller mode the controller decides."""
+    broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
+    """Address that clients are told to connect to; empty: the first address of this host that is not loopback."""
+    broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
+    """Address that slaves are told to replicate from; empty: as brokerIP1."""
+    bind_address: str = "0.0.0.0"
+    """Local address the listening sockets bind to."""
+    listen_port: int = 10911
+    """Port for clients, name servers and tools."""
+    vip_channel_enabled: bool = True
+    """Also listen on listenPort - 2, which clients with a VIP channel use."""
+    namesrv_addr: str = ""
+    """Name servers, `host:port;host:port`; empty: register nowhere."""
+    broker_permission: int = PERM_READ | PERM_WRITE
+    """4 read, 2 write, 6 both; taken from every topic at registration."""
+
+    auto_create_topic_enable: bool = True
+    """Create a topic from the template TBW102 when a message for an unknown one arrives."""
+    auto_create_subscription_group: bool = True
+    """Create a consumer group when an unknown one asks."""
+    default_topic_queue_nums: int = 8
+    """Read and write queues of the template topic TBW102."""
+    cluster_topic_enable: bool = True
+    """Offer a topic named like the cluster."""
+    broker_topic_enable: bool = True
+    """Offer a topic named like the broker."""
+    trace_topic_enable: bool = False
+    """Offer the message trace topic."""
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    """Name of the message trace topic."""
+    region_id: str = "DefaultRegion"
+    """Written to each message as MSG_REGION."""
+    trace_on: bool = True
+    """Written to each message as TRACE_ON."""
+
+    register_broker_timeout_mills: int = 24_000
+    """How long a name server may take to answer a registration, ms."""
+    register_name_server_period: int = 30_000
+    """Time between registrations, ms; 10 000 to 60 000 as in RocketMQ."""
+    force_register: bool = True
+    """Register each period even if no topic changed."""
+    compressed_register: bool = False
+    """Deflate the registration body."""
+    broker_heartbeat_interval: int = 1_000
+    """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
+    send_heartbeat_timeout_millis: int = 1_000
+    """How long a heartbeat may take, ms."""
+    broker_not_active_timeout_millis: int = 10_000
+    """Silence after which name servers and controllers count this broker as gone, ms."""
+    enable_slave_acting_master: bool = False
+    """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
+    compatible_with_old_name_srv: bool = True
+    """Keep to requests that name servers before 5.0 understand."""
+
+    enable_controller_mode: bool = False
+    """The controllers decide who is master; brokerId and brokerRole of this file are ignored."""
+    controller_addr: str = ""
+    """Controllers, `host:port;host:port`."""
+    fetch_controller_addr_by_dns_lookup: bool = False
+    """Resolve the one name in controllerAddr to all controllers."""
+    sync_broker_metadata_period: int = 5_000
+    """Time between this broker's looks at its role at the controller, ms."""
+    check_sync_state_set_period: int = 5_000
+    """Time between the master's looks for replicas to drop from the SyncStateSet, ms."""
+    sync_controller_metadata_period: int = 10_000
+    """Time between looks for the leading controller, ms."""
+    controller_heart_beat_timeout_mills: int = 10_000
+    """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat."""
+    broker_election_priority: int = 2_147_483_647
+    """Lower is preferred among equal candidates for master."""
+    sync_broker_member_group_period: int = 1_000
+    """Time between looks at the group's members (with slave acting master), ms."""
+
+    all_ack_in_sync_state_set: bool = False
+    """Controller mode: acknowledge when every member of the SyncStateSet has the message."""
+    in_sync_replicas: int = 1
+    """Copies, the master's included, that a message needs before SYNC_MASTER acknowledges it."""
+    min_in_sync_replicas: int = 1
+    """Refuse messages while fewer replicas than this, the master included, keep up."""
+    total_replicas: int = 1
+    """Copies configured in this group, the master's included."""
+    enable_auto_in_sync_replicas: bool = False
+    """Let inSyncReplicas sink to the replicas that keep up, not below minInSyncReplicas."""
+    slave_timeout: int = 3_000
+    """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
+    send_thread_pool_queue_capacity: int = 10_000
+    """Messages that may wait for their acknowledgement at a time; above it SYSTEM_BUSY is answered."""
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+    max_message_size: int = 4 * 1024 * 1024
+    """Largest message body, bytes."""
+    start_accept_send_request_time_stamp: int = 0
+    """Refuse messages before this time, ms since the epoch."""
+
+    long_polling_enable: bool = True
+    """Hold a pull that finds nothing until a message arrives or its own time is up."""
+    short_polling_time_mills: int = 1_000
+    """Time such a pull is held with longPollingEnable=false, ms."""
+    lite_pull_message_enable: bool = True
+    """Accept LITE_PULL_MESSAGE."""
+    max_transfer_count_on_message_in_memory: int = 32
+    """Most messages in one pull reply."""
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    """Most bytes in one pull reply; one message always fits."""
+    slave_read_enable: bool = False
+    """Slaves answer pulls, and slow consumers are sent to them."""
+    enable_property_filter: bool = False
+    """Accept SQL92 subscriptions. Not built yet: must stay false."""
+    use_server_side_reset_offset: bool = True
+    """Offset resets are kept here and answered to the next pull."""
+    offset_check_in_slave: bool = False
+    """A slave also answers PULL_OFFSET_MOVED."""
+    notify_consumer_ids_changed_enable: bool = True
+    """Tell the members of a group when one joins or leaves."""
+    consumer_offset_update_version_step: int = 500
+    """Offset commits between two data versions."""
+    reject_pull_consumer_enable: bool = False
+    """Refuse pull consumers that sent no heartbeat."""
+
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delay of each level, the first is level 1; units s, m, h, d."""
+    flush_delay_offset_interval: int = 10_000
+    """Time between writes of delayOffset.json, ms."""
+    flush_consumer_offset_interval: int = 5_000
+    """Time between writes of consumerOffset.json, ms."""
+    channel_expired_timeout: int = 120_000
+    """Silence after which a client is forgotten, ms."""
+    subscription_expired_timeout: int = 600_000
+    """Silence after which a subscription is forgotten, ms."""
+    validate_system_topic_when_update_topic: bool = True
+    """Refuse to change system topics."""
+    lock_in_strict_mode: bool = False
+    """Queue locks need a majority of the group."""
+    server_work_name: str = field(default="", metadata={"key": "serverWorkName"})
+    """Accepted for compatibility; not used."""
+
+    def __post_init__(self) -> None:
+        def need(condition: bool, key: str, value: object, what: str) -> None:
+            if not condition:
+                raise ConfigError(f"{key}={value}: {what}")
+
+        need(self.broker_role in BROKER_ROLES, "brokerRole", self.broker_role, f"one of {', '.join(BROKER_ROLES)}")
+        need(0 <= self.listen_port <= 65_535, "listenPort", self.listen_port, "a port is 0 to 65535")
+        need(self.broker_id >= 0, "brokerId", self.broker_id, "must not be negative")
+        need(self.default_topic_queue_nums > 0, "defaultTopicQueueNums", self.default_topic_queue_nums, "at least 1")
+        need(self.max_message_size >= 1024, "maxMessageSize", self.max_message_size, "at least 1024 bytes")
+        need(self.slave_timeout > 0, "slaveTimeout", self.slave_timeout, "must be positive (ms)")
+        need(self.in_sync_replicas >= 1, "inSyncReplicas", self.in_sync_replicas, "at least 1, the master itself")
+        need(
+            1 <= self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
+            "minInSyncReplicas",
+            self.min_in_sync_replicas,
+            f"1 to inSyncReplicas={self.in_sync_replicas}",
+        )
+        need(
+            self.in_sync_replicas <= self.total_replicas or self.enable_controller_mode,
+            "inSyncReplicas",
+            self.in_sync_replicas,
+            f"not above totalReplicas={self.total_replicas}",
+        )
+        need(
+            not self.enable_property_filter,
+            "enablePropertyFilter",
+            "true",
+            "SQL92 filters are not available here; remove the key and filter by tag",
+        )
+        need(
+            not self.enable_controller_mode or bool(self.controller_addr),
+            "controllerAddr",
+            "",
+            "enableControllerMode=true needs the controllers' addresses",
+        )

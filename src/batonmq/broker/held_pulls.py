@@ -1,0 +1,112 @@
+"""Pulls that found nothing and are held until a message arrives or their time is up (long polling).
+
+Owns who waits for which queue and until when. It decides from inputs alone: the shell says which queues have
+grown and what time it is, and runs the pulls that are handed back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull(Generic[T]):
+    """One held pull."""
+
+    queue: QueueKey
+    queue_offset: int
+    """The pull waits for a message at or above this offset of the queue."""
+    deadline_ms: int
+    pull: T
+    released: bool = field(default=False)
+
+
+class HeldPulls(Generic[T]):
+    """All held pulls of a broker."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[QueueKey, list[HeldPull[T]]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull[T]]] = []
+        self._ticket = count()
+        self._held = 0
+
+    def __len__(self) -> int:
+        return self._held
+
+    def hold(self, queue: QueueKey, queue_offset: int, deadline_ms: int, pull: T) -> None:
+        held = HeldPull(queue, queue_offset, deadline_ms, pull)
+        self._by_queue.setdefault(queue, []).append(held)
+        heapq.heappush(self._deadlines, (deadline_ms, next(self._ticket), held))
+        self._held += 1
+
+    def arrived(self, queues: Iterable[tuple[QueueKey, int]]) -> list[HeldPull[T]]:
+        """`queues` names each queue that grew, with its new max offset; returns the pulls to run now."""
+        by_queue = self._by_queue
+        ready: list[HeldPull[T]] = []
+        for queue, max_offset in queues:
+            waiting = by_queue.get(queue)
+            if waiting is None:
+                continue
+            still = [held for held in waiting if held.queue_offset >= max_offset]
+            if len(still) == len(waiting):
+                continue
+            ready.extend(held for held in waiting if held.queue_offset < max_offset)
+            if still:
+                by_queue[queue] = still
+            else:
+                del by_queue[queue]
+        for held in ready:
+            held.released = True
+        self._held -= len(ready)
+        self._drop_released()
+        return ready
+
+    def expire(self, now_ms: int) -> list[HeldPull[T]]:
+        """Pulls whose time is up at `now_ms`."""
+        expired: list[HeldPull[T]] = []
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][2].released or deadlines[0][0] <= now_ms):
+            held = heapq.heappop(deadlines)[2]
+            if held.released:
+                continue
+            held.released = True
+            expired.append(held)
+            waiting = self._by_queue[held.queue]
+            waiting.remove(held)
+            if not waiting:
+                del self._by_queue[held.queue]
+        self._held -= len(expired)
+        return expired
+
+    def release_all(self) -> list[HeldPull[T]]:
+        """Everything that is held, for a change of role or the end of the broker."""
+        everything = [held for waiting in self._by_queue.values() for held in waiting]
+        for held in everything:
+            held.released = True
+        self._by_queue.clear()
+        self._deadlines.clear()
+        self._held = 0
+        return everything
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` will next have something to return; None while nothing is held."""
+        self._drop_released()
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _drop_released(self) -> None:
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].released:
+            heapq.heappop(deadlines)
+        # A busy queue releases pulls long before their deadline; without this the heap would keep every one of
+        # them (and its request) for as long as the client would have waited.
+        if len(deadlines) > 64 and len(deadlines) > 4 * self._held:
+            deadlines[:] = [entry for entry in deadlines if not entry[2].released]
+            heapq.heapify(deadlines)
