@@ -1,0 +1,208 @@
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.LongAdder;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * The same client load for any RocketMQ-compatible cluster; the last line is the result as JSON.
+ *
+ *   send NAMESRV TOPIC THREADS BYTES BATCH WARM_SECONDS SECONDS   synchronous sends, one in flight a thread
+ *   fill NAMESRV TOPIC BYTES COUNT                                a backlog of COUNT messages, batches of 32
+ *   consume NAMESRV TOPIC GROUP COUNT                             a push consumer reads COUNT messages
+ */
+public class Bench {
+    public static void main(String[] args) throws Exception {
+        switch (args[0]) {
+            case "send":
+                send(args[1], args[2], num(args[3]), num(args[4]), num(args[5]), num(args[6]), num(args[7]));
+                break;
+            case "fill":
+                fill(args[1], args[2], num(args[3]), num(args[4]));
+                break;
+            case "consume":
+                consume(args[1], args[2], args[3], num(args[4]));
+                break;
+            default:
+                throw new IllegalArgumentException(args[0]);
+        }
+        System.exit(0);
+    }
+
+    static int num(String s) {
+        return Integer.parseInt(s);
+    }
+
+    static DefaultMQProducer producer(String namesrv) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("bench_" + System.currentTimeMillis());
+        producer.setNamesrvAddr(namesrv);
+        producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.start();
+        return producer;
+    }
+
+    static SendResult put(DefaultMQProducer producer, String topic, byte[] body, int batch) throws Exception {
+        if (batch == 1) {
+            return producer.send(new Message(topic, body));
+        }
+        List<Message> messages = new ArrayList<>(batch);
+        for (int i = 0; i < batch; i++) {
+            messages.add(new Message(topic, body));
+        }
+        return producer.send(messages);
+    }
+
+    static void send(String namesrv, String topic, int threads, int bytes, int batch, int warm, int seconds)
+        throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        byte[] body = new byte[bytes];
+        Arrays.fill(body, (byte) 'x');
+        LongAdder ok = new LongAdder();
+        LongAdder bad = new LongAdder();
+        long end = System.nanoTime() + (warm + seconds) * 1_000_000_000L;
+        long measureFrom = System.nanoTime() + warm * 1_000_000_000L;
+        List<long[]> latencies = new ArrayList<>();
+        List<Thread> workers = new ArrayList<>();
+        AtomicIntegerArrayOf counts = new AtomicIntegerArrayOf(threads);
+        for (int t = 0; t < threads; t++) {
+            int id = t;
+            long[] mine = new long[4_000_000 / threads];
+            latencies.add(mine);
+            Thread worker = new Thread(() -> {
+                int n = 0;
+                while (true) {
+                    long start = System.nanoTime();
+                    if (start >= end) {
+                        break;
+                    }
+                    try {
+                        SendResult result = put(producer, topic, body, batch);
+                        if (result.getSendStatus() == SendStatus.SEND_OK) {
+                            ok.add(batch);
+                        } else {
+                            bad.increment();
+                        }
+                    } catch (Exception e) {
+                        bad.increment();
+                    }
+                    if (start >= measureFrom && n < mine.length) {
+                        mine[n++] = System.nanoTime() - start;
+                    }
+                }
+                counts.values[id] = n;
+            });
+            worker.start();
+            workers.add(worker);
+        }
+        long atStart = 0;
+        long from = 0;
+        long last = 0;
+        while (System.nanoTime() < end) {
+            Thread.sleep(1000);
+            long now = ok.sum();
+            System.err.println("sent/s " + (now - last));
+            last = now;
+            if (from == 0 && System.nanoTime() >= measureFrom) {
+                from = System.nanoTime();
+                atStart = now;
+            }
+        }
+        double rate = (ok.sum() - atStart) / ((System.nanoTime() - from) / 1e9);
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        int total = Arrays.stream(counts.values).sum();
+        long[] all = new long[total];
+        int at = 0;
+        for (int t = 0; t < threads; t++) {
+            System.arraycopy(latencies.get(t), 0, all, at, counts.values[t]);
+            at += counts.values[t];
+        }
+        Arrays.sort(all);
+        System.out.printf("{\"messages_s\": %.0f, \"p50_ms\": %.2f, \"p99_ms\": %.2f, \"failed\": %d}%n",
+            rate, total == 0 ? 0 : all[total / 2] / 1e6, total == 0 ? 0 : all[(int) (total * 0.99)] / 1e6, bad.sum());
+    }
+
+    static final class AtomicIntegerArrayOf {
+        final int[] values;
+
+        AtomicIntegerArrayOf(int size) {
+            values = new int[size];
+        }
+    }
+
+    static void fill(String namesrv, String topic, int bytes, int count) throws Exception {
+        DefaultMQProducer producer = producer(namesrv);
+        byte[] body = new byte[bytes];
+        Arrays.fill(body, (byte) 'x');
+        AtomicInteger left = new AtomicInteger(count / 32);
+        List<Thread> workers = new ArrayList<>();
+        for (int t = 0; t < 8; t++) {
+            Thread worker = new Thread(() -> {
+                while (left.getAndDecrement() > 0) {
+                    while (true) {
+                        try {
+                            if (put(producer, topic, body, 32).getSendStatus() == SendStatus.SEND_OK) {
+                                break;
+                            }
+                        } catch (Exception e) {
+                            System.err.println(e);
+                        }
+                    }
+                }
+            });
+            worker.start();
+            workers.add(worker);
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        System.out.println("{\"filled\": " + count / 32 * 32 + "}");
+    }
+
+    static void consume(String namesrv, String topic, String group, int count) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPullBatchSize(32);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.subscribe(topic, "*");
+        LongAdder got = new LongAdder();
+        AtomicLong first = new AtomicLong();
+        AtomicLong firstCount = new AtomicLong();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            first.compareAndSet(0, System.nanoTime());
+            got.add(messages.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        long last = 0;
+        long bestFrom = 0;
+        while (got.sum() < count) {
+            Thread.sleep(20);
+            long now = System.nanoTime();
+            if (now - bestFrom > 1_000_000_000L) {
+                System.err.println("consumed/s " + (got.sum() - last));
+                last = got.sum();
+                bestFrom = now;
+            }
+            // The first tenth is warm-up: class loading and rebalance.
+            if (firstCount.get() == 0 && got.sum() > count / 10) {
+                firstCount.set(got.sum());
+                first.set(now);
+            }
+        }
+        double rate = (got.sum() - firstCount.get()) / ((System.nanoTime() - first.get()) / 1e9);
+        System.out.printf("{\"messages_s\": %.0f, \"consumed\": %d}%n", rate, got.sum());
+    }
+}
