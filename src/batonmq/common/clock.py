@@ -1,0 +1,51 @@
+"""Time as an argument: what decides is given a `Clock`, so that tests and the simulator can turn it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a program gets its time from."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since the Unix epoch; may jump."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed instant; never goes back."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; for tests."""
+
+    __slots__ = ("_monotonic", "_now")
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now = now_ms
+        self._monotonic = 0
+
+    def now_ms(self) -> int:
+        return self._now
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic
+
+    def advance(self, ms: int) -> None:
+        """Let ``ms`` milliseconds pass on both clocks."""
+        if ms < 0:
+            raise ValueError(f"time does not go back: {ms} ms")
+        self._now += ms
+        self._monotonic += ms
