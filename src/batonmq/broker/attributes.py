@@ -1,0 +1,99 @@
+"""Topic attributes such as ``+message.type=FIFO``: how a change is written, checked and applied.
+
+A change is a map from ``+key`` (set) or ``-key`` (remove) to a value; stored attributes carry the bare key.
+Source: RocketMQ's topic attributes; the wording of the refusals is what its tools show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+
+MESSAGE_TYPE = "message.type"
+MESSAGE_TYPES = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One known key: may it change after creation, and which values it takes (None: a number >= -1)."""
+
+    changeable: bool
+    values: tuple[str, ...] | None
+
+    def check(self, value: str) -> None:
+        if self.values is not None:
+            if value not in self.values:
+                raise _refused(f"value is not in set: [{', '.join(self.values)}]")
+            return
+        try:
+            number = int(value)
+        except ValueError:
+            raise _refused(f'For input string: "{value}"') from None
+        if not -1 <= number < 1 << 63:
+            raise _refused(f"value is not in range(-1, {(1 << 63) - 1})")
+
+
+TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
+    "queue.type": Attribute(changeable=False, values=("BatchCQ", "SimpleCQ")),
+    "cleanup.policy": Attribute(changeable=False, values=("DELETE", "COMPACTION")),
+    MESSAGE_TYPE: Attribute(changeable=True, values=MESSAGE_TYPES),
+    "reserve.time": Attribute(changeable=True, values=None),
+}
+
+
+def _refused(remark: str) -> MQError:
+    return MQError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def parse_change(text: str | None) -> dict[str, str]:
+    """``+k1=v1,+k2=v2,-k3`` as a change map. Raises MQError on anything else."""
+    change: dict[str, str] = {}
+    for part in (text or "").split(","):
+        if not part:
+            continue
+        key, equals, value = part.partition("=")
+        if equals and not key.startswith("+"):
+            raise _refused(f"add/alter attribute format is wrong: {key}")
+        if not equals and not key.startswith("-"):
+            raise _refused(f"delete attribute format is wrong: {key}")
+        if key in change:
+            raise _refused(f"key duplication: {key}")
+        change[key] = value
+    return change
+
+
+def apply_change(
+    known: Mapping[str, Attribute],
+    current: Mapping[str, str] | None,
+    change: Mapping[str, str],
+) -> dict[str, str]:
+    """Attributes after `change`; `current` is None while the topic is being created. Raises MQError."""
+    after = dict(current or {})
+    seen: set[str] = set()
+    for signed, value in change.items():
+        sign, key = signed[:1], signed[1:]
+        if not key or "+" in key or "-" in key:
+            raise _refused("kv string format wrong.")
+        if key in seen:
+            raise _refused(f"alter duplication key. key: {key}")
+        seen.add(key)
+        if current is None and sign != "+":
+            raise _refused(f"only add attribute is supported while creating topic. key: {key}")
+        if sign not in ("+", "-"):
+            raise _refused(f"wrong format key: {key}")
+        if sign == "-" and key not in after:
+            raise _refused(f"attempt to delete a nonexistent key: {key}")
+        attribute = known.get(key)
+        if attribute is None:
+            raise _refused(f"unsupported key: {key}")
+        if current is not None and not attribute.changeable:
+            raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
+        if sign == "+":
+            attribute.check(value)
+            after[key] = value
+        else:
+            del after[key]
+    return after

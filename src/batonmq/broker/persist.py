@@ -1,0 +1,97 @@
+"""The JSON files below `storePathRootDir/config`: written whole, never torn, with one generation kept.
+
+A file is written beside its name, fsynced and renamed to it; the generation before it stays as ``.bak``.
+At every moment one of the two is whole. RocketMQ's brokers read and write the same two names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from batonmq.common.config import ConfigError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class TableFile:
+    """One table on disk and its backup.
+
+    `load` is for start-up and blocks. `save` runs off the event loop; while one write is under way only the
+    newest of the contents handed in meanwhile is kept, and written next.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.backup = path.with_name(path.name + ".bak")
+        self._next: bytes | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    def load(self, decode: Callable[[bytes], T]) -> T | None:
+        """Contents of the file, or of its backup if the file is missing, empty or broken; None if there is neither.
+
+        `decode` raises ValueError for bytes it cannot use. Raises ConfigError when there is something on disk
+        and none of it can be used: starting with an empty table would lose what the files held.
+        """
+        broken: list[str] = []
+        for path in (self.path, self.backup):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                broken.append(f"{path}: {error.strerror or error}")
+                continue
+            if not data.strip():
+                broken.append(f"{path}: is empty")
+                continue
+            try:
+                table = decode(data)
+            except ValueError as error:
+                broken.append(f"{path}: {error}")
+                continue
+            if broken:
+                log.warning("%s; using %s", broken[0], path)
+            return table
+        if broken:
+            raise ConfigError(
+                f"cannot read {'; '.join(broken)}. Restore the file from another broker of the group, "
+                "or remove it and its .bak to start with an empty table"
+            )
+        return None
+
+    def write(self, data: bytes) -> None:
+        """Replace the contents, durably. Blocks on fsync; raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_name(self.path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.path.exists():
+            self.path.replace(self.backup)  # a crash right here is covered: load() goes on to the backup
+        fresh.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    async def save(self, data: bytes) -> None:
+        """`write` in the executor; returns when these contents, or newer ones, are durable. Raises OSError."""
+        self._next = data
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._drain())
+        await asyncio.shield(self._writer)
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._next is not None:
+            data, self._next = self._next, None
+            await loop.run_in_executor(None, self.write, data)

@@ -1,0 +1,56 @@
+"""One client of a group holds a queue; a lock that is not renewed runs out."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.broker.locks import LOCK_LIFETIME_MS, LockTable
+
+
+@pytest.fixture
+def locks() -> LockTable[int]:
+    return LockTable()
+
+
+def test_first_client_gets_free_queues_and_keeps_them(locks: LockTable[int]) -> None:
+    assert locks.try_lock("g", [0, 1], "c1", now_ms=0) == {0, 1}
+    assert locks.try_lock("g", [0, 1, 2], "c2", now_ms=1) == {2}
+    assert locks.try_lock("g", [0, 2], "c1", now_ms=2) == {0}
+
+
+def test_groups_do_not_disturb_each_other(locks: LockTable[int]) -> None:
+    assert locks.try_lock("g1", [0], "c1", now_ms=0) == {0}
+    assert locks.try_lock("g2", [0], "c2", now_ms=0) == {0}
+
+
+def test_lock_expires_after_its_lifetime_and_not_before(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0)
+    assert locks.try_lock("g", [0], "c2", now_ms=LOCK_LIFETIME_MS) == set()
+    assert locks.try_lock("g", [0], "c2", now_ms=LOCK_LIFETIME_MS + 1) == {0}
+    assert locks.owner("g", 0, LOCK_LIFETIME_MS + 1) == "c2"
+
+
+def test_renewing_prolongs(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0)
+    locks.try_lock("g", [0], "c1", now_ms=50_000)
+    assert locks.try_lock("g", [0], "c2", now_ms=100_000) == set()
+
+
+def test_only_the_owner_unlocks(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0)
+    locks.unlock("g", [0], "c2")
+    assert locks.owner("g", 0, 1) == "c1"
+    locks.unlock("g", [0, 7], "c1")
+    assert locks.owner("g", 0, 1) is None
+    locks.unlock("unknown", [0], "c1")
+
+
+def test_expired_locks_are_forgotten(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0)
+    locks.try_lock("g", [1], "c1", now_ms=50_000)
+    locks.drop_expired(now_ms=70_000)
+    assert locks.owner("g", 0, 70_000) is None
+    assert locks.owner("g", 1, 70_000) == "c1"
+    assert not locks.all_expired("g", 70_000)
+    locks.drop_expired(now_ms=200_000)
+    assert locks.all_expired("g", 200_000)

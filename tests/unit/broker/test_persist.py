@@ -1,0 +1,94 @@
+"""A table file is whole at every moment; what cannot be read is never silently dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batonmq.broker.persist import TableFile
+from batonmq.common.config import ConfigError
+
+
+def decode(data: bytes) -> str:
+    text = data.decode()
+    if not text.startswith("{"):
+        raise ValueError("not a table")
+    return text
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TableFile:
+    return TableFile(tmp_path / "config" / "topics.json")
+
+
+def test_nothing_on_disk_is_nothing(file: TableFile) -> None:
+    assert file.load(decode) is None
+
+
+def test_write_keeps_the_generation_before(file: TableFile) -> None:
+    file.write(b"{1}")
+    assert not file.backup.exists()
+    file.write(b"{2}")
+    assert file.load(decode) == "{2}"
+    assert file.backup.read_bytes() == b"{1}"
+    assert sorted(p.name for p in file.path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+@pytest.mark.parametrize("broken", [b"", b"  \n", b"garbage", b"\xff\xfe"])
+def test_a_broken_file_falls_back_to_its_backup(file: TableFile, broken: bytes) -> None:
+    file.write(b"{1}")
+    file.write(b"{2}")
+    file.path.write_bytes(broken)
+    assert file.load(decode) == "{1}"
+    assert file.path.read_bytes() == broken, "the broken file stays for whoever looks into it"
+
+
+def test_a_crash_between_the_renames_leaves_the_backup(file: TableFile) -> None:
+    file.write(b"{1}")
+    file.path.rename(file.backup)
+    assert file.load(decode) == "{1}"
+
+
+def test_both_broken_refuses_in_one_line_that_names_the_file(file: TableFile) -> None:
+    file.write(b"{1}")
+    file.write(b"{2}")
+    file.path.write_bytes(b"x")
+    file.backup.write_bytes(b"")
+    with pytest.raises(ConfigError) as refused:
+        file.load(decode)
+    message = str(refused.value)
+    assert str(file.path) in message and "not a table" in message and "is empty" in message
+    assert "\n" not in message
+
+
+def test_an_unreadable_file_refuses(file: TableFile) -> None:
+    file.path.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="topics.json"):
+        file.load(decode)
+
+
+async def test_saves_coalesce_and_the_newest_wins(file: TableFile) -> None:
+    written: list[bytes] = []
+    write = file.write
+
+    def slow(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    file.write = slow  # type: ignore[method-assign]
+    await asyncio.gather(*(file.save(b"{%d}" % n) for n in range(50)))
+    assert file.load(decode) == "{49}"
+    assert len(written) <= 2
+
+
+async def test_a_failing_save_tells_its_caller_and_the_next_one_works(tmp_path: Path) -> None:
+    blocked = tmp_path / "config"
+    blocked.write_text("a file where the folder should be")
+    file = TableFile(blocked / "topics.json")
+    with pytest.raises(OSError):
+        await file.save(b"{1}")
+    blocked.unlink()
+    await file.save(b"{2}")
+    assert file.load(decode) == "{2}"
