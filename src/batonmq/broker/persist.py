@@ -34,7 +34,7 @@ class TableFile:
         self._writer: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """Contents of the file, or of its backup if the file is missing, empty or broken; None if there is neither.
+        """Contents of the file, else of its backup if it is missing, empty or broken; None without both.
 
         `decode` raises ValueError for bytes it cannot use. Raises ConfigError when there is something on disk
         and none of it can be used: starting with an empty table would lose what the files held.
@@ -84,7 +84,7 @@ class TableFile:
             os.close(directory)
 
     async def save(self, data: bytes) -> None:
-        """`write` in the executor; returns when these contents, or newer ones, are durable. Raises OSError."""
+        """`write` in the executor; returns when these or newer contents are durable. Raises OSError."""
         self._next = data
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._drain())

@@ -65,7 +65,7 @@ def test_both_broken_refuses_in_one_line_that_names_the_file(file: TableFile) ->
 
 def test_an_unreadable_file_refuses(file: TableFile) -> None:
     file.path.mkdir(parents=True)
-    with pytest.raises(ConfigError, match="topics.json"):
+    with pytest.raises(ConfigError, match=r"topics\.json"):
         file.load(decode)
 
 
