@@ -1,0 +1,163 @@
+"""The calling side: one shared connection per address, made when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Container
+
+from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
+from batonmq.net.dispatch import Body, Dispatcher
+from batonmq.net.errors import ConnectFailed, ConnectionLost
+from batonmq.net.limits import Limits
+from batonmq.net.turn import LoopTurn
+from batonmq.protocol.frame import Command
+from batonmq.protocol.registry import Header
+
+CONNECT_TIMEOUT_MS = 3000
+"""RocketMQ's `connectTimeoutMillis`."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port``, ``[v6]:port`` → host and port. Raises `ConnectFailed` on anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConnectFailed(address, "not an address of the form host:port")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """Calls other programs. A `dispatcher` answers requests that servers send to us over our connections."""
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        dispatcher: Dispatcher | None = None,
+        limits: Limits | None = None,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    ) -> None:
+        self._tls = tls
+        self._dispatcher = dispatcher if dispatcher is not None else Dispatcher()
+        self._limits = limits if limits is not None else Limits()
+        self._connect_timeout_ms = connect_timeout_ms
+        self._turn: LoopTurn | None = None
+        self._open: dict[str, Connection] = {}
+        self._all: set[Connection] = set()
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._all_closed: asyncio.Future[None] | None = None
+        self._closing = False
+
+    async def call(
+        self,
+        address: str,
+        header: Header,
+        body: Body = b"",
+        *,
+        timeout_ms: float = 3000,
+        accept: Container[int] = SUCCESS_ONLY,
+    ) -> Response:
+        """Send a declared request to ``host:port`` and wait for the answer; connects first where needed.
+
+        Raises the `MQError` of an answer whose code is not in `accept`, or `ConnectFailed`, `CallTimeout`,
+        `ConnectionLost`. `timeout_ms` covers connecting and the call.
+        """
+        connection = self._open.get(address)
+        if connection is None or connection.closed:
+            connection, timeout_ms = await self._connect(address, timeout_ms)
+        return await connection.call(header, body, timeout_ms, accept=accept)
+
+    async def invoke(
+        self, address: str, command: Command, *, body: Body | None = None, timeout_ms: float = 3000
+    ) -> Command:
+        """Send a ready command and return the answering one, whatever its code: for hot paths that encode and
+        decode by themselves. Raises `ConnectFailed`, `CallTimeout`, `ConnectionLost`."""
+        connection = self._open.get(address)
+        if connection is None or connection.closed:
+            connection, timeout_ms = await self._connect(address, timeout_ms)
+        return await connection.invoke(command, timeout_ms, body=body)
+
+    async def oneway(self, address: str, header: Header, body: Body = b"") -> None:
+        """Send a request that is not answered. Raises `ConnectFailed`; a later loss goes unnoticed."""
+        connection = self._open.get(address)
+        if connection is None or connection.closed:
+            connection, _ = await self._connect(address, self._connect_timeout_ms)
+        connection.oneway(header, body)
+
+    def connected(self, address: str) -> Connection | None:
+        """The open connection to this address, if there is one."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closed else connection
+
+    def drop(self, address: str) -> None:
+        """Close the connection to this address; calls in flight on it fail with `ConnectionLost`."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close every connection. Calls in flight fail with `ConnectionLost`, later ones too."""
+        self._closing = True
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+        for connection in list(self._all):
+            await connection.cancel_tasks()
+            connection.close()
+        if self._all:
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=1.0)
+            for connection in list(self._all):
+                connection.abort()
+        await asyncio.sleep(0)
+
+    async def _connect(self, address: str, timeout_ms: float) -> tuple[Connection, float]:
+        """The connection, and what is left of the time. Callers that come at once share one attempt."""
+        if self._closing:
+            raise ConnectionLost(address, "this client is closed")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        task = self._connecting.get(address)
+        if task is None:
+            task = loop.create_task(self._dial(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1000)
+        if not done:
+            raise ConnectFailed(address, f"no connection within {timeout_ms:.0f} ms")
+        if task.cancelled():
+            raise ConnectionLost(address, "this client is closed")
+        error = task.exception()
+        if error is not None:
+            raise error
+        return task.result(), max(1.0, timeout_ms - (loop.time() - started) * 1000)
+
+    async def _dial(self, address: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        host, port = split_address(address)
+        if self._turn is None:
+            self._turn = LoopTurn(loop)
+        turn = self._turn
+        connection = Connection(
+            turn, self._dispatcher, self._limits, accepted=False, address=address, on_close=self._closed
+        )
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                await loop.create_connection(
+                    lambda: connection, host, port, ssl=self._tls, server_hostname=host if self._tls else None
+                )
+        except TimeoutError as error:
+            raise ConnectFailed(address, f"no connection within {self._connect_timeout_ms} ms") from error
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectFailed(address, str(error) or type(error).__name__) from error
+        self._open[address] = connection
+        self._all.add(connection)
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        if self._open.get(connection.peer) is connection:
+            del self._open[connection.peer]
+        self._all.discard(connection)
+        if self._all_closed is not None and not self._all and not self._all_closed.done():
+            self._all_closed.set_result(None)

@@ -1,0 +1,163 @@
+"""The listening side: accepts connections, bounds their number, closes idle ones, hands requests to handlers.
+
+Runs on any asyncio loop (uvloop in production, the simulator's in tests): it uses `create_server`,
+`call_soon`, `call_later` and, with TLS, `start_tls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from batonmq.net.connection import Connection
+from batonmq.net.dispatch import Dispatcher
+from batonmq.net.limits import Limits
+from batonmq.net.tls import ServerTls, TlsSniffer
+from batonmq.net.turn import LoopTurn
+
+log = logging.getLogger(__name__)
+
+LISTEN_BACKLOG = 1024
+"""RocketMQ's `com.rocketmq.remoting.socket.backlog`."""
+
+
+class RemotingServer:
+    """One listening port. `start` before anything else; `port` tells the bound one when 0 was asked for."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        host: str,
+        port: int,
+        *,
+        tls: ServerTls | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.connections: set[Connection] = set()
+        self.port = port
+        self._dispatcher = dispatcher
+        self._host = host
+        self._tls = tls
+        self._limits = limits if limits is not None else Limits()
+        self._close_callbacks: list[Callable[[Connection], None]] = []
+        self._hooks: list[Callable[[], None]] = []
+        self._turn: LoopTurn | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._sniffers: set[TlsSniffer] = set()
+        self._all_closed: asyncio.Future[None] | None = None
+        self._stopping = False
+
+    def on_close(self, callback: Callable[[Connection], None]) -> None:
+        """Be told of each connection that ended, for whatever reason."""
+        self._close_callbacks.append(callback)
+
+    def on_batch_end(self, hook: Callable[[], None]) -> None:
+        """Be called once per loop turn in which requests came in, after they were dispatched and before the
+        turn's answers are written. Several servers of one program each call their own hooks."""
+        self._hooks.append(hook)
+        if self._turn is not None:
+            self._turn.hooks.append(hook)
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` when the port is taken or the address is not ours."""
+        loop = asyncio.get_running_loop()
+        self._turn = LoopTurn(loop)
+        self._turn.hooks.extend(self._hooks)
+        self._server = await loop.create_server(self._accept, self._host, self.port, backlog=LISTEN_BACKLOG)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._schedule_sweep()
+
+    async def stop(self, *, drain_ms: int = 0) -> None:
+        """Stop accepting, give requests in flight up to `drain_ms` to be answered, close every connection."""
+        if self._server is None or self._stopping:
+            return
+        self._stopping = True
+        loop = asyncio.get_running_loop()
+        self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        deadline = loop.time() + drain_ms / 1000
+        # Looked at, not signalled: an event would cost every answer of the hot path something.
+        while loop.time() < deadline and any(each.in_flight for each in self.connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for sniffer in list(self._sniffers):
+            sniffer.abort()
+        for connection in list(self.connections):
+            await connection.cancel_tasks()
+            connection.close()
+        if self.connections:
+            self._all_closed = loop.create_future()
+            await asyncio.wait([self._all_closed], timeout=1.0)
+            for connection in list(self.connections):  # peers that do not read what we still had for them
+                connection.abort()
+        await asyncio.sleep(0)
+        await self._server.wait_closed()
+
+    # -- connections ---------------------------------------------------------------------------------------
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if self._tls is None:
+            return self._connection()
+        return TlsSniffer(self._tls, self._connection, self._sniffers, self._limits.idle_timeout_ms / 1000)
+
+    def _connection(self) -> Connection:
+        assert self._turn is not None
+        return Connection(
+            self._turn,
+            self._dispatcher,
+            self._limits,
+            accepted=True,
+            on_open=self._opened,
+            on_close=self._closed,
+        )
+
+    def _opened(self, connection: Connection) -> None:
+        if self._stopping or len(self.connections) + len(self._sniffers) >= self._limits.max_connections:
+            if not self._stopping:
+                log.warning(
+                    "%s refused: %d connections are open already",
+                    connection.peer,
+                    self._limits.max_connections,
+                )
+            connection.abort()
+            return
+        self.connections.add(connection)
+
+    def _closed(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return  # one that was refused
+        self.connections.discard(connection)
+        for callback in self._close_callbacks:
+            try:
+                callback(connection)
+            except Exception:
+                log.exception("close callback failed for %s", connection.peer)
+        if self._all_closed is not None and not self.connections and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    # -- the sweep: idle connections and late requests -----------------------------------------------------
+
+    def _schedule_sweep(self) -> None:
+        """One timer for all connections: ten looks per time limit, every 20 ms to 5 s."""
+        shortest = min(
+            (ms for ms in (self._limits.idle_timeout_ms, self._limits.request_timeout_ms) if ms), default=0
+        )
+        if shortest:
+            interval_s = min(5.0, max(0.02, shortest / 10_000))
+            self._sweeper = asyncio.get_running_loop().call_later(interval_s, self._sweep)
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        idle_s = self._limits.idle_timeout_ms / 1000
+        for connection in list(self.connections):
+            if self._limits.request_timeout_ms and connection.in_flight:
+                connection.expire_requests(now)
+            if connection.touched:
+                connection.touched = False
+                connection.last_active = now
+            elif idle_s and now - connection.last_active >= idle_s:
+                log.info("%s idle for %.0f s, closing", connection.peer, idle_s)
+                connection.close()
+        self._schedule_sweep()

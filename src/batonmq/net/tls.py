@@ -1,0 +1,221 @@
+"""TLS by RocketMQ's settings (`TlsSystemConfig`): three server modes, PEM files, and the sniffing that lets
+one port serve both kinds of client.
+
+RocketMQ reads these keys from Java system properties or the file `tls.config.file`; here they may stand in
+the program's own `.conf`. One difference: without a certificate Java's "test mode" invents one that nobody
+can verify; we serve plain text then, and refuse `enforcing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from batonmq.common.config import ConfigError
+
+log = logging.getLogger(__name__)
+
+TLS_HANDSHAKE_RECORD = 0x16
+"""First byte of a TLS client hello. A frame that began with it would be 368 MB long, so it is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """The `tls.*` keys. Paths name PEM files; an empty path means "none"."""
+
+    server_mode: str = field(default="permissive", metadata={"key": "tls.server.mode"})
+    """disabled: plain text only; permissive: both on one port; enforcing: TLS only."""
+    server_cert_path: str = field(default="", metadata={"key": "tls.server.certPath"})
+    """Certificate chain of this server."""
+    server_key_path: str = field(default="", metadata={"key": "tls.server.keyPath"})
+    """Private key of this server."""
+    server_key_password: str = field(default="", metadata={"key": "tls.server.keyPassword"})
+    """Password of the private key."""
+    server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
+    """none, optional or require: whether clients present a certificate."""
+    server_auth_client: bool = field(default=False, metadata={"key": "tls.server.authClient"})
+    """Verify client certificates against `tls.server.trustCertPath`."""
+    server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
+    """Certificates that client certificates must descend from."""
+    enable: bool = field(default=False, metadata={"key": "tls.enable"})
+    """Use TLS for connections this program opens."""
+    client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
+    """Certificate chain this program presents as a client."""
+    client_key_path: str = field(default="", metadata={"key": "tls.client.keyPath"})
+    """Private key this program uses as a client."""
+    client_key_password: str = field(default="", metadata={"key": "tls.client.keyPassword"})
+    """Password of that key."""
+    client_auth_server: bool = field(default=False, metadata={"key": "tls.client.authServer"})
+    """Verify servers against `tls.client.trustCertPath`; host names are not checked, as in RocketMQ."""
+    client_trust_cert_path: str = field(default="", metadata={"key": "tls.client.trustCertPath"})
+    """Certificates that servers' certificates must descend from."""
+
+    def __post_init__(self) -> None:
+        if self.server_mode not in ("disabled", "permissive", "enforcing"):
+            raise ConfigError(
+                f"tls.server.mode={self.server_mode}: must be disabled, permissive or enforcing"
+            )
+        if self.server_need_client_auth not in ("none", "optional", "require"):
+            value = self.server_need_client_auth
+            raise ConfigError(f"tls.server.need.client.auth={value}: must be none, optional or require")
+        if self.server_mode == "enforcing" and not self.server_cert_path:
+            raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """A server's TLS: the context, and whether plain text is refused."""
+
+    context: ssl.SSLContext
+    enforcing: bool
+
+
+def server_tls(config: TlsConfig) -> ServerTls | None:
+    """What `RemotingServer` needs; None when only plain text is served. Raises `ConfigError`."""
+    if config.server_mode == "disabled" or not config.server_cert_path:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_chain(
+        context, "tls.server", config.server_cert_path, config.server_key_path, config.server_key_password
+    )
+    if config.server_need_client_auth != "none" and config.server_auth_client:
+        _load_trust(context, "tls.server", config.server_trust_cert_path)
+        required = config.server_need_client_auth == "require"
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    return ServerTls(context, config.server_mode == "enforcing")
+
+
+def client_context(config: TlsConfig) -> ssl.SSLContext | None:
+    """What `RemotingClient` needs; None when it connects in plain text. Raises `ConfigError`."""
+    if not config.enable:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    if config.client_auth_server:
+        _load_trust(context, "tls.client", config.client_trust_cert_path)
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    if config.client_cert_path:
+        _load_chain(
+            context, "tls.client", config.client_cert_path, config.client_key_path, config.client_key_password
+        )
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str) -> None:
+    try:
+        # A function, or OpenSSL would ask on the terminal for the password of an encrypted key.
+        context.load_cert_chain(cert, key or None, lambda: password)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{prefix}.certPath={cert}, {prefix}.keyPath={key}: {error}") from error
+
+
+def _load_trust(context: ssl.SSLContext, prefix: str, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{prefix}.trustCertPath={path}: {error}") from error
+
+
+class TlsSniffer(asyncio.Protocol):
+    """Looks at the first byte of a new connection, then hands the transport to the real protocol.
+
+    Owned by the server's set of sniffers from `connection_made` until the hand-over or the end.
+    """
+
+    def __init__(
+        self,
+        tls: ServerTls,
+        factory: Callable[[], asyncio.Protocol],
+        sniffers: set[TlsSniffer],
+        timeout_s: float,
+    ) -> None:
+        self._tls = tls
+        self._factory = factory
+        self._sniffers = sniffers
+        self._timeout_s = timeout_s
+        self._transport: asyncio.Transport | None = None
+        self._peer: object = "?"
+        self._timer: asyncio.TimerHandle | None = None
+        self._upgrade_task: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
+        self._peer = transport.get_extra_info("peername")
+        self._sniffers.add(self)
+        if self._timeout_s:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._done()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._upgrade_task is not None:  # decrypted data that came along with the end of the handshake
+            self._early.append(data)
+        elif data[0] == TLS_HANDSHAKE_RECORD:
+            self._upgrade_task = asyncio.ensure_future(self._upgrade(data))
+        elif self._tls.enforcing:
+            log.warning("%s speaks plain text, and tls.server.mode is enforcing; closing", self._peer)
+            self._transport.close()
+        else:
+            self._hand_over(self._transport, data)
+
+    def abort(self) -> None:
+        """The time to say something is over, or the server stops."""
+        if self._upgrade_task is not None:
+            self._upgrade_task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _done(self) -> None:
+        self._sniffers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _hand_over(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._done()
+        protocol = self._factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if data:
+            protocol.data_received(data)
+
+    async def _upgrade(self, hello: bytes) -> None:
+        assert self._transport is not None
+        loop = asyncio.get_running_loop()
+        upgrade = asyncio.ensure_future(
+            loop.start_tls(self._transport, self, self._tls.context, server_side=True)
+        )
+        # The hello has been read and must reach the TLS protocol that start_tls puts in place: after that
+        # protocol's connection_made, before anything else is read. start_tls queues connection_made and
+        # resume_reading in its first step; a callback queued just after that step runs right behind them,
+        # with no polling of sockets in between (asyncio and uvloop alike).
+        await asyncio.sleep(0)
+        loop.call_soon(self._feed, hello)
+        try:
+            upgraded = await upgrade
+        except (OSError, ssl.SSLError) as error:
+            log.warning("%s failed the TLS handshake: %s", self._peer, error)
+            self._done()
+            return
+        if upgraded is not None and not upgraded.is_closing():
+            self._hand_over(upgraded, b"".join(self._early))
+
+    def _feed(self, hello: bytes) -> None:
+        assert self._transport is not None
+        protocol = self._transport.get_protocol()
+        if isinstance(protocol, TlsSniffer):  # start_tls refused this transport; its error is reported above
+            return
+        rest = memoryview(hello)
+        while rest:
+            buffer = protocol.get_buffer(len(rest))  # type: ignore[attr-defined]  # a BufferedProtocol
+            size = min(len(buffer), len(rest))
+            buffer[:size] = rest[:size]
+            protocol.buffer_updated(size)  # type: ignore[attr-defined]
+            rest = rest[size:]

@@ -1,0 +1,399 @@
+"""Server and client against each other, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from batonmq.net import (
+    CallTimeout,
+    ConnectFailed,
+    Connection,
+    ConnectionLost,
+    Dispatcher,
+    Limits,
+    RemotingClient,
+    RemotingServer,
+    Reply,
+    Request,
+)
+from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from batonmq.protocol.errors import MQError, TopicNotExistError
+from batonmq.protocol.frame import Command, FrameReader, encode
+from batonmq.protocol.registry import Header
+
+ECHO, LATER, NEVER, ASYNC, BUG, REFUSE, TYPED, PARTS = range(30001, 30009)
+
+
+class TypedReply(Header):
+    doubled: int
+
+
+class Typed(Header):
+    queue_id: int
+
+
+Typed.code = TYPED  # type: ignore[assignment]  # not in the registry: the code is this test's own
+Typed.response = TypedReply
+
+
+@asynccontextmanager
+async def pair(
+    dispatcher: Dispatcher, *, limits: Limits | None = None, client_dispatcher: Dispatcher | None = None
+) -> AsyncIterator[tuple[RemotingServer, RemotingClient, str]]:
+    server = RemotingServer(dispatcher, "127.0.0.1", 0, limits=limits)
+    client = RemotingClient(dispatcher=client_dispatcher)
+    await server.start()
+    try:
+        yield server, client, f"127.0.0.1:{server.port}"
+    finally:
+        await client.close()
+        await server.stop()
+
+
+def echo(request: Request) -> Reply:
+    return Reply(body=bytes(request.command.body), ext=request.command.ext, remark=request.command.remark)
+
+
+def dispatcher(**handlers: Callable[[Request], Reply | Awaitable[Reply | None] | None]) -> Dispatcher:
+    made = Dispatcher()
+    for name, handler in handlers.items():
+        made.on_code(globals()[name.upper()], handler)
+    return made
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_an_answer_comes_in_the_serialisation_of_its_request(binary: bool) -> None:
+    async with pair(dispatcher(echo=echo)) as (_, client, address):
+        answer = await client.invoke(address, Command(ECHO, {"a": "ü"}, b"body", binary=binary, remark="r"))
+        assert (answer.code, answer.binary, answer.ext) == (0, binary, {"a": "ü"})
+        assert (bytes(answer.body), answer.remark, answer.flag) == (b"body", "r", FLAG_RESPONSE)
+
+
+async def test_many_calls_share_one_connection_and_find_their_callers() -> None:
+    async with pair(dispatcher(echo=echo)) as (server, client, address):
+        bodies = [b"%d" % number for number in range(500)]
+        answers = await asyncio.gather(*(client.invoke(address, Command(ECHO, {}, body)) for body in bodies))
+        assert [bytes(answer.body) for answer in answers] == bodies
+        assert len(server.connections) == 1
+
+
+async def test_a_typed_call_decodes_headers_on_both_sides() -> None:
+    table = Dispatcher()
+    table.on(Typed, lambda request, header: Reply(TypedReply(doubled=2 * header.queue_id), b"x"))
+    async with pair(table) as (_, client, address):
+        response = await client.call(address, Typed(queue_id=21))
+        assert response.header == TypedReply(doubled=42)
+        assert response.body == b"x"
+        with pytest.raises(MQError, match="queueId") as caught:
+            bad = await client.invoke(address, Command(TYPED, {}))
+            raise MQError(bad.code, bad.remark)
+        assert caught.value.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_handler_may_answer_later_or_be_a_coroutine() -> None:
+    held: list[Request] = []
+
+    async def slow(request: Request) -> Reply:
+        await asyncio.sleep(0.01)
+        return Reply(body=b"slow")
+
+    async with pair(dispatcher(later=held.append, **{"async": slow})) as (server, client, address):
+        later = asyncio.ensure_future(client.invoke(address, Command(LATER, {})))
+        assert (await client.invoke(address, Command(ASYNC, {}))).body == b"slow"
+        (connection,) = server.connections
+        assert not later.done() and list(connection.in_flight) == held
+        held[0].reply(Reply(body=b"late"))
+        assert (await later).body == b"late"
+        assert not connection.in_flight
+        with pytest.raises(RuntimeError, match="twice"):
+            held[0].reply(Reply())
+
+
+async def test_a_body_of_several_buffers_arrives_as_one() -> None:
+    parts = [memoryview(b"ab"), b"", bytearray(b"cd"), memoryview(bytes(100_000))]
+    async with pair(dispatcher(parts=lambda request: Reply(body=parts))) as (_, client, address):
+        assert bytes((await client.invoke(address, Command(PARTS, {}))).body) == b"abcd" + bytes(100_000)
+
+
+async def test_an_error_raised_by_a_handler_reaches_the_caller_as_the_same_error() -> None:
+    def refuse(request: Request) -> Reply:
+        raise MQError(ResponseCode.TOPIC_NOT_EXIST, "no such topic", {"nextBeginOffset": "7"})
+
+    table = Dispatcher()
+    table.on(Typed, lambda request, header: refuse(request))
+    async with pair(table) as (_, client, address):
+        with pytest.raises(TopicNotExistError, match="no such topic") as caught:
+            await client.call(address, Typed(queue_id=1))
+        assert caught.value.ext == {"nextBeginOffset": "7"}
+
+
+async def test_a_bug_in_a_handler_is_logged_and_answered_and_the_connection_lives_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def bug(request: Request) -> Reply:
+        raise ZeroDivisionError("oops")
+
+    async def async_bug(request: Request) -> Reply:
+        raise ZeroDivisionError("oops")
+
+    async with pair(dispatcher(bug=bug, echo=echo, **{"async": async_bug})) as (server, client, address):
+        for code in (BUG, ASYNC):
+            answer = await client.invoke(address, Command(code, {}))
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "ZeroDivisionError: oops")
+        assert (await client.invoke(address, Command(ECHO, {}, b"on"))).body == b"on"
+        assert len(server.connections) == 1
+    assert (
+        sum("Traceback" in (record.exc_text or "Traceback") for record in caplog.records if record.exc_info)
+        == 2
+    )
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_an_unknown_code_is_answered_with_rocketmqs_words(binary: bool) -> None:
+    async with pair(Dispatcher()) as (_, client, address):
+        answer = await client.invoke(address, Command(12345, {}, binary=binary))
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark == " request type 12345 not supported"
+
+
+async def test_a_oneway_request_is_never_answered() -> None:
+    seen: list[int] = []
+
+    def handler(request: Request) -> Reply:
+        seen.append(request.command.opaque)
+        if request.command.ext.get("fail"):
+            raise MQError(ResponseCode.SYSTEM_ERROR)
+        return Reply(body=b"unwanted")
+
+    async with pair(dispatcher(refuse=handler, echo=echo)) as (server, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for ext in ({}, {"fail": "1"}):
+            for code in (REFUSE, 12345):
+                writer.write(encode(Command(code, ext, flag=FLAG_ONEWAY, opaque=77)))
+        writer.write(encode(Command(ECHO, {}, opaque=78)))
+        (answer,) = FrameReader().feed(await reader.read(1000))
+        assert answer.opaque == 78 and seen == [77, 77]
+        assert not next(iter(server.connections)).in_flight
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_server_calls_its_client_over_the_same_connection() -> None:
+    async def ask_back(request: Request) -> Reply:
+        response = await request.connection.call(Typed(queue_id=4))
+        assert isinstance(response.header, TypedReply)
+        return Reply(body=b"%d" % response.header.doubled)
+
+    on_client = Dispatcher()
+    on_client.on(Typed, lambda request, header: Reply(TypedReply(doubled=header.queue_id * 2)))
+    async with pair(dispatcher(**{"async": ask_back}), client_dispatcher=on_client) as (_, client, address):
+        assert (await client.invoke(address, Command(ASYNC, {}))).body == b"8"
+
+
+async def test_calls_time_out_each_by_its_own_time() -> None:
+    async with pair(dispatcher(never=lambda request: None, echo=echo)) as (_, client, address):
+        started = asyncio.get_running_loop().time()
+        long = asyncio.ensure_future(client.invoke(address, Command(NEVER, {}), timeout_ms=200))
+        short = asyncio.ensure_future(client.invoke(address, Command(NEVER, {}), timeout_ms=50))
+        with pytest.raises(CallTimeout) as caught:
+            await short
+        assert caught.value.address == address
+        assert 0.045 <= asyncio.get_running_loop().time() - started < 0.19 and not long.done()
+        with pytest.raises(CallTimeout):
+            await long
+        assert (await client.invoke(address, Command(ECHO, {}, b"x"))).body == b"x"
+
+
+async def test_a_cancelled_call_is_forgotten() -> None:
+    async with pair(dispatcher(never=lambda request: None, echo=echo)) as (_, client, address):
+        await client.invoke(address, Command(ECHO, {}))
+        call = asyncio.ensure_future(client.invoke(address, Command(NEVER, {})))
+        await asyncio.sleep(0)
+        connection = client.connected(address)
+        assert connection is not None and len(connection._calls) == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert len(connection._calls) == 0
+
+
+async def test_no_listener_means_connect_failed() -> None:
+    server = RemotingServer(Dispatcher(), "127.0.0.1", 0)
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    await server.stop()
+    client = RemotingClient()
+    with pytest.raises(ConnectFailed) as caught:
+        await client.invoke(address, Command(ECHO, {}))
+    assert caught.value.address == address and not caught.value.sent
+    for wrong in ("nonsense", "host:", "host:99999", ":1"):
+        with pytest.raises(ConnectFailed, match="host:port"):
+            await client.invoke(wrong, Command(ECHO, {}))
+    await client.close()
+
+
+async def test_a_lost_connection_fails_its_calls_and_the_next_call_reconnects() -> None:
+    async with pair(dispatcher(never=lambda request: None, echo=echo)) as (server, client, address):
+        call = asyncio.ensure_future(client.invoke(address, Command(NEVER, {})))
+        while not server.connections:
+            await asyncio.sleep(0.001)
+        next(iter(server.connections)).close()
+        with pytest.raises(ConnectionLost) as caught:
+            await call
+        assert caught.value.address == address
+        assert (await client.invoke(address, Command(ECHO, {}, b"again"))).body == b"again"
+        client.drop(address)
+        assert client.connected(address) is None
+        assert (await client.invoke(address, Command(ECHO, {}, b"third"))).body == b"third"
+
+
+async def test_concurrent_first_calls_make_one_connection() -> None:
+    closed: list[Connection] = []
+    async with pair(dispatcher(echo=echo)) as (server, client, address):
+        server.on_close(closed.append)
+        await asyncio.gather(*(client.invoke(address, Command(ECHO, {})) for _ in range(20)))
+        assert len(server.connections) == 1
+        await client.close()
+        while not closed:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ConnectionLost):
+            await client.invoke(address, Command(ECHO, {}))
+    assert len(closed) == 1
+
+
+async def test_the_batch_hook_runs_once_for_all_requests_of_a_turn_and_before_their_answers() -> None:
+    held: list[Request] = []
+    batches: list[int] = []
+
+    def hook() -> None:
+        batches.append(len(held))
+        for request in held:
+            request.reply(Reply())
+        held.clear()
+
+    async with pair(dispatcher(later=held.append)) as (server, client, address):
+        server.on_batch_end(hook)
+        await asyncio.gather(*(client.invoke(address, Command(LATER, {})) for _ in range(64)))
+        assert sum(batches) == 64 and len(batches) < 8
+        quiet = len(batches)
+        await asyncio.sleep(0.02)
+        assert len(batches) == quiet  # no request, no batch
+
+
+async def test_a_failing_batch_hook_does_not_stop_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    def hook() -> None:
+        raise ZeroDivisionError
+
+    async with pair(dispatcher(echo=echo)) as (server, client, address):
+        server.on_batch_end(hook)
+        assert (await client.invoke(address, Command(ECHO, {}, b"1"))).body == b"1"
+        assert (await client.invoke(address, Command(ECHO, {}, b"2"))).body == b"2"
+    assert "batch hook failed" in caplog.text
+
+
+async def test_requests_in_flight_are_bounded_and_all_get_served() -> None:
+    held: list[Request] = []
+    most = 0
+
+    def hold(request: Request) -> None:
+        nonlocal most
+        held.append(request)
+        most = max(most, len(request.connection.in_flight) + 1)
+
+    async with pair(dispatcher(later=hold), limits=Limits(max_in_flight=8)) as (_, client, address):
+        calls = [asyncio.ensure_future(client.invoke(address, Command(LATER, {}))) for _ in range(100)]
+        served = 0
+        while served < 100:
+            await asyncio.sleep(0.001)
+            assert len(held) <= 8
+            for request in held[:3]:
+                request.reply(Reply())
+                served += 1
+            del held[:3]
+        await asyncio.gather(*calls)
+    assert most == 8
+
+
+async def test_a_request_nobody_answers_is_answered_after_its_time() -> None:
+    held: list[Request] = []
+    limits = Limits(request_timeout_ms=60)
+
+    async with pair(dispatcher(later=held.append), limits=limits) as (_, client, address):
+        answer = await client.invoke(address, Command(LATER, {}))
+        assert answer.code == ResponseCode.SYSTEM_BUSY and "try again" in (answer.remark or "")
+        held[0].reply(Reply())  # too late, and no error
+        assert held[0].answered
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    async with pair(dispatcher(echo=echo), limits=Limits(idle_timeout_ms=150)) as (server, client, address):
+        for _ in range(8):
+            await client.invoke(address, Command(ECHO, {}))
+            await asyncio.sleep(0.05)
+            assert len(server.connections) == 1
+        await asyncio.sleep(0.4)
+        assert not server.connections
+
+
+async def test_connections_above_the_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(dispatcher(echo=echo), limits=Limits(max_connections=2)) as (server, client, address):
+        others = [RemotingClient() for _ in range(2)]
+        await client.invoke(address, Command(ECHO, {}))
+        await others[0].invoke(address, Command(ECHO, {}))
+        with pytest.raises(ConnectionLost):
+            await others[1].invoke(address, Command(ECHO, {}))
+        await others[0].close()
+        while len(server.connections) > 1:
+            await asyncio.sleep(0.001)
+        assert (await others[1].invoke(address, Command(ECHO, {}, b"in"))).body == b"in"
+        await others[1].close()
+    assert "refused: 2 connections are open already" in caplog.text
+
+
+async def test_stop_drains_what_is_in_flight() -> None:
+    async def slow(request: Request) -> Reply:
+        await asyncio.sleep(0.05)
+        return Reply(body=b"done")
+
+    server = RemotingServer(dispatcher(**{"async": slow}), "127.0.0.1", 0)
+    await server.start()
+    client = RemotingClient()
+    call = asyncio.ensure_future(client.invoke(f"127.0.0.1:{server.port}", Command(ASYNC, {})))
+    while not any(connection.in_flight for connection in server.connections):
+        await asyncio.sleep(0.001)
+    await server.stop(drain_ms=1000)
+    assert (await call).body == b"done"
+    await client.close()
+
+
+async def test_stop_without_drain_tells_the_caller_at_once() -> None:
+    async def slow(request: Request) -> Reply:
+        await asyncio.sleep(60)
+        return Reply()
+
+    server = RemotingServer(dispatcher(**{"async": slow}), "127.0.0.1", 0)
+    await server.start()
+    client = RemotingClient()
+    call = asyncio.ensure_future(client.invoke(f"127.0.0.1:{server.port}", Command(ASYNC, {})))
+    while not any(connection.in_flight for connection in server.connections):
+        await asyncio.sleep(0.001)
+    await server.stop()
+    answer = await call
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    await client.close()
+
+
+async def test_a_code_has_one_handler() -> None:
+    table = dispatcher(echo=echo)
+    with pytest.raises(ValueError, match="already"):
+        table.on_code(ECHO, echo)
+
+
+async def test_a_taken_port_is_an_os_error() -> None:
+    async with pair(Dispatcher()) as (server, _, _):
+        with pytest.raises(OSError, match="in use"):
+            await RemotingServer(Dispatcher(), "127.0.0.1", server.port).start()
