@@ -1,0 +1,172 @@
+"""Options of ``format("rocketmq")``: parsed once into frozen, picklable values.
+
+Names and meanings follow Spark's Kafka connector where the meaning is the same (``subscribe``, ``assign``,
+``startingOffsets``, ``endingOffsets``, ``startingTimestamp``, ``endingTimestamp``, ``maxOffsetsPerTrigger``,
+``minPartitions``, ``failOnDataLoss``); a queue is named ``broker-name:queue-id``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EARLIEST, LATEST = -2, -1
+"""The two symbolic offsets, with the numbers Kafka's connector gives them in JSON."""
+
+OffsetSpec = int | Mapping[str, Mapping[str, int]]
+"""EARLIEST, LATEST, or ``{topic: {"broker:queue": offset}}``."""
+
+
+class OptionError(ValueError):
+    """An option that can not be used; the text names it and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Everything a reader needs; travels to the executors."""
+
+    namesrv: str
+    """``host:port``, several separated by ``;``."""
+    topics: tuple[str, ...]
+    assign: Mapping[str, tuple[str, ...]] | None = None
+    """Only these queues of each topic; None: all of them."""
+    starting_offsets: OffsetSpec
+    ending_offsets: OffsetSpec = LATEST
+    starting_timestamp_ms: int | None = None
+    """Store time, ms since the epoch; wins over `starting_offsets`."""
+    ending_timestamp_ms: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_properties: bool = False
+    poll_timeout_ms: int = 120_000
+    """How long a reader keeps trying while no broker of the group answers (a master switch takes less)."""
+    pull_batch_size: int = 4_096
+    """Messages asked for in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
+
+
+_READ_KEYS = {
+    "namesrvaddr",
+    "subscribe",
+    "assign",
+    "startingoffsets",
+    "endingoffsets",
+    "startingtimestamp",
+    "endingtimestamp",
+    "maxoffsetspertrigger",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "failondataloss",
+    "includeproperties",
+    "polltimeoutms",
+    "pullbatchsize",
+}
+
+
+def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Check and parse a reader's options; keys compare without case. Raises `OptionError`."""
+    options = {key.lower(): value for key, value in raw.items() if key.lower() != "path"}
+    unknown = sorted(set(options) - _READ_KEYS)
+    if unknown:
+        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(sorted(_READ_KEYS))}")
+    namesrv = options.get("namesrvaddr", "").strip()
+    if not namesrv:
+        raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
+    topics, assign = _topics(options)
+    if streaming and {"endingoffsets", "endingtimestamp"} & set(options):
+        raise OptionError("'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end")
+    return ReadOptions(
+        namesrv=namesrv,
+        topics=topics,
+        assign=assign,
+        starting_offsets=_offsets(
+            options, "startingOffsets", LATEST if streaming else EARLIEST, batch=not streaming
+        ),
+        ending_offsets=_offsets(options, "endingOffsets", LATEST, ending=True),
+        starting_timestamp_ms=_number(options, "startingTimestamp", at_least=0),
+        ending_timestamp_ms=_number(options, "endingTimestamp", at_least=0),
+        max_offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
+        min_partitions=_number(options, "minPartitions"),
+        max_records_per_partition=_number(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+        include_properties=_flag(options, "includeProperties", False),
+        poll_timeout_ms=_number(options, "pollTimeoutMs") or 120_000,
+        pull_batch_size=_number(options, "pullBatchSize") or 4_096,
+    )
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]] | None]:
+    if ("subscribe" in options) == ("assign" in options):
+        raise OptionError(
+            "give one of 'subscribe' (topics, comma separated) and 'assign' (JSON: queues a topic)"
+        )
+    if "subscribe" in options:
+        topics = tuple(dict.fromkeys(t.strip() for t in options["subscribe"].split(",") if t.strip()))
+        if not topics:
+            raise OptionError("option 'subscribe' names no topic")
+        return topics, None
+    value = _json(options["assign"], "assign", '{"topic": ["broker-a:0", "broker-a:1"]}')
+    if not value or not all(
+        isinstance(q, list) and all(isinstance(i, str) for i in q) for q in value.values()
+    ):
+        raise OptionError('option \'assign\' must be like {"topic": ["broker-a:0", "broker-a:1"]}')
+    return tuple(value), {topic: tuple(queues) for topic, queues in value.items()}
+
+
+def _json(text: str, name: str, example: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError as e:
+        raise OptionError(f"option {name!r} is not JSON like {example}: {e}") from None
+    if not isinstance(value, dict):
+        raise OptionError(f"option {name!r} must be like {example}")
+    return value
+
+
+def _offsets(
+    options: Mapping[str, str], name: str, default: int, *, ending: bool = False, batch: bool = False
+) -> OffsetSpec:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    word = text.strip().lower()
+    if word == "latest" and not batch:
+        return LATEST
+    if word == "earliest" and not ending:
+        return EARLIEST
+    if word in ("latest", "earliest"):
+        raise OptionError(f"option {name!r} can not be {word!r} here")
+    example = '{"topic": {"broker-a:0": 42, "broker-a:1": -2}}'
+    value = _json(text, name, example)
+    parsed: dict[str, dict[str, int]] = {}
+    for topic, queues in value.items():
+        if not isinstance(queues, dict) or not all(
+            isinstance(o, int) and not isinstance(o, bool) and o >= EARLIEST for o in queues.values()
+        ):
+            raise OptionError(f"option {name!r}, topic {topic!r}: must be like {example}")
+        parsed[topic] = dict(queues)
+    return parsed
+
+
+def _number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise OptionError(f"option {name!r} must be a whole number, not {text!r}") from None
+    if number < at_least:
+        raise OptionError(f"option {name!r} must be at least {at_least}, not {number}")
+    return number
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise OptionError(f"option {name!r} must be true or false, not {text!r}")
+    return text.lower() == "true"

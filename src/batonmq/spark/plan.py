@@ -1,0 +1,153 @@
+"""Which offsets a batch reads, and how they are cut into Spark partitions. Pure: offsets in, ranges out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from batonmq.spark.options import EARLIEST, LATEST, OptionError
+
+Offsets = dict[str, dict[str, int]]
+"""``{topic: {"broker:queue": offset}}``: the shape of stream checkpoints and of the offset options."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """One queue's offsets when they were asked for; `end` is exclusive and never past the confirm offset."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What one Spark task reads: exactly the messages ``[begin, end)`` of one queue."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    begin: int
+    end: int
+
+    @property
+    def queue(self) -> str:
+        return f"{self.broker}:{self.queue_id}"
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+Bounds = Mapping[str, Mapping[str, QueueBounds]]
+"""``{topic: {"broker:queue": bounds}}``."""
+
+
+class DataLoss(RuntimeError):
+    """Messages that were to be read are gone (expired, or the topic was made anew)."""
+
+
+def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name: str) -> Offsets:
+    """Symbolic or explicit offsets to one number a queue. Raises `OptionError` for a queue that is not there
+    or, when explicit offsets are given, for a queue left out."""
+    if isinstance(spec, int):
+        return {
+            topic: {queue: b.begin if spec == EARLIEST else b.end for queue, b in queues.items()}
+            for topic, queues in bounds.items()
+        }
+    resolved: Offsets = {}
+    for topic, queues in bounds.items():
+        given = spec.get(topic, {})
+        strange = sorted(set(given) - set(queues))
+        missing = sorted(set(queues) - set(given))
+        if strange:
+            raise OptionError(f"{name}: topic {topic!r} has no queue {strange[0]!r}")
+        if missing:
+            raise OptionError(f"{name}: no offset for queue {missing[0]!r} of topic {topic!r}")
+        resolved[topic] = {
+            queue: b.begin if given[queue] == EARLIEST else b.end if given[queue] == LATEST else given[queue]
+            for queue, b in queues.items()
+        }
+    return resolved
+
+
+def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
+    """At most `max_offsets` messages after `start`, shared over the queues in proportion to their backlog.
+
+    Every queue with a backlog gets at least one message as long as there are any to give, so that a small
+    queue is not starved by a large one."""
+    backlog = {
+        (topic, queue): max(0, end - start.get(topic, {}).get(queue, 0))
+        for topic, queues in available.items()
+        for queue, end in queues.items()
+    }
+    total = sum(backlog.values())
+    if total <= max_offsets:
+        return {topic: dict(queues) for topic, queues in available.items()}
+    waiting = sorted(key for key, size in backlog.items() if size)
+    share = dict.fromkeys(waiting[:max_offsets], 1)
+    left = max_offsets - len(share)
+    rest = total - len(waiting)
+    share |= {key: 1 + (backlog[key] - 1) * left // rest for key in share if rest}
+    left = max_offsets - sum(share.values())
+    for key in share:
+        extra = min(left, backlog[key] - share[key])
+        share[key] += extra
+        left -= extra
+    return {
+        topic: {queue: start.get(topic, {}).get(queue, 0) + share.get((topic, queue), 0) for queue in queues}
+        for topic, queues in available.items()
+    }
+
+
+def check_start(start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
+    """Begin where messages still exist. An offset outside the queue is data loss: `DataLoss`, or the nearest
+    offset that exists."""
+    checked: Offsets = {}
+    for topic, queues in start.items():
+        for queue, offset in queues.items():
+            held = bounds.get(topic, {}).get(queue)
+            if held is None:
+                problem, use = "is gone", offset
+            elif offset < held.begin:
+                problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
+            elif offset > held.end:
+                problem, use = f"ends at {held.end} (was the topic made anew?)", held.end
+            else:
+                problem, use = "", offset
+            if problem and fail_on_data_loss:
+                raise DataLoss(
+                    f"queue {queue} of topic {topic!r} {problem}, reading was to start at {offset}; "
+                    "set failOnDataLoss=false to read what is there"
+                )
+            checked.setdefault(topic, {})[queue] = use
+    return checked
+
+
+def ranges(
+    start: Offsets,
+    end: Offsets,
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[QueueRange]:
+    """One range a queue with messages, cut finer to reach `min_partitions` or keep below `max_records`."""
+    whole = []
+    for topic, queues in sorted(end.items()):
+        for queue, stop in sorted(queues.items()):
+            begin = start.get(topic, {}).get(queue, 0)
+            if begin < stop:
+                broker, _, queue_id = queue.rpartition(":")
+                whole.append(QueueRange(topic, broker, int(queue_id), begin, stop))
+    total = sum(len(r) for r in whole)
+    size = total
+    if min_partitions is not None and min_partitions > len(whole):
+        size = max(1, total // min_partitions)
+    if max_records is not None:
+        size = min(size, max_records)
+    return [piece for r in whole for piece in _cut(r, size)]
+
+
+def _cut(whole: QueueRange, size: int) -> Sequence[QueueRange]:
+    parts = max(1, -(-len(whole) // size)) if size else 1
+    edges = [whole.begin + len(whole) * i // parts for i in range(parts + 1)]
+    return [QueueRange(whole.topic, whole.broker, whole.queue_id, a, b) for a, b in pairwise(edges) if a < b]

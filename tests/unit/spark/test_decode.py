@@ -1,0 +1,111 @@
+"""Bulk decode against the record-by-record decoder, on random records."""
+
+from __future__ import annotations
+
+import zlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batonmq.protocol import message as m
+from batonmq.protocol.compression import COMPRESSED_FLAG
+from batonmq.spark.decode import COLUMNS, Decoder, OffsetGap, schema_ddl
+
+V4, V6 = m.pack_host("127.0.0.1", 1), m.pack_host("2001:db8::1", 2)
+ALL = tuple(COLUMNS)
+
+
+def record(
+    offset: int, body: bytes, *, topic: str = "t", properties: bytes = b"", v6: int = 0, zipped: bool = False
+):
+    if zipped:
+        body = zlib.compress(body)
+    message = m.StoredMessage(
+        topic=topic,
+        queue_id=3,
+        body=body,
+        properties=properties,
+        flag=7,
+        sys_flag=v6 | (COMPRESSED_FLAG if zipped else 0),
+        born_timestamp=1_700_000_000_000 + offset,
+        born_host=V6 if v6 & m.BORNHOST_V6_FLAG else V4,
+        reconsume_times=2,
+        store_host=V6 if v6 & m.STOREHOST_V6_FLAG else V4,
+    )
+    return m.encode_record(
+        message,
+        queue_offset=offset,
+        physical_offset=offset * 1000,
+        store_timestamp=1_700_000_000_500 + offset,
+    )
+
+
+bodies = st.binary(max_size=80)
+properties = st.dictionaries(
+    st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "XKEYS"]), st.text("abc ü", min_size=1, max_size=5)
+).map(m.encode_properties)
+v6s = st.sampled_from(
+    [0, 0, 0, m.BORNHOST_V6_FLAG, m.STOREHOST_V6_FLAG, m.BORNHOST_V6_FLAG | m.STOREHOST_V6_FLAG]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(bodies, properties, v6s, st.booleans()), min_size=1, max_size=20),
+    st.sampled_from(["t", "ü" * 60, "x" * 200]),
+)
+def test_columns_equal_the_single_record_decoder(items, topic):
+    data = b"".join(
+        record(i, body, topic=topic, properties=p, v6=v6, zipped=zipped)
+        for i, (body, p, v6, zipped) in enumerate(items)
+    )
+    batch, following = Decoder(ALL, topic=topic, broker="b").decode(data, 0, len(items))
+    rows = batch.to_pylist()
+    assert following == len(items) == len(rows)
+    for row, expected in zip(rows, m.decode_records(data), strict=True):
+        assert row["value"] == expected.body
+        assert row["topic"] == expected.topic
+        assert row["queueId"] == 3
+        assert row["queueOffset"] == expected.queue_offset
+        assert row["physicalOffset"] == expected.physical_offset
+        assert row["timestamp"].timestamp() * 1000 == expected.store_timestamp
+        assert row["bornTimestamp"].timestamp() * 1000 == expected.born_timestamp
+        assert row["keys"] == expected.properties.get("KEYS")
+        assert row["tags"] == expected.properties.get("TAGS")
+        assert row["msgId"] == expected.properties.get("UNIQ_KEY")
+        assert dict(row["properties"]) == expected.properties
+        assert (row["flag"], row["reconsumeTimes"]) == (7, 2)
+
+
+def test_only_the_asked_range_and_columns():
+    data = b"".join(record(i, b"%d" % i) for i in range(10))
+    batch, following = Decoder(["queueOffset", "value"], topic="t", broker="b").decode(data, 3, 7)
+    assert batch.schema.names == ["queueOffset", "value"]
+    assert batch.column("value").to_pylist() == [b"3", b"4", b"5", b"6"]
+    assert following == 7
+
+
+def test_a_record_cut_short_is_left_for_the_next_read():
+    data = record(0, b"a") + record(1, b"b")[:-1]
+    batch, following = Decoder(["value"], topic="t", broker="b").decode(data, 0, 9)
+    assert (batch.num_rows, following) == (1, 1)
+
+
+def test_nothing_is_an_empty_batch():
+    batch, following = Decoder(ALL, topic="t", broker="b").decode(b"", 5, 9)
+    assert (batch.num_rows, following) == (0, 5)
+
+
+@pytest.mark.parametrize("present", [[1, 2], [0, 2], [0, 1, 3]])
+def test_a_missing_message_is_not_passed_over(present):
+    data = b"".join(record(i, b"x") for i in present)
+    with pytest.raises(OffsetGap):
+        Decoder(["value"], topic="t", broker="b").decode(data, 0, 10)
+
+
+def test_schema_names_every_default_column_and_spark_types_match_arrow():
+    assert "properties" not in schema_ddl(False)
+    assert schema_ddl(True).endswith("properties map<string,string>")
+    assert COLUMNS["timestamp"][1] == pa.timestamp("us", tz="UTC")

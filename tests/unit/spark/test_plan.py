@@ -1,0 +1,108 @@
+"""Offsets to ranges: pure planning."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_options
+from batonmq.spark.plan import DataLoss, QueueBounds, check_start, limit, ranges, resolve
+
+BOUNDS = {"t": {"b:0": QueueBounds(10, 30), "b:1": QueueBounds(0, 5)}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (EARLIEST, {"b:0": 10, "b:1": 0}),
+        (LATEST, {"b:0": 30, "b:1": 5}),
+        ({"t": {"b:0": 12, "b:1": LATEST}}, {"b:0": 12, "b:1": 5}),
+        ({"t": {"b:0": EARLIEST, "b:1": 3}}, {"b:0": 10, "b:1": 3}),
+    ],
+)
+def test_resolve(spec, expected):
+    assert resolve(spec, BOUNDS, name="startingOffsets") == {"t": expected}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"t": {"b:0": 1}}, "no offset for queue 'b:1'"),
+        ({"t": {"b:0": 1, "b:1": 1, "c:9": 1}}, "no queue 'c:9'"),
+    ],
+)
+def test_resolve_refuses(spec, text):
+    with pytest.raises(OptionError, match=text):
+        resolve(spec, BOUNDS, name="startingOffsets")
+
+
+@pytest.mark.parametrize(("offset", "text"), [(9, "begins at 10"), (31, "ends at 30")])
+def test_offsets_that_are_gone_are_data_loss(offset, text):
+    start = {"t": {"b:0": offset, "b:1": 0}}
+    with pytest.raises(DataLoss, match=text):
+        check_start(start, BOUNDS, fail_on_data_loss=True)
+    assert check_start(start, BOUNDS, fail_on_data_loss=False)["t"]["b:0"] in (10, 30)
+
+
+def test_a_vanished_queue_is_data_loss():
+    with pytest.raises(DataLoss, match="is gone"):
+        check_start({"t": {"x:0": 1}}, BOUNDS, fail_on_data_loss=True)
+
+
+offsets = st.dictionaries(st.sampled_from([f"b:{i}" for i in range(8)]), st.integers(0, 500), min_size=1)
+
+
+@given(offsets, st.integers(1, 600))
+def test_limit_never_exceeds_and_always_moves_on(ends, most):
+    start = {"t": dict.fromkeys(ends, 0)}
+    limited = limit(start, {"t": ends}, most)["t"]
+    assert sum(limited.values()) == min(most, sum(ends.values()))
+    assert all(0 <= limited[q] <= ends[q] for q in ends)
+    waiting = [q for q in ends if ends[q]]
+    if most >= len(waiting):
+        assert all(limited[q] for q in waiting)
+
+
+@given(offsets, st.none() | st.integers(1, 40), st.none() | st.integers(1, 100))
+def test_ranges_cover_each_message_once(ends, minimum, most):
+    pieces = ranges({"t": dict.fromkeys(ends, 0)}, {"t": ends}, min_partitions=minimum, max_records=most)
+    covered = sorted((p.queue, o) for p in pieces for o in range(p.begin, p.end))
+    assert covered == sorted((q, o) for q, end in ends.items() for o in range(end))
+    if most is not None:
+        assert all(len(p) <= most for p in pieces)
+    if minimum is not None and sum(ends.values()) >= minimum:
+        assert len(pieces) >= minimum
+
+
+def test_options_of_a_batch_and_a_stream():
+    batch = parse_read_options({"namesrvAddr": "h:1", "subscribe": "a, b"}, streaming=False)
+    assert (batch.topics, batch.starting_offsets, batch.ending_offsets) == (("a", "b"), EARLIEST, LATEST)
+    stream = parse_read_options(
+        {"namesrvAddr": "h:1", "subscribe": "a", "maxOffsetsPerTrigger": "10"}, streaming=True
+    )
+    assert (stream.starting_offsets, stream.max_offsets_per_trigger) == (LATEST, 10)
+    assigned = parse_read_options({"namesrvAddr": "h:1", "assign": '{"t": ["b:0"]}'}, streaming=False)
+    assert assigned.assign == {"t": ("b:0",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"subscribe": "a"}, "namesrvAddr"),
+        ({"namesrvAddr": "h:1"}, "one of 'subscribe'"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "assign": "{}"}, "one of 'subscribe'"),
+        ({"namesrvAddr": "h:1", "subscribe": " , "}, "names no topic"),
+        ({"namesrvAddr": "h:1", "assign": "[1]"}, "must be like"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "startingOffsets": "latest"}, "can not be 'latest'"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "endingOffsets": "earliest"}, "can not be 'earliest'"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "startingOffsets": '{"a": 1}'}, "must be like"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "minPartitions": "x"}, "whole number"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "minPartitions": "0"}, "at least 1"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"namesrvAddr": "h:1", "subscribe": "a", "startingOfsets": "earliest"}, "unknown option"),
+    ],
+)
+def test_options_that_are_refused(options, text):
+    with pytest.raises(OptionError, match=text):
+        parse_read_options(options, streaming=False)
