@@ -1,0 +1,173 @@
+"""Counters behind `brokerStatus`, `clusterList`, `statsAll` and `topicStatus`.
+
+Counting costs one dictionary lookup; rates come from samples that the service has taken every
+`SAMPLE_INTERVAL_MS`. Pure: the time is passed in. Source: RocketMQ's broker statistics (names and windows).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SAMPLE_INTERVAL_MS = 10_000
+"""How often `BrokerStats.sample` wants to be called."""
+
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+GROUP_GET_SIZE = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What happened within a window."""
+
+    total: int = 0
+    """Sum of what was counted."""
+    per_second: float = 0.0
+    per_event: float = 0.0
+    """Mean of what was counted at a time."""
+
+
+class _Window:
+    """Samples of a counter no closer than `step_ms`, no older than `length_ms`."""
+
+    __slots__ = ("_length_ms", "_samples", "_step_ms")
+
+    def __init__(self, length_ms: int, step_ms: int) -> None:
+        self._length_ms = length_ms
+        self._step_ms = step_ms
+        self._samples: deque[tuple[int, int, int]] = deque()
+
+    def add(self, now_ms: int, total: int, events: int) -> None:
+        samples = self._samples
+        if samples and now_ms - samples[-1][0] < self._step_ms:
+            return
+        samples.append((now_ms, total, events))
+        while now_ms - samples[0][0] > self._length_ms:
+            samples.popleft()
+
+    def snapshot(self) -> Snapshot:
+        if len(self._samples) < 2:
+            return Snapshot()
+        (begin_ms, begin, begin_events), (end_ms, end, end_events) = self._samples[0], self._samples[-1]
+        total, events = end - begin, end_events - begin_events
+        return Snapshot(total, total * 1000 / (end_ms - begin_ms), total / events if events else 0.0)
+
+
+class Counter:
+    """One statistic of one key, e.g. messages put into a topic."""
+
+    __slots__ = ("day", "events", "hour", "minute", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.events = 0
+        self.minute = _Window(_MINUTE_MS, SAMPLE_INTERVAL_MS)
+        self.hour = _Window(_HOUR_MS, 10 * _MINUTE_MS)
+        self.day = _Window(_DAY_MS, _HOUR_MS)
+
+    def add(self, value: int) -> None:
+        self.total += value
+        self.events += 1
+
+    def sample(self, now_ms: int) -> None:
+        for window in (self.minute, self.hour, self.day):
+            window.add(now_ms, self.total, self.events)
+
+
+class BrokerStats:
+    """All counters of one broker, since it started."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self.put_all = Counter()
+        """Messages stored."""
+        self.put_all_size = Counter()
+        """Bytes stored."""
+        self.got_all = Counter()
+        """Messages handed to consumers."""
+        self.found_pulls = Counter()
+        """Pulls that found messages."""
+        self.missed_pulls = Counter()
+        """Pulls that found none."""
+        self._day = now_ms // _DAY_MS
+        self.put_yesterday_morning = self.put_this_morning = 0
+        """Messages stored by the beginning of yesterday and of today (UTC)."""
+        self.got_yesterday_morning = self.got_this_morning = 0
+        """Messages handed out by the beginning of yesterday and of today (UTC)."""
+        self.sample(now_ms)
+
+    # -- counting
+
+    def put(self, topic: str, messages: int, size: int) -> None:
+        """`messages` of `size` bytes together were stored in a topic."""
+        self._counter(TOPIC_PUT_NUMS, topic).add(messages)
+        self._counter(TOPIC_PUT_SIZE, topic).add(size)
+        self.put_all.add(messages)
+        self.put_all_size.add(size)
+
+    def got(self, group: str, topic: str, messages: int, size: int) -> None:
+        """`messages` of `size` bytes together were handed to a group; none: a pull that found nothing."""
+        if not messages:
+            self.missed_pulls.add(1)
+            return
+        key = f"{topic}@{group}"
+        self._counter(GROUP_GET_NUMS, key).add(messages)
+        self._counter(GROUP_GET_SIZE, key).add(size)
+        self.got_all.add(messages)
+        self.found_pulls.add(1)
+
+    def sent_back(self, group: str, topic: str) -> None:
+        """A group failed to consume a message."""
+        self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def _counter(self, name: str, key: str) -> Counter:
+        counter = self._counters.get((name, key))
+        if counter is None:
+            counter = self._counters[name, key] = Counter()
+        return counter
+
+    # -- time and forgetting
+
+    def sample(self, now_ms: int) -> None:
+        """Take the samples that the rates come from; once every `SAMPLE_INTERVAL_MS`."""
+        whole = (self.put_all, self.put_all_size, self.got_all, self.found_pulls, self.missed_pulls)
+        for counter in (*whole, *self._counters.values()):
+            counter.sample(now_ms)
+        day = now_ms // _DAY_MS
+        if day != self._day:
+            self._day = day
+            self.put_yesterday_morning, self.put_this_morning = self.put_this_morning, self.put_all.total
+            self.got_yesterday_morning, self.got_this_morning = self.got_this_morning, self.got_all.total
+
+    def forget_topic(self, topic: str) -> None:
+        self._forget(lambda key: key == topic or key.startswith(f"{topic}@"))
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda key: key.endswith(f"@{group}"))
+
+    def _forget(self, matches: Callable[[str], bool]) -> None:
+        self._counters = {pair: c for pair, c in self._counters.items() if not matches(pair[1])}
+
+    # -- asking
+
+    def find(self, name: str, key: str) -> Counter | None:
+        """The counter `name` of a topic or ``topic@group``; None if nothing was ever counted."""
+        return self._counters.get((name, key))
+
+    def put_rate(self, topic: str) -> float:
+        """Messages a second stored in a topic, within the last minute."""
+        counter = self.find(TOPIC_PUT_NUMS, topic)
+        return counter.minute.snapshot().per_second if counter else 0.0
+
+    def get_rate(self, group: str, topic: str) -> float:
+        """Messages a second of a topic handed to a group, within the last minute."""
+        counter = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
+        return counter.minute.snapshot().per_second if counter else 0.0

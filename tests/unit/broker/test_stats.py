@@ -1,0 +1,82 @@
+"""Rates come from samples; a window forgets what is older than itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.broker.stats import GROUP_GET_NUMS, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, BrokerStats, Snapshot
+
+DAY = 86_400_000
+
+
+def test_without_two_samples_there_is_no_rate() -> None:
+    stats = BrokerStats(now_ms=0)
+    stats.put("t", 5, 500)
+    assert stats.put_rate("t") == 0.0
+    stats.sample(10_000)
+    assert stats.find(TOPIC_PUT_NUMS, "t").minute.snapshot() == Snapshot()  # type: ignore[union-attr]
+    assert stats.put_all.minute.snapshot() == Snapshot(5, 0.5, 5.0)
+
+
+def test_the_minute_window_holds_one_minute() -> None:
+    stats = BrokerStats(now_ms=0)
+    for second in range(0, 130, 10):
+        stats.put("t", 20, 2_000)
+        stats.put("t", 10, 1_000)
+        stats.got("g", "t", 5, 500)
+        stats.sample(second * 1000)
+    counter = stats.find(TOPIC_PUT_NUMS, "t")
+    assert counter is not None
+    assert counter.total == 390
+    assert counter.minute.snapshot() == Snapshot(180, 3.0, 15.0)
+    assert counter.hour.snapshot() == Snapshot()
+    assert stats.put_rate("t") == 3.0
+    assert stats.get_rate("g", "t") == 0.5
+    assert stats.get_rate("g", "other") == 0.0
+
+
+def test_samples_that_come_too_soon_change_nothing() -> None:
+    stats = BrokerStats(now_ms=0)
+    stats.put("t", 1, 1)
+    stats.sample(10_000)
+    stats.put("t", 1, 1)
+    stats.sample(10_001)
+    assert stats.put_all.minute.snapshot().total == 1
+
+
+def test_pulls_that_find_nothing_are_counted_apart() -> None:
+    stats = BrokerStats(now_ms=0)
+    stats.got("g", "t", 0, 0)
+    stats.got("g", "t", 3, 300)
+    assert (stats.got_all.total, stats.found_pulls.total, stats.missed_pulls.total) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("sample_every_ms", [10_000, 3_600_000])
+def test_days(sample_every_ms: int) -> None:
+    stats = BrokerStats(now_ms=5 * DAY + 1)
+    stats.put("t", 10, 1)
+    stats.sample(6 * DAY)
+    stats.put("t", 5, 1)
+    stats.got("g", "t", 4, 1)
+    stats.sample(7 * DAY + sample_every_ms)
+    stats.put("t", 1, 1)
+    assert (stats.put_yesterday_morning, stats.put_this_morning, stats.put_all.total) == (10, 15, 16)
+    assert (stats.got_yesterday_morning, stats.got_this_morning, stats.got_all.total) == (0, 4, 4)
+
+
+def test_forgetting_a_topic_and_a_group() -> None:
+    stats = BrokerStats(now_ms=0)
+    stats.put("t", 1, 1)
+    stats.put("t2", 1, 1)
+    for group in ("g", "h"):
+        stats.got(group, "t", 1, 1)
+        stats.got(group, "t2", 1, 1)
+    stats.sent_back("g", "t2")
+    stats.forget_topic("t")
+    assert stats.find(TOPIC_PUT_NUMS, "t") is None
+    assert stats.find(GROUP_GET_NUMS, "t@h") is None
+    assert stats.find(TOPIC_PUT_NUMS, "t2") is not None
+    stats.forget_group("g")
+    assert stats.find(GROUP_GET_NUMS, "t2@g") is None
+    assert stats.find(SNDBCK_PUT_NUMS, "t2@g") is None
+    assert stats.find(GROUP_GET_NUMS, "t2@h") is not None
