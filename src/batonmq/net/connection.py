@@ -259,6 +259,15 @@ class Connection(asyncio.Protocol):
             body,
         )
 
+    def send_frame(self, request: Request, frame: bytes) -> None:
+        """Collect a ready frame that answers a request (called by `Request`)."""
+        if self.in_flight:
+            self.in_flight.pop(request, None)
+            if self._stalled:
+                self._relax()
+        if not request.command.flag & FLAG_ONEWAY and not self.closed:
+            self._write(frame, b"")
+
     def expire_requests(self, now: float) -> None:
         """Answer what has waited longer than `Limits.request_timeout_ms`; called by the owner's sweep."""
         limit_s = self._limits.request_timeout_ms / 1000

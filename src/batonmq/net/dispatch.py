@@ -82,6 +82,15 @@ class Request:
         self._state = _DONE
         self.connection.send_reply(self, reply)
 
+    def reply_frame(self, frame: bytes) -> None:
+        """`reply` with a whole frame that the handler encoded itself (the broker's sends, by the thousand)."""
+        if self._state:
+            if self._state == _DONE:
+                raise RuntimeError(f"request code={self.command.code} was answered twice")
+            return
+        self._state = _DONE
+        self.connection.send_frame(self, frame)
+
     def fail(self, error: MQError) -> None:
         """Answer with an error's code, remark and fields."""
         self.reply(Reply(code=int(error.code), remark=error.remark, ext=error.ext or None))
