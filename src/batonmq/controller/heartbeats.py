@@ -1,0 +1,32 @@
+"""Which brokers are alive: a pure function of replicated heartbeats and the time in the event at hand.
+
+A heartbeat names its own timeout (`controllerHeartBeatTimeoutMills` of the broker). It also remembers the
+connection it came over, so that the closing of an old connection cannot kill a broker that has a newer one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_TIMEOUT_MS = 10_000
+"""Used when a heartbeat names no timeout (Java: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
+NO_EPOCH = -1
+NO_OFFSET = -1
+LOWEST_PRIORITY = 2**31 - 1
+"""Lower numbers are preferred; a heartbeat without priority comes last (Java: Integer.MAX_VALUE)."""
+UNKNOWN_SESSION = 0
+
+
+class LiveBroker(msgspec.Struct, array_like=True):
+    """The last heartbeat of one replica; times in ms of the leader's clock, offsets in commit log bytes."""
+
+    updated_ms: int
+    timeout_ms: int
+    session: int
+    epoch: int
+    max_offset: int
+    confirm_offset: int
+    election_priority: int
+
+    def is_alive(self, now_ms: int) -> bool:
+        return now_ms - self.updated_ms <= self.timeout_ms

@@ -1,0 +1,581 @@
+"""The controller's replicated state machine: log entries in, answers and effects out.
+
+It owns the broker sets and decides everything when an entry is applied, from nothing but the state and the
+entry (seed 001, RIP-67). It never reads a clock, sleeps, or opens anything; the order of the log is the only
+order there is, so two requests can never be judged by the same old state.
+
+Answers carry RocketMQ's response codes and its 5.5 bodies. Effects are for the node that leads: the service
+turns elections into role change notices and writes all of them to the event log. A follower drops both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from batonmq.controller import events
+from batonmq.controller.elect import elect
+from batonmq.controller.events import NO_BROKER
+from batonmq.controller.heartbeats import (
+    DEFAULT_TIMEOUT_MS,
+    LOWEST_PRIORITY,
+    NO_EPOCH,
+    NO_OFFSET,
+    UNKNOWN_SESSION,
+    LiveBroker,
+)
+from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.registry import Header
+
+SNAPSHOT_VERSION = 1
+
+# -- what comes out ----------------------------------------------------------------------------------------
+
+
+class Election(msgspec.Struct, frozen=True, tag="election", tag_field="event"):
+    """An election was decided. `result` is new-master, kept-master, no-master or refused."""
+
+    cluster_name: str
+    broker_name: str
+    cause: str
+    result: str
+    old_master: int | None
+    new_master: int | None
+    master_epoch: int
+    sync_state_set_epoch: int
+    candidates: tuple[int, ...]
+    """The SyncStateSet that was elected from."""
+    alive: tuple[int, ...]
+    asked_for: int
+    unclean: bool
+
+
+class SyncStateSetAltered(msgspec.Struct, frozen=True, tag="sync-state-set", tag_field="event"):
+    broker_name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    sync_state_set_epoch: int
+    master_epoch: int
+
+
+class ReplicaAdded(msgspec.Struct, frozen=True, tag="replica-added", tag_field="event"):
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class ReplicaMoved(msgspec.Struct, frozen=True, tag="replica-moved", tag_field="event"):
+    broker_name: str
+    broker_id: int
+    old_address: str
+    address: str
+
+
+class ReplicaUp(msgspec.Struct, frozen=True, tag="replica-up", tag_field="event"):
+    """First heartbeat of a replica that was not counted as alive."""
+
+    broker_name: str
+    broker_id: int
+    epoch: int
+    max_offset: int
+
+
+class ReplicaDown(msgspec.Struct, frozen=True, tag="replica-down", tag_field="event"):
+    """A replica stopped counting as alive: `cause` is channel-closed or heartbeat-timeout."""
+
+    broker_name: str
+    broker_id: int
+    cause: str
+
+
+class Cleaned(msgspec.Struct, frozen=True, tag="cleaned", tag_field="event"):
+    """An operator removed replicas; no ids mean the whole broker set."""
+
+    broker_name: str
+    broker_ids: tuple[int, ...]
+
+
+class ReignStarted(msgspec.Struct, frozen=True, tag="leader", tag_field="event"):
+    node_id: str
+
+
+Effect: TypeAlias = (
+    Election
+    | SyncStateSetAltered
+    | ReplicaAdded
+    | ReplicaMoved
+    | ReplicaUp
+    | ReplicaDown
+    | Cleaned
+    | ReignStarted
+)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The answer to one event, and what the leader has to do about it."""
+
+    code: int = 0
+    remark: str | None = None
+    header: Header | None = None
+    body: wire.Body | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    version: int
+    now_ms: int
+    broker_sets: list[BrokerSet]
+
+
+_DONE = Outcome()
+
+
+def _refuse(code: ResponseCode, remark: str, *effects: Effect) -> Outcome:
+    return Outcome(code=int(code), remark=remark, effects=effects)
+
+
+# -- the machine -------------------------------------------------------------------------------------------
+
+
+class ControllerMachine:
+    """Implements `raft.StateMachine`. `apply` returns one `Outcome` for each event of the entry."""
+
+    def __init__(self) -> None:
+        self.broker_sets: dict[str, BrokerSet] = {}
+        self.now_ms = 0
+        """Time of the entry applied last."""
+
+    def apply(self, index: int, data: bytes) -> list[Outcome]:
+        """Applies one entry. Raises `UnknownEvent`, upon which the replica must stop."""
+        entry = events.decode(data)
+        self.now_ms = entry.now_ms
+        return [_HANDLERS[type(event)](self, event) for event in entry.events]
+
+    def snapshot(self) -> bytes:
+        ordered = [self.broker_sets[name] for name in sorted(self.broker_sets)]
+        return msgspec.msgpack.Encoder(order="deterministic").encode(
+            _Snapshot(SNAPSHOT_VERSION, self.now_ms, ordered)
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Replaces the whole state; an unreadable or unknown snapshot raises and changes nothing."""
+        try:
+            snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
+        except msgspec.DecodeError as error:
+            raise events.UnknownEvent(f"controller snapshot cannot be read: {error}") from error
+        if snapshot.version != SNAPSHOT_VERSION:
+            raise events.UnknownEvent(
+                f"controller snapshot has version {snapshot.version}, known is {SNAPSHOT_VERSION}"
+            )
+        self.now_ms = snapshot.now_ms
+        self.broker_sets = {broker_set.broker_name: broker_set for broker_set in snapshot.broker_sets}
+
+    # -- events, each decided here and now -----------------------------------------------------------------
+
+    def _alter_sync_state_set(self, event: events.AlterSyncStateSet) -> Outcome:
+        broker_set = self.broker_sets.get(event.broker_name)
+        if broker_set is None:
+            return _refuse(
+                ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+                f"broker set {event.broker_name} is not registered",
+            )
+        wanted = set(event.sync_state_set)
+        if wanted == set(broker_set.sync_state_set):
+            return _refuse(
+                ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+                f"the SyncStateSet is {sorted(wanted)} already",
+            )
+        if broker_set.master_id is None or broker_set.master_id != event.master_id:
+            return _refuse(
+                ResponseCode.CONTROLLER_INVALID_MASTER,
+                f"the master of {event.broker_name} is {broker_set.master_id}, not {event.master_id}",
+            )
+        if broker_set.master_epoch != event.master_epoch:
+            return _refuse(
+                ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+                f"the master epoch of {event.broker_name} is {broker_set.master_epoch}, "
+                f"not {event.master_epoch}",
+            )
+        if broker_set.sync_state_set_epoch != event.sync_state_set_epoch:
+            return _refuse(
+                ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+                f"the SyncStateSet epoch of {event.broker_name} is {broker_set.sync_state_set_epoch}, "
+                f"not {event.sync_state_set_epoch}",
+            )
+        for broker_id in sorted(wanted):
+            if broker_id not in broker_set.replicas:
+                return _refuse(
+                    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+                    f"broker set {event.broker_name} has no replica {broker_id}",
+                )
+            if not broker_set.is_alive(broker_id, self.now_ms):
+                return _refuse(
+                    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+                    f"replica {broker_id} of {event.broker_name} is not alive",
+                )
+        if broker_set.master_id not in wanted:
+            return _refuse(
+                ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+                f"the new SyncStateSet {sorted(wanted)} lacks the master {broker_set.master_id}",
+            )
+        before = broker_set.sync_state_set
+        broker_set.set_sync_state_set(wanted)
+        epoch = broker_set.sync_state_set_epoch
+        return Outcome(
+            header=wire.AlterSyncStateSetReply(new_sync_state_set_epoch=epoch),
+            body=wire.SyncStateSetBody(broker_set.sync_state_set, epoch),
+            effects=(
+                SyncStateSetAltered(
+                    event.broker_name, before, broker_set.sync_state_set, epoch, broker_set.master_epoch
+                ),
+            ),
+        )
+
+    def _elect_master(self, event: events.ElectMaster) -> Outcome:
+        broker_set = self.broker_sets.get(event.broker_name)
+        if broker_set is None:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"broker set {event.broker_name} is not registered",
+            )
+        asked = event.broker_id
+        if asked != NO_BROKER and asked not in broker_set.replicas:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"broker set {event.broker_name} has no replica {asked}",
+            )
+        if asked != NO_BROKER and not event.designated and asked not in broker_set.live:
+            # Who asks for itself lives, though its first heartbeat may still be on the way (Java brokers send
+            # it from another thread). Without this a scan could depose a master just elected.
+            broker_set.live[asked] = LiveBroker(
+                self.now_ms,
+                DEFAULT_TIMEOUT_MS,
+                UNKNOWN_SESSION,
+                NO_EPOCH,
+                NO_OFFSET,
+                NO_OFFSET,
+                LOWEST_PRIORITY,
+            )
+        return self._elect(broker_set, event.cause, asked, event.designated, event.allow_unclean)
+
+    def _elect(
+        self, broker_set: BrokerSet, cause: str, asked: int, designated: bool, allow_unclean: bool
+    ) -> Outcome:
+        alive = broker_set.alive(self.now_ms)
+        old_master = broker_set.master_id
+        candidates = broker_set.sync_state_set
+        master = elect(
+            broker_set,
+            alive,
+            asking=None if asked == NO_BROKER else asked,
+            designated=asked if designated else None,
+            allow_unclean=allow_unclean,
+        )
+
+        def election(result: str, *, unclean: bool = False) -> Election:
+            return Election(
+                cluster_name=broker_set.cluster_name,
+                broker_name=broker_set.broker_name,
+                cause=cause,
+                result=result,
+                old_master=old_master,
+                new_master=broker_set.master_id,
+                master_epoch=broker_set.master_epoch,
+                sync_state_set_epoch=broker_set.sync_state_set_epoch,
+                candidates=candidates,
+                alive=tuple(sorted(alive)),
+                asked_for=asked,
+                unclean=unclean,
+            )
+
+        if master is not None and master == old_master:
+            return Outcome(
+                code=int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST),
+                remark=f"the master {master} of {broker_set.broker_name} is alive, nothing to elect",
+                header=_elect_reply(broker_set),
+                body=wire.ElectMasterBody(sync_state_set=broker_set.sync_state_set),
+                effects=(election("kept-master"),),
+            )
+        if master is not None:
+            unclean = not broker_set.never_had_master and master not in candidates
+            broker_set.set_master(master)
+            return Outcome(
+                header=_elect_reply(broker_set),
+                body=_elect_body(broker_set),
+                effects=(election("new-master", unclean=unclean),),
+            )
+        if asked != NO_BROKER:
+            return _refuse(
+                ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+                f"no replica of {broker_set.broker_name} may become master: SyncStateSet {list(candidates)}, "
+                f"alive {sorted(alive)}",
+                election("refused"),
+            )
+        if old_master is not None:
+            broker_set.lose_master()
+        return _refuse(
+            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+            f"the master of {broker_set.broker_name} is down and no member of the SyncStateSet "
+            f"{list(candidates)} is alive",
+            election("no-master"),
+        )
+
+    def _apply_broker_id(self, event: events.ApplyBrokerId) -> Outcome:
+        name, broker_id, check_code = event.broker_name, event.broker_id, event.register_check_code
+        broker_set = self.broker_sets.get(name)
+        if broker_id < FIRST_BROKER_ID or not name:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"{broker_id} of {name!r} is no broker id"
+            )
+        if broker_set is None and broker_id != FIRST_BROKER_ID:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+                f"broker set {name} is not registered; its first id is {FIRST_BROKER_ID}, not {broker_id}",
+            )
+        done = Outcome(header=wire.ApplyBrokerIdReply(event.cluster_name, name))
+        if broker_set is None:
+            broker_set = self.broker_sets[name] = BrokerSet(event.cluster_name, name)
+        elif broker_id in broker_set.replicas:
+            if broker_set.replicas[broker_id].register_check_code == check_code:
+                return done  # the same broker again: its first answer got lost
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"broker id {broker_id} of {name} is taken"
+            )
+        address = check_code.split(";", 1)[0]
+        broker_set.add_replica(broker_id, address, check_code)
+        return msgspec.structs.replace(
+            done, effects=(ReplicaAdded(broker_set.cluster_name, name, broker_id, address),)
+        )
+
+    def _register_broker(self, event: events.RegisterBroker) -> Outcome:
+        broker_set = self.broker_sets.get(event.broker_name)
+        if broker_set is None:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"broker set {event.broker_name} is not registered",
+            )
+        replica = broker_set.replicas.get(event.broker_id)
+        if replica is None:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+                f"broker set {event.broker_name} has no replica {event.broker_id}",
+            )
+        effects: tuple[Effect, ...] = ()
+        if replica.address != event.broker_address:
+            effects = (
+                ReplicaMoved(event.broker_name, event.broker_id, replica.address, event.broker_address),
+            )
+            replica.address = event.broker_address
+        reply = wire.RegisterBrokerToControllerReply(event.cluster_name, event.broker_name)
+        if broker_set.is_alive(broker_set.master_id, self.now_ms):
+            reply.master_broker_id = broker_set.master_id
+            reply.master_address = broker_set.master_address
+            reply.master_epoch = broker_set.master_epoch
+            reply.sync_state_set_epoch = broker_set.sync_state_set_epoch
+        return Outcome(
+            header=reply,
+            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+            effects=effects,
+        )
+
+    def _clean_broker_data(self, event: events.CleanBrokerData) -> Outcome:
+        name = event.broker_name
+        broker_set = self.broker_sets.get(name)
+        invalid = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+        try:
+            broker_ids = tuple(sorted({int(part) for part in event.broker_ids.split(";") if part.strip()}))
+        except ValueError:
+            return _refuse(
+                invalid, f"brokerControllerIdsToClean is {event.broker_ids!r}, expected ids separated by ';'"
+            )
+        if broker_set is None:
+            return _refuse(invalid, f"broker set {name} is not registered")
+        if not event.clean_living:
+            if not broker_ids and broker_set.master_id is not None:
+                return _refuse(
+                    invalid, f"broker set {name} has a master, {broker_set.master_id}; nothing was cleaned"
+                )
+            for broker_id in broker_ids:
+                if broker_set.is_alive(broker_id, self.now_ms):
+                    return _refuse(
+                        invalid, f"replica {broker_id} of {name} is still alive; nothing was cleaned"
+                    )
+        if broker_ids:
+            broker_set.remove_replicas(broker_ids)
+        if not broker_ids or not broker_set.replicas:
+            del self.broker_sets[name]
+        return Outcome(effects=(Cleaned(name, broker_ids),))
+
+    def _heartbeats(self, event: events.Heartbeats) -> Outcome:
+        effects: list[Effect] = []
+        now_ms = self.now_ms
+        for beat in event.beats:
+            broker_set = self.broker_sets.get(beat.broker_name)
+            if (
+                broker_set is None
+                or beat.broker_id not in broker_set.replicas
+                or beat.cluster_name != broker_set.cluster_name
+            ):
+                continue  # nobody that registered: remembering it would let strangers fill our memory
+            before = broker_set.live.get(beat.broker_id)
+            if before is None:
+                effects.append(ReplicaUp(beat.broker_name, beat.broker_id, beat.epoch, beat.max_offset))
+            broker_set.live[beat.broker_id] = LiveBroker(
+                now_ms,
+                beat.timeout_ms,
+                beat.session,
+                beat.epoch,
+                beat.max_offset,
+                beat.confirm_offset,
+                beat.election_priority,
+            )
+        return Outcome(effects=tuple(effects)) if effects else _DONE
+
+    def _channel_closed(self, event: events.ChannelClosed) -> Outcome:
+        effects: list[Effect] = []
+        for name, broker_id in event.brokers:
+            broker_set = self.broker_sets.get(name)
+            live = None if broker_set is None else broker_set.live.get(broker_id)
+            if broker_set is None or live is None or live.session != event.session:
+                continue  # it has a newer connection, or was counted as down before
+            self._drop(broker_set, broker_id, "channel-closed", event.allow_unclean, effects)
+        return Outcome(effects=tuple(effects))
+
+    def _leader_started(self, event: events.LeaderStarted) -> Outcome:
+        sessions = {(name, broker_id): session for name, broker_id, session in event.sessions}
+        for broker_set in self.broker_sets.values():
+            for broker_id, live in broker_set.live.items():
+                live.updated_ms = self.now_ms
+                live.session = sessions.get((broker_set.broker_name, broker_id), UNKNOWN_SESSION)
+        return Outcome(effects=(ReignStarted(event.node_id),))
+
+    def _scan(self, event: events.Scan) -> Outcome:
+        effects: list[Effect] = []
+        if event.brokers:
+            for broker_set, broker_id in self.silent_brokers(self.now_ms):
+                self._drop(broker_set, broker_id, "heartbeat-timeout", event.allow_unclean, effects)
+        if event.masters:
+            for broker_set in self.sets_to_elect(self.now_ms, event.allow_unclean):
+                outcome = self._elect(broker_set, "scan", NO_BROKER, False, event.allow_unclean)
+                effects.extend(outcome.effects)
+        return Outcome(effects=tuple(effects))
+
+    def _drop(
+        self, broker_set: BrokerSet, broker_id: int, cause: str, allow_unclean: bool, effects: list[Effect]
+    ) -> None:
+        """Counts a replica as down, and elects at once if it was the master."""
+        del broker_set.live[broker_id]
+        effects.append(ReplicaDown(broker_set.broker_name, broker_id, cause))
+        if broker_set.master_id == broker_id:
+            effects.extend(self._elect(broker_set, cause, NO_BROKER, False, allow_unclean).effects)
+
+    # -- what the leader's timers ask ----------------------------------------------------------------------
+
+    def silent_brokers(self, now_ms: int) -> list[tuple[BrokerSet, int]]:
+        """Replicas counted as alive whose heartbeats stopped."""
+        return [
+            (broker_set, broker_id)
+            for broker_set in self.broker_sets.values()
+            for broker_id, live in broker_set.live.items()
+            if not live.is_alive(now_ms)
+        ]
+
+    def sets_to_elect(self, now_ms: int, allow_unclean: bool) -> list[BrokerSet]:
+        """Sets whose master is gone although some replica lives, where an election would change something."""
+        found = []
+        for broker_set in self.broker_sets.values():
+            if broker_set.never_had_master or broker_set.is_alive(broker_set.master_id, now_ms):
+                continue
+            eligible: Iterable[int] = broker_set.replicas if allow_unclean else broker_set.sync_state_set
+            if any(broker_set.is_alive(broker_id, now_ms) for broker_id in eligible) or (
+                broker_set.master_id is not None and broker_set.alive(now_ms)
+            ):
+                found.append(broker_set)
+        return found
+
+    # -- reads ---------------------------------------------------------------------------------------------
+
+    def replica_info(self, broker_name: str) -> Outcome:
+        """Answer to getReplicaInfo."""
+        broker_set = self.broker_sets.get(broker_name)
+        if broker_set is None:
+            return _refuse(
+                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+                f"broker set {broker_name} is not registered",
+            )
+        return Outcome(
+            header=wire.GetReplicaInfoReply(
+                broker_set.master_id, broker_set.master_address, broker_set.master_epoch
+            ),
+            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+        )
+
+    def next_broker_id(self, cluster_name: str | None, broker_name: str) -> Outcome:
+        """Answer to getNextBrokerId."""
+        broker_set = self.broker_sets.get(broker_name)
+        next_id = FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id
+        return Outcome(header=wire.GetNextBrokerIdReply(cluster_name, broker_name, next_id))
+
+    def sync_state_data(self, broker_names: Iterable[str], now_ms: int) -> Outcome:
+        """Answer to getSyncStateSet; names that are not registered are left out."""
+        table: dict[str, wire.ReplicasInfo] = {}
+        for name in broker_names:
+            broker_set = self.broker_sets.get(name)
+            if broker_set is None:
+                continue
+            in_sync: list[wire.ReplicaIdentity] = []
+            behind: list[wire.ReplicaIdentity] = []
+            for broker_id, replica in sorted(broker_set.replicas.items()):
+                identity = wire.ReplicaIdentity(
+                    name, broker_id, replica.address, broker_set.is_alive(broker_id, now_ms)
+                )
+                (in_sync if broker_id in broker_set.sync_state_set else behind).append(identity)
+            table[name] = wire.ReplicasInfo(
+                in_sync,
+                behind,
+                broker_set.master_id,
+                broker_set.master_address,
+                broker_set.master_epoch,
+                broker_set.sync_state_set_epoch,
+            )
+        return Outcome(body=wire.BrokerReplicasInfo(table))
+
+
+def _elect_reply(broker_set: BrokerSet) -> wire.ElectMasterReply:
+    return wire.ElectMasterReply(
+        broker_set.master_id,
+        broker_set.master_address,
+        broker_set.master_epoch,
+        broker_set.sync_state_set_epoch,
+    )
+
+
+def _elect_body(broker_set: BrokerSet) -> wire.ElectMasterBody:
+    addresses = {broker_id: replica.address for broker_id, replica in broker_set.replicas.items()}
+    return wire.ElectMasterBody(
+        sync_state_set=broker_set.sync_state_set,
+        broker_member_group=wire.BrokerMemberGroup(
+            broker_set.cluster_name, broker_set.broker_name, addresses
+        ),
+        cluster=broker_set.cluster_name,
+        broker_name=broker_set.broker_name,
+        broker_addrs=addresses,
+    )
+
+
+_HANDLERS: dict[type[events.Event], Callable[[ControllerMachine, Any], Outcome]] = {
+    events.AlterSyncStateSet: ControllerMachine._alter_sync_state_set,
+    events.ElectMaster: ControllerMachine._elect_master,
+    events.ApplyBrokerId: ControllerMachine._apply_broker_id,
+    events.RegisterBroker: ControllerMachine._register_broker,
+    events.CleanBrokerData: ControllerMachine._clean_broker_data,
+    events.Heartbeats: ControllerMachine._heartbeats,
+    events.ChannelClosed: ControllerMachine._channel_closed,
+    events.LeaderStarted: ControllerMachine._leader_started,
+    events.Scan: ControllerMachine._scan,
+}

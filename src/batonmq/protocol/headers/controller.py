@@ -1,0 +1,246 @@
+"""Requests to and from the controller (codes 1001 to 1013), with the bodies that belong to them.
+
+Layouts as Apache RocketMQ 5.5 sends and expects them. A `None` in a response header is left out, which Java
+reads as null. Sets of broker ids are JSON arrays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.registry import I32, I64, Header, request
+
+# -- bodies ------------------------------------------------------------------------------------------------
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """A JSON body; fields that Java leaves out when null have a default."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+class SyncStateSetBody(Body):
+    """Answer to registration and getReplicaInfo, request of alterSyncStateSet and of role change notices."""
+
+    sync_state_set: tuple[int, ...] = ()
+    sync_state_set_epoch: int = 0
+
+
+class BrokerMemberGroup(Body):
+    """Replicas of one broker set: id -> address."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str] = {}
+
+
+class ElectMasterBody(Body, omit_defaults=True):
+    """Answer to an election.
+
+    Brokers read `brokerMemberGroup` and `syncStateSet`; mqadmin's electMaster reads the same body as if it
+    were the member group itself, so the group's fields are repeated at the top.
+    """
+
+    sync_state_set: tuple[int, ...] = ()
+    broker_member_group: BrokerMemberGroup | None = None
+    cluster: str | None = None
+    broker_name: str | None = None
+    broker_addrs: dict[int, str] | None = None
+
+
+class ReplicaIdentity(Body):
+    """One replica in the answer to getSyncStateSet."""
+
+    broker_name: str
+    broker_id: int
+    broker_address: str
+    alive: bool
+
+
+class ReplicasInfo(Body, omit_defaults=True):
+    """One broker set in the answer to getSyncStateSet."""
+
+    in_sync_replicas: list[ReplicaIdentity]
+    not_in_sync_replicas: list[ReplicaIdentity]
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int | None = None
+    sync_state_set_epoch: int | None = None
+
+
+class BrokerReplicasInfo(Body):
+    """Answer to getSyncStateSet: broker name -> what the controller knows of the set."""
+
+    replicas_info_table: dict[str, ReplicasInfo] = {}
+
+
+_sync_state_set_decoder = msgspec.json.Decoder(SyncStateSetBody)
+_names_decoder = msgspec.json.Decoder(list[str])
+
+
+def decode_sync_state_set(body: bytes | memoryview) -> SyncStateSetBody:
+    """Reads the JSON body; raises `MQError` CONTROLLER_INVALID_REQUEST when it is none."""
+    try:
+        return _sync_state_set_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MQError(ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is no SyncStateSet: {error}") from error
+
+
+def decode_broker_names(body: bytes | memoryview) -> list[str]:
+    """Reads the JSON list of names that getSyncStateSet sends; raises `MQError` as above."""
+    try:
+        return _names_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MQError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is no list of broker names: {error}"
+        ) from error
+
+
+# -- headers -----------------------------------------------------------------------------------------------
+
+
+class AlterSyncStateSetReply(Header):
+    new_sync_state_set_epoch: I32
+
+
+@request(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, response=AlterSyncStateSetReply)
+class AlterSyncStateSet(Header):
+    """A master changes its SyncStateSet; the body is the new set with the epoch of the old one."""
+
+    broker_name: str
+    master_broker_id: I64
+    master_epoch: I32
+    invoke_time: I64 = 0
+
+
+class ElectMasterReply(Header):
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+@request(RequestCode.CONTROLLER_ELECT_MASTER, response=ElectMasterReply)
+class ElectMaster(Header):
+    """A broker asks to become master, or (designateElect) an operator demands it; id -1: whoever is best."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: I64 = -1
+    designate_elect: bool = False
+    invoke_time: I64 = 0
+
+
+class RegisterBrokerToControllerReply(Header):
+    cluster_name: str
+    broker_name: str
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+
+
+@request(RequestCode.CONTROLLER_REGISTER_BROKER, response=RegisterBrokerToControllerReply)
+class RegisterBrokerToController(Header):
+    """A broker that owns its id reports its address; answered with the master, if one is alive."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: I64
+    broker_address: str
+    invoke_time: I64 = 0
+
+
+class GetReplicaInfoReply(Header):
+    master_broker_id: I64 | None = None
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+
+
+@request(RequestCode.CONTROLLER_GET_REPLICA_INFO, response=GetReplicaInfoReply)
+class GetReplicaInfo(Header):
+    """Who is master of a broker set; the body of the answer is its SyncStateSet."""
+
+    broker_name: str
+
+
+class GetMetadataReply(Header):
+    group: str
+    controller_leader_id: str | None
+    controller_leader_address: str | None
+    is_leader: bool
+    peers: str
+    """`id:host:port;` for each peer (controllerType=DLedger) or `host:port;` (jRaft)."""
+
+
+@request(RequestCode.CONTROLLER_GET_METADATA_INFO, response=GetMetadataReply)
+class GetMetadata(Header):
+    """Where the leading controller is; every controller answers it."""
+
+
+@request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA)
+class GetSyncStateData(Header):
+    """mqadmin getSyncStateSet: the body is a JSON list of broker names."""
+
+
+@request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED)
+class NotifyBrokerRoleChanged(Header):
+    """Controller to broker: there is a new master; the body is the new SyncStateSet."""
+
+    master_address: str | None = None
+    master_epoch: I32 | None = None
+    sync_state_set_epoch: I32 | None = None
+    master_broker_id: I64 | None = None
+
+
+@request(RequestCode.UPDATE_CONTROLLER_CONFIG)
+class UpdateControllerConfig(Header):
+    """The body holds `key=value` lines."""
+
+
+@request(RequestCode.GET_CONTROLLER_CONFIG)
+class GetControllerConfig(Header):
+    """Answered with all keys as `key=value` lines."""
+
+
+@request(RequestCode.CLEAN_BROKER_DATA)
+class CleanBrokerData(Header):
+    """mqadmin cleanBrokerMetadata; ids are separated by `;`, none means the whole broker set."""
+
+    broker_name: str
+    cluster_name: str | None = None
+    broker_controller_ids_to_clean: str | None = None
+    is_clean_living_broker: bool = False
+    invoke_time: I64 = 0
+
+
+class GetNextBrokerIdReply(Header):
+    cluster_name: str | None
+    broker_name: str
+    next_broker_id: I64
+
+
+@request(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, response=GetNextBrokerIdReply)
+class GetNextBrokerId(Header):
+    """A new broker asks which id it may try to claim."""
+
+    broker_name: str
+    cluster_name: str | None = None
+
+
+class ApplyBrokerIdReply(Header):
+    cluster_name: str | None
+    broker_name: str
+
+
+@request(RequestCode.CONTROLLER_APPLY_BROKER_ID, response=ApplyBrokerIdReply)
+class ApplyBrokerId(Header):
+    """A broker claims an id. The check code is `address;timestamp`."""
+
+    broker_name: str
+    applied_broker_id: I64
+    register_check_code: str
+    cluster_name: str = ""
