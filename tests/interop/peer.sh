@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Apache RocketMQ itself, as the other side of the interop tests and benchmarks.
+#
+#   peer.sh get                                fetch the release from Maven Central (needs mvn and Java >= 11)
+#   peer.sh namesrv    [-c FILE]               run one of its programs in the foreground
+#   peer.sh controller -c FILE
+#   peer.sh broker     [-c FILE]
+#   peer.sh container  [-c FILE]
+#   peer.sh admin      COMMAND [OPTION ...]    mqadmin
+#   peer.sh java       FILE.java [ARG ...]     compile and run one source file against RocketMQ's client
+#
+# Environment: RMQ_VERSION (5.5.0), PEER_HOME (where the jars, logs and Java's "user home" go),
+# PEER_HEAP (heap of the program started, e.g. 400m).
+set -euo pipefail
+
+release=${RMQ_VERSION:-5.5.0}
+base=${PEER_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/rocketmq-peer}
+jars=$base/lib-$release
+java_home_dir=${PEER_USER_HOME:-$base/rocketmq}
+
+fail() { echo "peer.sh: $*" >&2; exit 2; }
+
+fetch() {
+  if compgen -G "$jars/rocketmq-broker-*.jar" >/dev/null; then return; fi
+  command -v mvn >/dev/null || fail "mvn (Apache Maven) is needed to fetch RocketMQ"
+  local project=$base/pom artifact
+  mkdir -p "$project"
+  {
+    printf '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+    printf '<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>'
+    for artifact in namesrv controller broker container tools; do
+      printf '<dependency><groupId>org.apache.rocketmq</groupId>'
+      printf '<artifactId>rocketmq-%s</artifactId><version>%s</version></dependency>' "$artifact" "$release"
+    done
+    printf '</dependencies></project>\n'
+  } >"$project/pom.xml"
+  mvn --quiet --batch-mode --file "$project/pom.xml" dependency:copy-dependencies -DoutputDirectory="$jars"
+}
+
+launch() { # default heap, then what java is to run
+  local heap=${PEER_HEAP:-$1}
+  shift
+  fetch
+  mkdir -p "$java_home_dir/conf"
+  # RocketMQ reaches into the JDK for unsafe memory and direct buffers; Java 17 asks to be told so.
+  local open=() package
+  for package in java.base/java.nio java.base/java.lang java.base/java.util java.base/sun.nio.ch; do
+    open+=("--add-opens=$package=ALL-UNNAMED")
+  done
+  open+=(--add-exports=java.base/sun.nio.ch=ALL-UNNAMED --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED)
+  exec java "-Xms$heap" "-Xmx$heap" -XX:+UseG1GC -XX:MaxDirectMemorySize=2g "${open[@]}" \
+    "-Drocketmq.home.dir=$java_home_dir" "-Drocketmq.client.logRoot=$base/logs" "-Duser.home=$java_home_dir" \
+    -cp "$jars/*" "$@"
+}
+
+[ $# -gt 0 ] || fail "say what to run: get, namesrv, controller, broker, container, admin, java"
+verb=$1
+shift
+case $verb in
+  get) fetch ;;
+  namesrv) launch 256m org.apache.rocketmq.namesrv.NamesrvStartup "$@" ;;
+  controller) launch 512m org.apache.rocketmq.controller.ControllerStartup "$@" ;;
+  broker) launch 1500m org.apache.rocketmq.broker.BrokerStartup "$@" ;;
+  container) launch 2g org.apache.rocketmq.container.BrokerContainerStartup "$@" ;;
+  admin) launch 256m org.apache.rocketmq.tools.command.MQAdminStartup "$@" ;;
+  java) launch 1g "$@" ;;
+  *) fail "unknown verb: $verb" ;;
+esac
