@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import itertools
 import logging
 import textwrap
 import types
@@ -63,7 +64,7 @@ def wire_key(field: dataclasses.Field[Any]) -> str:
 
 
 @cache
-def _docs(cls: type[Any]) -> dict[str, str]:
+def _docs(cls: Any) -> dict[str, str]:
     """The docstring below each field, of the class and its bases."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -74,7 +75,7 @@ def _docs(cls: type[Any]) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue  # a class without source (made at run time) has no field docstrings to show
         body = typing.cast("ast.ClassDef", tree.body[0]).body
-        for statement, following in zip(body, body[1:], strict=False):
+        for statement, following in itertools.pairwise(body):
             if (
                 isinstance(statement, ast.AnnAssign)
                 and isinstance(statement.target, ast.Name)
@@ -95,7 +96,7 @@ def _type_name(kind: Any) -> str:
 
 
 def describe(*classes: type[Any]) -> list[KeyInfo]:
-    """Every key of the classes, in the order of declaration; a key of several classes appears once a class."""
+    """Every key of the classes, as declared; a key of several classes appears once for each."""
     infos: list[KeyInfo] = []
     for cls in classes:
         hints = typing.get_type_hints(cls)
@@ -266,11 +267,11 @@ def load(
 def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str] = {}) -> tuple[Any, ...]:
     """Fill configuration classes from a properties file; ``overrides`` (the command line) win over the file.
 
-    A key that several classes declare goes to each of them. An unknown key is logged as a warning that names the
-    nearest known one: RocketMQ files carry keys that do not concern us.
+    A key that several classes declare goes to each of them. An unknown key is logged as a warning that names
+    the nearest known one: RocketMQ files carry keys that do not concern us.
 
     Raises:
-        ConfigError: the file cannot be read, a value does not fit its key, or a relation between keys is broken.
+        ConfigError: the file cannot be read, a value does not fit its key, or a relation of keys is broken.
     """
     values: dict[str, tuple[str, str]] = {}
     if path is not None:

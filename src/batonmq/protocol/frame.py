@@ -1,6 +1,6 @@
 """Remoting frames: bytes to `Command` and back, for both header serialisations.
 
-A frame is ``length(4) | serialisation(1) header length(3) | header | body``; ``length`` counts what follows it.
+A frame is ``length(4) | serialisation(1) header length(3) | header | body``; ``length`` is of what follows.
 A header is JSON (serialisation 0) or RocketMQ's own binary form (1); a peer is answered in the form it used.
 Nothing here does I/O. Source: `RemotingCommand` and `RocketMQSerializable` of Apache RocketMQ 5.
 """
@@ -8,8 +8,8 @@ Nothing here does I/O. Source: `RemotingCommand` and `RocketMQSerializable` of A
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -207,6 +207,51 @@ def encode(command: Command) -> bytes:
     return b"".join((head, body)) if body else head
 
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Buffer | Sequence[Buffer]
+
+
+def _parts(body: Body) -> tuple[list[Buffer], int]:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return ([body], len(body)) if len(body) else ([], 0)
+    parts = [part for part in body if len(part)]
+    return parts, sum(map(len, parts))
+
+
+def encode_parts(command: Command, body: Body) -> list[Buffer]:
+    """A command with a body of one or several buffers, as the buffers to write; none of them is copied."""
+    parts, length = _parts(body)
+    head = encode_head(
+        command.code,
+        command.opaque,
+        command.flag,
+        binary=command.binary,
+        body_length=length,
+        ext=command.ext,
+        remark=command.remark,
+        language=command.language,
+        version=command.version,
+    )
+    return [head, *parts]
+
+
+def response_parts(
+    request: Command, code: int, remark: str | None, ext: Mapping[str, str] | None, body: Body
+) -> list[Buffer]:
+    """The answer to ``request``, in the header serialisation it came in, as the buffers to write."""
+    parts, length = _parts(body)
+    head = encode_head(
+        code,
+        request.opaque,
+        FLAG_RESPONSE,
+        binary=request.binary,
+        body_length=length,
+        ext=ext,
+        remark=remark,
+    )
+    return [head, *parts]
+
+
 class _JsonHeader(msgspec.Struct, gc=False):
     code: int
     opaque: int = 0
@@ -252,8 +297,8 @@ def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
 class FrameReader:
     """Cuts a byte stream into frames.
 
-    Feed it what the socket gave, in order; it keeps at most one unfinished frame. ``data`` must not be changed
-    afterwards, because bodies are views of it.
+    Feed it what the socket gave, in order; it keeps at most one unfinished frame. ``data`` must not be
+    changed afterwards, because bodies are views of it.
     """
 
     __slots__ = ("_chunks", "_held", "_max_length", "_needed")

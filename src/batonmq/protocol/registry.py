@@ -94,6 +94,11 @@ def request(code: RequestCode, *, response: type[Header] | None = None) -> Calla
     return declare
 
 
+def response_header_of(header: type[Header]) -> type[Header] | None:
+    """Header of a successful answer to this request; None if the answer has none."""
+    return header.response
+
+
 def field(name: str, default: Any = msgspec.NODEFAULT) -> Any:
     """A header or body field whose name on the wire is not the camelCase of its own."""
     return msgspec.field(name=name, default=default)

@@ -13,7 +13,10 @@ from batonmq.protocol.registry import I32, I64, Header, field, request
 
 
 class SendMessageResponse(Header):
-    """Where a message was stored. Also comes with FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE."""
+    """Where a message was stored.
+
+    Also comes with FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE.
+    """
 
     msg_id: str
     queue_id: I32
@@ -306,7 +309,7 @@ class GetConsumerListByGroup(Header):
 
 @request(RequestCode.LOCK_BATCH_MQ)
 class LockBatchMq(Header):
-    """Lock queues for ordered consumption; body `LockBatchRequestBody`, answered with `LockBatchResponseBody`."""
+    """Lock queues for ordered consumption: `LockBatchRequestBody` to `LockBatchResponseBody`."""
 
 
 @request(RequestCode.UNLOCK_BATCH_MQ)

@@ -60,7 +60,7 @@ class GetConsumerRunningInfo(Header):
 
 @request(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 class ConsumeMessageDirectly(Header):
-    """Handle the message in the body now; answered with `ConsumeMessageDirectlyResult`. Brokers pass it on."""
+    """Handle the record in the body now; answered with `ConsumeMessageDirectlyResult`. Brokers pass it on."""
 
     consumer_group: str
     client_id: str | None = None

@@ -1,0 +1,225 @@
+"""JSON as RocketMQ speaks it.
+
+Java's bodies are fastjson's, which leaves integer map keys bare (``{0:"10.0.0.1:10911"}``) and writes objects
+as map keys (``{{"topic":"t",…}:{…}}``). `decode` reads that and standard JSON; `encode` writes standard JSON,
+which fastjson reads too, except that maps keyed by an object get fastjson's form: there is no other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+
+T = TypeVar("T")
+
+
+class BodyError(MQError, ValueError):
+    """A body or file that is not the JSON it should be; crosses the wire as SYSTEM_ERROR."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__(ResponseCode.SYSTEM_ERROR, remark)
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """A JSON body; fields are camelCase on the wire, unknown ones are ignored."""
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """The JSON of a body or of any value made of bodies, lists and maps."""
+    return _encode(_prepare(value) if _has_object_keys(type(value)) else value)
+
+
+def _prepare(value: Any) -> Any:
+    """Replace maps keyed by objects with their text, which msgspec has no way to write."""
+    if isinstance(value, msgspec.Struct):
+        return {
+            wire: _prepare(getattr(value, name))
+            for name, wire in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        }
+    if isinstance(value, list):
+        return [_prepare(item) for item in value]
+    if isinstance(value, dict):
+        if any(isinstance(key, msgspec.Struct) for key in value):
+            members = (_encode(key) + b":" + _encode(_prepare(item)) for key, item in value.items())
+            return msgspec.Raw(b"{" + b",".join(members) + b"}")
+        return {key: _prepare(item) for key, item in value.items()}
+    return value
+
+
+def decode(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
+    """Read a body.
+
+    Raises:
+        BodyError: the bytes are no JSON of that shape; the message says where.
+    """
+    object_keys = _has_object_keys(kind)
+    if not object_keys:
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        try:
+            return decoder.decode(data)  # type: ignore[no-any-return]
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # Java's dialect, or not JSON at all: the slow way tells
+    try:
+        plain = _without_nulls(_Reader(bytes(data).decode()).read())
+        if object_keys:
+            plain = _restore(plain, kind)
+        return msgspec.convert(plain, kind, strict=False, str_keys=not object_keys)
+    except BodyError:
+        raise
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BodyError(f"no valid {getattr(kind, '__name__', kind)}: {error}") from None
+
+
+def _restore(value: Any, kind: Any) -> Any:
+    """Turn maps that were read as pairs (`_Reader`) into dicts keyed by structs, where the type says so."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is dict:
+        pairs = value.items() if isinstance(value, dict) else value
+        if _is_struct(arguments[0]):
+            return {
+                msgspec.convert(_parsed(key), arguments[0], strict=False): _restore(item, arguments[1])
+                for key, item in pairs
+            }
+        return {
+            msgspec.convert(key, arguments[0], strict=False): _restore(item, arguments[1])
+            for key, item in pairs
+        }
+    if origin is list and isinstance(value, list):
+        return [_restore(item, arguments[0]) for item in value]
+    if _is_struct(kind) and isinstance(value, dict):
+        types = {
+            wire: hint
+            for wire, hint in zip(kind.__struct_encode_fields__, _hints(kind).values(), strict=True)
+        }
+        return {wire: _restore(item, types.get(wire)) for wire, item in value.items()}
+    return value
+
+
+def _parsed(key: Any) -> Any:
+    """Some clients quote the object that is a key."""
+    return _Reader(key).read() if isinstance(key, str) else key
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+@cache
+def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Types of the fields, in their order."""
+    hints = get_type_hints(kind)
+    return {name: hints[name] for name in kind.__struct_fields__}
+
+
+@cache
+def _has_object_keys(kind: Any) -> bool:
+    """Somewhere in this type is a map keyed by objects."""
+    if get_origin(kind) is dict and _is_struct(get_args(kind)[0]):
+        return True
+    inner = _hints(kind).values() if _is_struct(kind) else get_args(kind)
+    return any(_has_object_keys(part) for part in inner)
+
+
+def _without_nulls(value: Any) -> Any:
+    """fastjson reads a null member as an absent one."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+_SPACE = re.compile(r"\s*")
+_SCALAR = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s,:{}\[\]"]+', re.S)
+_MAX_DEPTH = 64
+
+
+class _Reader:
+    """A small recursive reader of fastjson's dialect. Maps keyed by objects become lists of pairs."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def read(self) -> Any:
+        value = self._value(0)
+        self._skip()
+        if self._at != len(self._text):
+            raise BodyError(f"JSON: something follows the value at character {self._at}")
+        return value
+
+    def _skip(self) -> str:
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+        return self._text[self._at : self._at + 1]
+
+    def _expect(self, char: str) -> None:
+        if self._skip() != char:
+            raise BodyError(f"JSON: expected {char!r} at character {self._at}")
+        self._at += 1
+
+    def _value(self, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise BodyError(f"JSON: nested deeper than {_MAX_DEPTH}")
+        char = self._skip()
+        if char == "{":
+            return self._object(depth)
+        if char == "[":
+            return self._array(depth)
+        return self._scalar()
+
+    def _scalar(self) -> Any:
+        match = _SCALAR.match(self._text, self._at)
+        if match is None:
+            raise BodyError(f"JSON: expected a value at character {self._at}")
+        self._at = match.end()
+        try:
+            return msgspec.json.decode(match[0])
+        except msgspec.MsgspecError as error:
+            raise BodyError(f"JSON: {error} at character {match.start()}") from None
+
+    def _array(self, depth: int) -> list[Any]:
+        self._at += 1
+        items: list[Any] = []
+        if self._skip() == "]":
+            self._at += 1
+            return items
+        while True:
+            items.append(self._value(depth + 1))
+            if self._skip() == "]":
+                self._at += 1
+                return items
+            self._expect(",")
+
+    def _object(self, depth: int) -> Any:
+        self._at += 1
+        pairs: list[tuple[Any, Any]] = []
+        objects = False
+        if self._skip() == "}":
+            self._at += 1
+            return {}
+        while True:
+            key = self._value(depth + 1)
+            if isinstance(key, dict | list):
+                objects = True
+            elif not isinstance(key, str):
+                key = str(key)
+            self._expect(":")
+            pairs.append((key, self._value(depth + 1)))
+            if self._skip() == "}":
+                self._at += 1
+                return pairs if objects else dict(pairs)
+            self._expect(",")

@@ -1,0 +1,163 @@
+"""Names of topics and consumer groups: what is allowed, which belong to the system, what they stand for.
+
+Source: `TopicValidator`, `NamespaceUtil` and `MixAll` of Apache RocketMQ 5.
+"""
+
+from __future__ import annotations
+
+import re
+
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+
+TOPIC_MAX_LENGTH = 127
+GROUP_MAX_LENGTH = 120
+"""A group's name must leave room for the prefixes of its retry topics."""
+RETRY_TOPIC_MAX_LENGTH = 255
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+NAMESPACE_SEPARATOR = "%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRACE_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+        CHECKPOINT_TOPIC,
+    }
+)
+NOT_ALLOWED_TO_SEND = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+"""Topics that brokers write themselves; a client's message to one is refused."""
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RULE = "^[%|a-zA-Z0-9_-]+$"
+
+
+def topic_error(topic: str | None) -> str | None:
+    """Why this may not be the name of a topic; None if it may."""
+    if topic is None or not topic.strip():
+        return "The specified topic is blank."
+    if _LEGAL.fullmatch(topic) is None:
+        return f"The specified topic: {topic}, contains illegal characters, allowing only {_RULE}"
+    limit = RETRY_TOPIC_MAX_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_LENGTH
+    if len(topic) > limit:
+        return f"The specified topic: {topic}, is longer than topic max length: {limit}"
+    return None
+
+
+def group_error(group: str | None) -> str | None:
+    """Why this may not be the name of a consumer or producer group; None if it may."""
+    if group is None or not group.strip():
+        return "The specified group is blank."
+    if _LEGAL.fullmatch(group) is None:
+        return f"The specified group: {group}, contains illegal characters, allowing only {_RULE}"
+    if len(group) > GROUP_MAX_LENGTH:
+        return f"The specified group: {group}, is longer than group max length: {GROUP_MAX_LENGTH}"
+    return None
+
+
+def check_topic(topic: str | None, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """Raises `MQError` with ``code`` unless the name is allowed."""
+    error = topic_error(topic)
+    if error is not None:
+        raise MQError(code, error)
+
+
+def check_group(group: str | None, code: int = ResponseCode.SYSTEM_ERROR) -> None:
+    """Raises `MQError` with ``code`` unless the name is allowed."""
+    error = group_error(group)
+    if error is not None:
+        raise MQError(code, error)
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """The topic of messages that a group could not consume and will try again."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic of messages that a group failed to consume too often."""
+    return DLQ_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dead_letter_topic(topic: str) -> bool:
+    return topic.startswith(DLQ_PREFIX)
+
+
+def _split_prefix(resource: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix, resource[len(prefix) :]
+    return "", resource
+
+
+def _is_system(resource: str) -> bool:
+    return is_system_topic(resource) or is_system_group(resource)
+
+
+def namespace_of(resource: str) -> str:
+    """``ns%topic`` -> ``ns``; empty when the name has no namespace."""
+    if not resource or _is_system(resource):
+        return ""
+    namespace, separator, _ = _split_prefix(resource)[1].partition(NAMESPACE_SEPARATOR)
+    return namespace if separator else ""
+
+
+def with_namespace(namespace: str, resource: str) -> str:
+    """``topic`` -> ``ns%topic``, ``%RETRY%group`` -> ``%RETRY%ns%group``; system and empty names stay."""
+    if not namespace or not resource or _is_system(resource):
+        return resource
+    prefix, bare = _split_prefix(resource)
+    if bare.startswith(namespace + NAMESPACE_SEPARATOR):
+        return resource
+    return f"{prefix}{namespace}{NAMESPACE_SEPARATOR}{bare}"
+
+
+def without_namespace(resource: str, namespace: str | None = None) -> str:
+    """The opposite of `with_namespace`; with ``namespace`` only that one is taken off."""
+    found = namespace_of(resource)
+    if not found or (namespace and found != namespace):
+        return resource
+    prefix, bare = _split_prefix(resource)
+    return prefix + bare[len(found) + 1 :]
