@@ -1,0 +1,1097 @@
+"""The Raft protocol as a state machine: messages and the time go in, messages and work for the disk come out.
+
+It never awaits, reads a clock, draws from a global source of chance or opens anything. The shell
+
+1. calls ``step`` for each message and ``tick`` when ``next_deadline_ms`` has come, both with the time;
+2. takes ``ready`` once a turn: messages to send, entries to apply, answered reads;
+3. whenever its disk is idle, takes ``take_save``, makes that durable as one unit, calls ``saved``, then sends
+   what ``saved`` returns.
+
+So a message that promises durability (a vote, an acknowledged append) waits in a ``Save`` for the disk, while
+replication runs beside the leader's own fsync (dissertation, 10.2.1). Saves are made durable in order.
+
+Sections in comments are those of the dissertation.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded, TransferInProgress
+from batonmq.raft.log import RaftLog
+from batonmq.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    InstallReply,
+    InstallSnapshot,
+    Kind,
+    Members,
+    Message,
+    PreVote,
+    PreVoteReply,
+    ReadReply,
+    ReadRequest,
+    RequestVote,
+    Snapshot,
+    SnapshotMeta,
+    TimeoutNow,
+    VoteReply,
+    decode_members,
+    encode,
+)
+from batonmq.raft.quorum import Vote, reached_by_majority, tally
+
+
+class Role(enum.Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Flow(enum.Enum):
+    """How the leader feeds one peer."""
+
+    PROBE = "probe"
+    """Where the logs agree is not known: one message at a time."""
+    REPLICATE = "replicate"
+    """It is known: many messages under way."""
+    SNAPSHOT = "snapshot"
+    """The entries it needs are compacted: chunks of a snapshot."""
+
+
+@dataclass(slots=True)
+class HardState:
+    """What must survive a crash besides the log. ``commit`` is a hint that shortens recovery."""
+
+    term: int = 0
+    voted_for: str | None = None
+    commit: int = 0
+
+
+@dataclass(slots=True)
+class Save:
+    """One unit for the disk: ``snapshot`` first, then hard state and entries together."""
+
+    hard_state: HardState
+    first_index: int
+    entries: list[Entry]
+    snapshot: Snapshot | None
+    last_index: int
+    last_term: int
+    messages: list[tuple[str, Message]]
+    """May leave only after this save."""
+
+
+ReadContext: TypeAlias = int | tuple[str, int]
+"""A read of this node (its own number) or of a follower (peer, the follower's number)."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """What came out of a turn."""
+
+    messages: list[tuple[str, Message]]
+    snapshot: Snapshot | None
+    """Restore the state machine from it before applying ``entries``."""
+    first_index: int
+    entries: list[Entry]
+    """Committed entries from ``first_index`` on, to be applied in order."""
+    reads: list[tuple[int, int | None]]
+    """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
+    needs_snapshot: bool
+    """A follower needs the newest snapshot: read it from disk and hand it to ``snapshot_loaded``."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The leader's view of one peer (itself included, for ``match``)."""
+
+    next: int
+    match: int = 0
+    flow: Flow = Flow.PROBE
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)
+    """(last index, bytes) of each Append under way."""
+    inflight_bytes: int = 0
+    waiting_since_ms: int | None = None
+    """When the oldest unanswered probe or chunk left, or entries under way last made progress."""
+    sent_commit: int = 0
+    acked_round: int = 0
+    lease_from_ms: int = -1
+    """When the newest heartbeat it answered was sent."""
+    contact_ms: int = 0
+    snapshot_offset: int = 0
+
+    def clear_inflight(self) -> None:
+        self.inflight.clear()
+        self.inflight_bytes = 0
+        self.waiting_since_ms = None
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """A snapshot that is being received."""
+
+    meta: SnapshotMeta
+    total: int
+    checksum: int
+    data: bytearray
+
+
+class RaftCore:
+    def __init__(
+        self,
+        node_id: str,
+        config: RaftConfig,
+        *,
+        members: Members,
+        rng: random.Random,
+        now_ms: int,
+        hard_state: HardState | None = None,
+        log: RaftLog | None = None,
+        snapshot: SnapshotMeta | None = None,
+    ) -> None:
+        """``members`` is the membership before any entry or snapshot says otherwise."""
+        self.id = node_id
+        self.config = config
+        self._rng = rng
+        self.now_ms = now_ms
+        self.log = log or RaftLog()
+        hard = hard_state or HardState()
+        self.term = hard.term
+        self.voted_for = hard.voted_for
+        self.snapshot = snapshot
+        self.commit_index = max(min(hard.commit, self.log.last_index), self.log.base_index)
+        self._handed_out = snapshot.index if snapshot else 0
+        self.commit_index = max(self.commit_index, self._handed_out)
+        self._memberships: list[tuple[int, Members]] = [
+            (snapshot.index, snapshot.members) if snapshot else (0, members)
+        ]
+        self._note_members(self.log.first_index, self.log.slice(self.log.first_index, self.log.last_index))
+
+        self.role = Role.FOLLOWER
+        self.leader_id: str | None = None
+        self.peers: dict[str, Progress] = {}
+        self._votes: dict[str, bool] = {}
+        self._transfer_election = False
+        self._last_leader_contact_ms: int | None = None
+        if config.lease_read:
+            # Before the restart this node may have heard a leader whose lease still runs.
+            self._last_leader_contact_ms = now_ms
+        self._election_deadline_ms = now_ms
+        self._heartbeat_deadline_ms = now_ms
+
+        self._messages: list[tuple[str, Message]] = []
+        self._reads_done: list[tuple[int, int | None]] = []
+
+        self._unsaved_from = self.log.last_index + 1
+        self.durable_index = self.log.last_index
+        self._hard_dirty = False
+        self._durable_term = self.term
+        self._deferred: list[tuple[str, Message]] = []
+        self._in_flight: Save | None = None
+
+        self._round = 0
+        self._reads_early: list[ReadContext] = []
+        self._reads_new: list[ReadContext] = []
+        self._reads_in_round: deque[tuple[int, int, list[ReadContext]]] = deque()
+        self._forwarded: set[int] = set()
+        self._term_start_index = 0
+        self._lease_forbidden = False
+
+        self.transfer_target: str | None = None
+        self._transfer_deadline_ms = 0
+
+        self._incoming: _Incoming | None = None
+        self._installed_unsaved: Snapshot | None = None
+        self._installed_unapplied: Snapshot | None = None
+        self._outgoing: Snapshot | None = None
+        self._outgoing_checksum = 0
+        self._outgoing_asked = False
+
+        if not self._start_alone():
+            # The first wait is short: pre-vote keeps a node that merely restarted from disturbing a leader.
+            first = rng.randrange(2 * config.heartbeat_interval_ms, config.election_timeout_ms)
+            self._election_deadline_ms = now_ms + first
+
+    # ------------------------------------------------------------------ what the shell may ask
+
+    @property
+    def members(self) -> Members:
+        return self._memberships[-1][1]
+
+    @property
+    def membership_index(self) -> int:
+        """Where the membership in force stands in the log; not yet committed if beyond ``commit_index``."""
+        return self._memberships[-1][0]
+
+    def members_at(self, index: int) -> Members:
+        """The membership as of ``index``, which must not lie before the snapshot."""
+        return next(members for at, members in reversed(self._memberships) if at <= index)
+
+    def next_deadline_ms(self) -> int:
+        """When ``tick`` must be called at the latest."""
+        if self.role is Role.LEADER:
+            return self._heartbeat_deadline_ms
+        return self._election_deadline_ms
+
+    def has_save(self) -> bool:
+        return self._in_flight is None and self._dirty()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other leader can exist now, given the bound on clock drift (6.4.1)."""
+        if self.role is not Role.LEADER or self._lease_forbidden:
+            return False
+        if self._is_alone():
+            return True
+        since = reached_by_majority(
+            self.now_ms if voter == self.id else self.peers[voter].lease_from_ms
+            for voter in self.members.voters
+        )
+        length = int(self.config.election_timeout_ms * (1 - self.config.max_clock_drift))
+        return since >= 0 and self.now_ms < since + length
+
+    # ------------------------------------------------------------------ inputs
+
+    def step(self, sender: str, message: Message, now_ms: int) -> None:
+        """Take one message from ``sender``. Messages of any age, order and number are safe."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if not self._admit(sender, message):
+            return
+        handler = STEP[self.role].get(type(message))
+        if handler is not None:
+            handler(self, sender, message)
+        self._check()
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.role is Role.LEADER:
+            self._tick_leader()
+        elif self.now_ms >= self._election_deadline_ms:
+            self._campaign()
+        self._check()
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """Append ``payloads`` as entries; returns the index of the first.
+
+        Raises NotLeader, TransferInProgress or Overloaded, and then nothing was appended.
+        """
+        self._require_leader()
+        if self.log.bytes_between(self.commit_index, self.log.last_index) > self.config.max_uncommitted_bytes:
+            raise Overloaded(f"{self.log.last_index - self.commit_index} entries wait for a quorum")
+        first = self.log.last_index + 1
+        term = self.term
+        self._append_own([Entry(term, Kind.DATA, payload) for payload in payloads])
+        return first
+
+    def change_members(self, members: Members) -> int:
+        """Append a membership that differs by at most one voter; returns its index.
+
+        Raises NotLeader, TransferInProgress or MembershipRefused.
+        """
+        self._require_leader()
+        if self.commit_index < self._term_start_index:
+            # Two leaders could otherwise commit with majorities that do not overlap (4.1, the 2015 erratum).
+            raise MembershipRefused("this leader has not yet committed an entry of its term")
+        if self.membership_index > self.commit_index:
+            raise MembershipRefused("the membership change before this one is not yet committed")
+        if len(self.members.voters.keys() ^ members.voters.keys()) > 1:
+            raise MembershipRefused("only one voter may be added or removed at a time")
+        if not members.voters:
+            raise MembershipRefused("the last voter cannot be removed")
+        if members.voters.keys() & members.learners.keys():
+            raise MembershipRefused("a node is either a voter or a learner")
+        self._append_own([Entry(self.term, Kind.MEMBERS, encode(members))])
+        return self.log.last_index
+
+    def transfer_leadership(self, target: str) -> None:
+        """Begin to hand over to ``target`` (3.10); given up after one election timeout."""
+        self._require_leader()
+        if target not in self.members.voters or target == self.id:
+            raise MembershipRefused(f"{target} is not another voter of this group")
+        self.transfer_target = target
+        self._transfer_deadline_ms = self.now_ms + self.config.election_timeout_ms
+        self._try_transfer()
+
+    def read(self, number: int) -> None:
+        """Ask for a read index; the answer comes in ``Ready.reads`` under ``number``."""
+        if self.role is Role.LEADER:
+            self._read(number)
+        elif self.leader_id is not None:
+            self._forwarded.add(number)
+            self._send(self.leader_id, ReadRequest(self.term, number))
+        else:
+            self._reads_done.append((number, None))
+
+    def forget_read(self, number: int) -> None:
+        """The asker gave up."""
+        self._forwarded.discard(number)
+
+    def snapshot_loaded(self, snapshot: Snapshot) -> None:
+        """The answer to ``Ready.needs_snapshot``."""
+        self._outgoing_asked = False
+        if self.role is Role.LEADER:
+            self._outgoing = snapshot
+            self._outgoing_checksum = zlib.crc32(snapshot.data)
+
+    def compacted(self, meta: SnapshotMeta) -> None:
+        """A snapshot of this node's own state is durable: entries before it may be forgotten."""
+        if self.snapshot is not None and meta.index <= self.snapshot.index:
+            return
+        self.snapshot = meta
+        # An entry that is not yet on this disk must stay until it is.
+        self.log.compact(min(meta.index - self.config.trailing_entries, self.durable_index))
+        while len(self._memberships) > 1 and self._memberships[1][0] <= meta.index:
+            del self._memberships[0]
+        self._check()
+
+    # ------------------------------------------------------------------ outputs
+
+    def ready(self, now_ms: int) -> Ready:
+        """What came out since the last call."""
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.role is Role.LEADER:
+            self._confirm_new_reads()
+            for peer, progress in self.peers.items():
+                if peer != self.id:
+                    self._feed(peer, progress)
+        messages, self._messages = self._messages, []
+        reads, self._reads_done = self._reads_done, []
+        snapshot, self._installed_unapplied = self._installed_unapplied, None
+        first = self._handed_out + 1
+        entries = self.log.slice(first, self.commit_index) if self.commit_index >= first else []
+        self._handed_out = self.commit_index
+        needs_snapshot = self._outgoing_asked
+        return Ready(messages, snapshot, first, entries, reads, needs_snapshot)
+
+    def take_save(self) -> Save | None:
+        """The next unit for the disk, if there is any and none is under way."""
+        if not self.has_save():
+            return None
+        last = self.log.last_index
+        save = Save(
+            HardState(self.term, self.voted_for, self.commit_index),
+            self._unsaved_from,
+            self.log.slice(self._unsaved_from, last),
+            self._installed_unsaved,
+            last,
+            self.log.last_term,
+            self._deferred,
+        )
+        self._unsaved_from = last + 1
+        self._hard_dirty = False
+        self._installed_unsaved = None
+        self._deferred = []
+        self._in_flight = save
+        return save
+
+    def saved(self, save: Save, now_ms: int) -> list[tuple[str, Message]]:
+        """``save`` is durable; returns the messages that waited for it."""
+        assert save is self._in_flight, "saves complete in order"
+        self.now_ms = max(self.now_ms, now_ms)
+        self._in_flight = None
+        self._durable_term = save.hard_state.term
+        if self.log.term(save.last_index) == save.last_term:
+            self.durable_index = max(self.durable_index, save.last_index)
+        if self.role is Role.LEADER:
+            self.peers[self.id].match = self.durable_index
+            self._advance_commit()
+        elif (
+            self.role is Role.CANDIDATE
+            and save.hard_state.term == self.term
+            and save.hard_state.voted_for == self.id
+        ):
+            # Its own vote counts once it cannot be forgotten.
+            self._note_vote(self.id, True)
+        self._check()
+        return save.messages
+
+    # ------------------------------------------------------------------ role changes: only here
+
+    def become_follower(self, term: int, leader_id: str | None) -> None:
+        assert term >= self.term, "terms never go back"
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+            self._hard_dirty = True
+        if leader_id != self.leader_id or self.role is Role.LEADER:
+            self._refuse_reads()
+        self.role = Role.FOLLOWER
+        self.leader_id = leader_id
+        self.peers = {}
+        self.transfer_target = None
+        self._outgoing = None
+        self._outgoing_asked = False
+        self._arm_election()
+
+    def become_pre_candidate(self) -> None:
+        assert self.role is not Role.LEADER
+        self.role = Role.PRE_CANDIDATE
+        if self.leader_id is not None:
+            self.leader_id = None
+            self._refuse_reads()
+        self._votes = {self.id: True}
+        self._arm_election()
+        self._ask_for_votes(PreVote(self.term + 1, self.log.last_index, self.log.last_term), durable=False)
+
+    def become_candidate(self, *, transfer: bool) -> None:
+        assert self.role is not Role.LEADER
+        self.role = Role.CANDIDATE
+        if self.leader_id is not None:
+            self.leader_id = None
+            self._refuse_reads()
+        self.term += 1
+        self.voted_for = self.id
+        self._hard_dirty = True
+        self._votes = {}
+        self._arm_election()
+        self._ask_for_votes(
+            RequestVote(self.term, self.log.last_index, self.log.last_term, transfer), durable=True
+        )
+
+    def become_leader(self) -> None:
+        assert self.role is Role.CANDIDATE and self.voted_for == self.id
+        self.role = Role.LEADER
+        self.leader_id = self.id
+        self._lease_forbidden = False
+        self._incoming = None
+        self.peers = {}
+        self._fit_peers()
+        self.peers[self.id].match = self.durable_index
+        self._term_start_index = self.log.last_index + 1
+        self._heartbeat_deadline_ms = self.now_ms
+        self._append_own([Entry(self.term, Kind.NOOP, b"")])
+        self._tick_leader()
+
+    # ------------------------------------------------------------------ elections
+
+    def _admit(self, sender: str, message: Message) -> bool:
+        """The rules for terms (3.3), pre-vote (9.6) and leader stickiness (4.2.3), before any handler."""
+        pre_vote = isinstance(message, PreVote)
+        if (pre_vote or (isinstance(message, RequestVote) and not message.transfer)) and self._is_sticky():
+            if pre_vote:
+                # A node that fell behind learns the term even while this one follows a leader.
+                self._send(sender, PreVoteReply(self.term, False))
+            return False
+        from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
+        if message.term > self.term:
+            if pre_vote or (isinstance(message, PreVoteReply) and message.granted):
+                return True
+            self.become_follower(message.term, sender if from_leader else None)
+        elif message.term < self.term:
+            if from_leader:
+                # Frees a leader of an old term that this node would otherwise keep ignoring.
+                self._send_durable(sender, AppendReply(self.term, 0, rejected=True))
+            elif pre_vote:
+                self._send(sender, PreVoteReply(self.term, False))
+            elif isinstance(message, RequestVote):
+                self._send_durable(sender, VoteReply(self.term, False))
+            return False
+        return True
+
+    def _is_sticky(self) -> bool:
+        if self.role is Role.LEADER:
+            return True
+        contact = self._last_leader_contact_ms
+        return contact is not None and self.now_ms < contact + self.config.election_timeout_ms
+
+    def _arm_election(self) -> None:
+        timeout = self.config.election_timeout_ms
+        self._election_deadline_ms = self.now_ms + self._rng.randrange(timeout, 2 * timeout)
+
+    def _is_alone(self) -> bool:
+        return self.members.voters.keys() == {self.id}
+
+    def _start_alone(self) -> bool:
+        if not self._is_alone():
+            return False
+        if self.role is Role.CANDIDATE:
+            self._arm_election()  # a slow disk still writes its vote
+        else:
+            self.become_candidate(transfer=False)
+        return True
+
+    def _campaign(self) -> None:
+        if self.id not in self.members.voters:
+            self._arm_election()
+        elif not self._start_alone():
+            self.become_pre_candidate()
+
+    def _ask_for_votes(self, request: PreVote | RequestVote, *, durable: bool) -> None:
+        for voter in self.members.voters:
+            if voter != self.id:
+                (self._send_durable if durable else self._send)(voter, request)
+
+    def _on_pre_vote(self, sender: str, message: PreVote) -> None:
+        free = message.term > self.term or self.voted_for in (None, sender)
+        granted = free and self.log.is_up_to_date(message.last_index, message.last_term)
+        self._send(sender, PreVoteReply(message.term if granted else self.term, granted))
+
+    def _on_vote(self, sender: str, message: RequestVote) -> None:
+        granted = self.voted_for in (None, sender) and self.log.is_up_to_date(
+            message.last_index, message.last_term
+        )
+        if granted:
+            if self.voted_for is None:
+                self.voted_for = sender
+                self._hard_dirty = True
+            # Also ends a pre-vote of its own, and waits a full timeout for the one it voted for.
+            self.become_follower(self.term, self.leader_id)
+        self._send_durable(sender, VoteReply(self.term, granted))
+
+    def _on_pre_vote_reply(self, sender: str, message: PreVoteReply) -> None:
+        if message.granted and message.term != self.term + 1:
+            return
+        self._votes.setdefault(sender, message.granted)
+        outcome = tally(self._votes, self.members.voters)
+        if outcome is Vote.WON:
+            self.become_candidate(transfer=False)
+        elif outcome is Vote.LOST:
+            self.become_follower(self.term, None)
+
+    def _on_vote_reply(self, sender: str, message: VoteReply) -> None:
+        self._note_vote(sender, message.granted)
+
+    def _note_vote(self, voter: str, granted: bool) -> None:
+        self._votes.setdefault(voter, granted)
+        outcome = tally(self._votes, self.members.voters)
+        if outcome is Vote.WON:
+            self.become_leader()
+        elif outcome is Vote.LOST:
+            self.become_follower(self.term, None)
+
+    def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
+        if self.id in self.members.voters:
+            self.become_candidate(transfer=True)
+
+    # ------------------------------------------------------------------ follower
+
+    def _hear_leader(self, sender: str) -> None:
+        if self.role is not Role.FOLLOWER or self.leader_id != sender:
+            self.become_follower(self.term, sender)
+        else:
+            self._arm_election()
+        self._last_leader_contact_ms = self.now_ms
+
+    def _on_append(self, sender: str, message: Append) -> None:
+        self._hear_leader(sender)
+        log, prev = self.log, message.prev_index
+        if prev < self.commit_index:
+            # All up to the commit index is known to match: skip what is already here.
+            skip = self.commit_index - prev
+            if skip > len(message.entries):
+                self._send_durable(sender, AppendReply(self.term, self.commit_index))
+                return
+            prev, entries = self.commit_index, message.entries[skip:]
+        else:
+            entries = message.entries
+            if log.term(prev) != message.prev_term:
+                hint_index, hint_term = log.last_with_term_at_most(
+                    min(prev, log.last_index), message.prev_term
+                )
+                self._send_durable(sender, AppendReply(self.term, prev, True, hint_index, hint_term))
+                return
+        last = prev + len(entries)
+        if prev < log.last_index and entries:
+            entries, prev = self._drop_known(prev, entries)
+        if entries:
+            log.extend(entries)
+            self._note_members(prev + 1, entries)
+        self._commit(min(message.commit, last))
+        self._send_durable(sender, AppendReply(self.term, last))
+
+    def _drop_known(self, prev: int, entries: list[Entry]) -> tuple[list[Entry], int]:
+        """Skip entries that the log holds; cut the log where it disagrees (3.5)."""
+        log = self.log
+        for place, entry in enumerate(entries):
+            held = log.term(prev + 1)
+            if held is None:
+                return entries[place:], prev
+            if held != entry.term:
+                assert prev + 1 > self.commit_index, f"a committed entry would be cut at {prev + 1}"
+                self._truncate(prev + 1)
+                return entries[place:], prev
+            prev += 1
+        return [], prev
+
+    def _truncate(self, index: int) -> None:
+        self.log.truncate(index)
+        self._unsaved_from = min(self._unsaved_from, index)
+        self.durable_index = min(self.durable_index, index - 1)
+        while self._memberships[-1][0] >= index:
+            self._memberships.pop()
+
+    def _on_heartbeat(self, sender: str, message: Heartbeat) -> None:
+        self._hear_leader(sender)
+        # The leader caps it at what this log is known to match.
+        self._commit(min(message.commit, self.log.last_index))
+        if message.round:
+            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms))
+
+    def _commit(self, index: int) -> None:
+        if index > self.commit_index:
+            assert index <= self.log.last_index, f"commit {index} beyond the log's end {self.log.last_index}"
+            self.commit_index = index
+
+    def _on_install(self, sender: str, message: InstallSnapshot) -> None:
+        self._hear_leader(sender)
+        meta = message.meta
+        if meta.index <= self.commit_index:
+            self._incoming = None
+            self._send_durable(sender, AppendReply(self.term, self.commit_index))
+            return
+        if message.total > self.config.max_snapshot_bytes:
+            return
+        incoming = self._incoming
+        if incoming is None or (incoming.meta, incoming.total, incoming.checksum) != (
+            meta,
+            message.total,
+            message.checksum,
+        ):
+            incoming = self._incoming = _Incoming(meta, message.total, message.checksum, bytearray())
+        if message.offset == len(incoming.data):
+            incoming.data += message.data
+        if len(incoming.data) >= incoming.total:
+            self._incoming = None
+            data = bytes(incoming.data)
+            if zlib.crc32(data) == incoming.checksum:
+                self._install(Snapshot(meta, data))
+                self._send_durable(sender, AppendReply(self.term, self.commit_index))
+                return
+            self._send(sender, InstallReply(self.term, meta.index, 0))
+            return
+        self._send(sender, InstallReply(self.term, meta.index, len(incoming.data)))
+
+    def _install(self, snapshot: Snapshot) -> None:
+        meta = snapshot.meta
+        if self.log.term(meta.index) == meta.term:
+            # The log already reaches so far and agrees (5.4): only the commit index was behind.
+            self._commit(meta.index)
+            return
+        self.log.reset(meta.index, meta.term)
+        self._memberships = [(meta.index, meta.members)]
+        self.commit_index = self._handed_out = meta.index
+        self._unsaved_from = meta.index + 1
+        self.durable_index = meta.index
+        self.snapshot = meta
+        self._installed_unsaved = self._installed_unapplied = snapshot
+
+    def _on_read_reply(self, sender: str, message: ReadReply) -> None:
+        if message.id in self._forwarded:
+            self._forwarded.discard(message.id)
+            self._reads_done.append((message.id, message.index or None))
+
+    # ------------------------------------------------------------------ leader: log
+
+    def _require_leader(self) -> None:
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader_id)
+        if self.transfer_target is not None:
+            raise TransferInProgress(self.transfer_target)
+
+    def _append_own(self, entries: list[Entry]) -> None:
+        first = self.log.last_index + 1
+        self.log.extend(entries)
+        if entries[0].kind == Kind.MEMBERS:
+            self._note_members(first, entries)
+            self._fit_peers()
+
+    def _note_members(self, first: int, entries: Sequence[Entry]) -> None:
+        for place, entry in enumerate(entries):
+            if entry.kind == Kind.MEMBERS:
+                index = first + place
+                if index > self._memberships[-1][0]:
+                    self._memberships.append((index, decode_members(entry.data)))
+
+    def _fit_peers(self) -> None:
+        """Make the leader's peers those of the membership in force."""
+        wanted = {*self.members.all(), self.id}
+        for gone in self.peers.keys() - wanted:
+            del self.peers[gone]
+        # In the members' order: a set's order would differ from run to run.
+        for new in (*self.members.all(), self.id):
+            if new not in self.peers:
+                self.peers[new] = Progress(next=self.log.last_index + 1, contact_ms=self.now_ms)
+
+    def _feed(self, peer: str, progress: Progress) -> None:
+        """Send what flow control allows now."""
+        log, config = self.log, self.config
+        if progress.flow is Flow.SNAPSHOT:
+            self._feed_snapshot(peer, progress)
+            return
+        if progress.flow is Flow.PROBE:
+            if progress.waiting_since_ms is None and self._send_append(peer, progress, progress.next):
+                progress.waiting_since_ms = self.now_ms
+            return
+        sent = False
+        while (
+            progress.next <= log.last_index
+            and progress.inflight_bytes < config.max_inflight_bytes
+            and len(progress.inflight) < config.max_inflight_messages
+        ):
+            first = progress.next
+            if not self._send_append(peer, progress, first):
+                return
+            sent = True
+            last = log.fit(first, config.max_append_bytes)
+            size = log.bytes_between(first - 1, last)
+            progress.next = last + 1
+            progress.inflight.append((last, size))
+            progress.inflight_bytes += size
+            if progress.waiting_since_ms is None:
+                progress.waiting_since_ms = self.now_ms
+        commit = min(progress.match, self.commit_index)
+        if not sent and progress.sent_commit < commit:
+            # Followers apply, and answer follower reads, as soon as the leader does.
+            progress.sent_commit = commit
+            self._send(peer, Heartbeat(self.term, commit, 0, self.now_ms))
+
+    def _send_append(self, peer: str, progress: Progress, first: int) -> bool:
+        prev_term = self.log.term(first - 1)
+        if prev_term is None:
+            progress.flow = Flow.SNAPSHOT
+            progress.clear_inflight()
+            progress.snapshot_offset = 0
+            self._feed_snapshot(peer, progress)
+            return False
+        last = self.log.last_index
+        entries = (
+            self.log.slice(first, self.log.fit(first, self.config.max_append_bytes)) if first <= last else []
+        )
+        progress.sent_commit = min(self.commit_index, first - 1 + len(entries))
+        self._send(peer, Append(self.term, first - 1, prev_term, self.commit_index, entries))
+        return True
+
+    def _feed_snapshot(self, peer: str, progress: Progress) -> None:
+        if self._outgoing is None or self._outgoing.meta.index < self.log.base_index:
+            self._outgoing = None
+            self._outgoing_asked = True
+            progress.waiting_since_ms = None
+            progress.snapshot_offset = 0
+            return
+        if progress.waiting_since_ms is not None:
+            return
+        data, offset = self._outgoing.data, progress.snapshot_offset
+        chunk = data[offset : offset + self.config.snapshot_chunk_bytes]
+        progress.waiting_since_ms = self.now_ms
+        self._send(
+            peer,
+            InstallSnapshot(
+                self.term, self._outgoing.meta, len(data), self._outgoing_checksum, offset, chunk
+            ),
+        )
+
+    def _on_install_reply(self, sender: str, message: InstallReply) -> None:
+        progress = self._heard(sender)
+        if progress is None or progress.flow is not Flow.SNAPSHOT or self._outgoing is None:
+            return
+        if message.index == self._outgoing.meta.index:
+            progress.snapshot_offset = message.next_offset
+            progress.waiting_since_ms = None
+
+    def _heard(self, sender: str) -> Progress | None:
+        progress = self.peers.get(sender)
+        if progress is not None:
+            progress.contact_ms = self.now_ms
+        return progress
+
+    def _on_append_reply(self, sender: str, message: AppendReply) -> None:
+        progress = self._heard(sender)
+        if progress is None:
+            return
+        if message.rejected:
+            self._back_up(progress, message)
+            return
+        index = message.index
+        if index > progress.match:
+            assert index <= self.log.last_index, f"{sender} acknowledged {index}, beyond the leader's log"
+            progress.match = index
+            if progress.flow is Flow.REPLICATE:
+                progress.waiting_since_ms = self.now_ms
+            self._advance_commit()
+            if self.role is not Role.LEADER:
+                return
+        if progress.flow is Flow.REPLICATE:
+            inflight = progress.inflight
+            while inflight and inflight[0][0] <= progress.match:
+                progress.inflight_bytes -= inflight.popleft()[1]
+            if not inflight:
+                progress.waiting_since_ms = None
+        elif progress.flow is Flow.PROBE or progress.match >= self.log.base_index:
+            progress.flow = Flow.REPLICATE
+            progress.clear_inflight()
+            progress.next = progress.match + 1
+            self._release_outgoing()
+        if sender == self.transfer_target:
+            self._try_transfer()
+
+    def _back_up(self, progress: Progress, message: AppendReply) -> None:
+        """The peer's log does not hold ``message.index``: find the next place to try (5.3 of the paper)."""
+        rejected = message.index
+        if progress.flow is Flow.REPLICATE:
+            if rejected <= progress.match:
+                return  # an old message
+            progress.next = progress.match + 1
+        elif progress.flow is Flow.PROBE:
+            if rejected != progress.next - 1:
+                return  # an old message
+            agree, _ = self.log.last_with_term_at_most(
+                min(rejected - 1, message.hint_index), message.hint_term
+            )
+            progress.next = max(progress.match, agree) + 1
+        else:
+            return
+        progress.flow = Flow.PROBE
+        progress.clear_inflight()
+
+    def _release_outgoing(self) -> None:
+        if self._outgoing is not None and all(p.flow is not Flow.SNAPSHOT for p in self.peers.values()):
+            self._outgoing = None
+
+    def _advance_commit(self) -> None:
+        index = reached_by_majority(self.peers[voter].match for voter in self.members.voters)
+        # Only entries of its own term are committed by counting (3.6.2).
+        if index > self.commit_index and self.log.term(index) == self.term:
+            before = self.commit_index
+            self.commit_index = index
+            if before < self._term_start_index <= index and self._reads_early:
+                early, self._reads_early = self._reads_early, []
+                for context in early:
+                    self._read(context)
+            if before < self.membership_index <= index and self.id not in self.members.voters:
+                # It led until the group without it was committed (4.2.2).
+                self._broadcast_heartbeat(0)
+                self.become_follower(self.term, None)
+
+    # ------------------------------------------------------------------ leader: time
+
+    def _tick_leader(self) -> None:
+        if self.now_ms < self._heartbeat_deadline_ms:
+            return
+        config = self.config
+        if self.transfer_target is not None and self.now_ms >= self._transfer_deadline_ms:
+            self.transfer_target = None
+        if not self._is_alone():
+            contact = reached_by_majority(
+                self.now_ms if voter == self.id else self.peers[voter].contact_ms
+                for voter in self.members.voters
+            )
+            if self.now_ms - contact >= config.election_timeout_ms:
+                # Check-quorum (6.2): a leader that cannot commit must not keep clients waiting.
+                self.become_follower(self.term, None)
+                return
+        self._heartbeat_deadline_ms = self.now_ms + config.heartbeat_interval_ms
+        self._round += 1
+        self._broadcast_heartbeat(self._round)
+        for progress in self.peers.values():
+            self._retransmit(progress)
+
+    def _retransmit(self, progress: Progress) -> None:
+        waiting = progress.waiting_since_ms
+        if waiting is None:
+            return
+        silence = self.now_ms - waiting
+        if progress.flow is Flow.REPLICATE:
+            if silence >= self.config.retransmit_ms:
+                progress.flow = Flow.PROBE
+                progress.next = progress.match + 1
+                progress.clear_inflight()
+        elif silence >= 2 * self.config.heartbeat_interval_ms:
+            progress.waiting_since_ms = None
+
+    def _broadcast_heartbeat(self, round_number: int) -> None:
+        for peer, progress in self.peers.items():
+            if peer != self.id:
+                commit = min(progress.match, self.commit_index)
+                progress.sent_commit = max(progress.sent_commit, commit)
+                self._send(peer, Heartbeat(self.term, commit, round_number, self.now_ms))
+
+    def _on_heartbeat_reply(self, sender: str, message: HeartbeatReply) -> None:
+        progress = self._heard(sender)
+        if progress is None:
+            return
+        progress.acked_round = max(progress.acked_round, message.round)
+        progress.lease_from_ms = max(progress.lease_from_ms, message.sent_ms)
+        if self._reads_in_round:
+            self._answer_confirmed_reads()
+
+    # ------------------------------------------------------------------ leader: transfer
+
+    def _try_transfer(self) -> None:
+        target = self.transfer_target
+        if target is not None and self.peers[target].match == self.log.last_index:
+            # The target may be elected while other followers still hear this leader: its lease is void,
+            # even if the transfer is given up later and the message arrives late.
+            self._lease_forbidden = True
+            self._send(target, TimeoutNow(self.term))
+
+    # ------------------------------------------------------------------ reads (6.4)
+
+    def _on_read_request(self, sender: str, message: ReadRequest) -> None:
+        self._read((sender, message.id))
+
+    def _refuse_read_request(self, sender: str, message: ReadRequest) -> None:
+        self._send(sender, ReadReply(self.term, message.id, 0))
+
+    def _read(self, context: ReadContext) -> None:
+        if self.commit_index < self._term_start_index:
+            # It may not know yet what earlier leaders committed.
+            self._reads_early.append(context)
+        elif self._is_alone() or (self.config.lease_read and self.has_lease):
+            self._answer_read(context, self.commit_index)
+        else:
+            self._reads_new.append(context)
+
+    def _confirm_new_reads(self) -> None:
+        """One heartbeat round confirms all reads of a turn."""
+        if self._reads_new:
+            self._round += 1
+            self._reads_in_round.append((self._round, self.commit_index, self._reads_new))
+            self._reads_new = []
+            self._broadcast_heartbeat(self._round)
+
+    def _answer_confirmed_reads(self) -> None:
+        confirmed = reached_by_majority(
+            self._round if voter == self.id else self.peers[voter].acked_round
+            for voter in self.members.voters
+        )
+        while self._reads_in_round and self._reads_in_round[0][0] <= confirmed:
+            _, index, contexts = self._reads_in_round.popleft()
+            for context in contexts:
+                self._answer_read(context, index)
+
+    def _answer_read(self, context: ReadContext, index: int | None) -> None:
+        if isinstance(context, int):
+            self._reads_done.append((context, index))
+        else:
+            peer, number = context
+            self._send(peer, ReadReply(self.term, number, index or 0))
+
+    def _refuse_reads(self) -> None:
+        """Leadership changed: nothing that waits can be confirmed any more."""
+        waiting = [*self._reads_early, *self._reads_new]
+        for _, _, contexts in self._reads_in_round:
+            waiting += contexts
+        self._reads_early, self._reads_new = [], []
+        self._reads_in_round.clear()
+        for context in waiting:
+            self._answer_read(context, None)
+        for number in sorted(self._forwarded):
+            self._reads_done.append((number, None))
+        self._forwarded.clear()
+
+    # ------------------------------------------------------------------ sending and saving
+
+    def _send(self, peer: str, message: Message) -> None:
+        self._messages.append((peer, message))
+
+    def _dirty(self) -> bool:
+        return (
+            self._hard_dirty
+            or self._unsaved_from <= self.log.last_index
+            or self._installed_unsaved is not None
+        )
+
+    def _send_durable(self, peer: str, message: Message) -> None:
+        """Send once everything that this node knows now is durable."""
+        if self._dirty():
+            waiting = self._deferred
+        elif self._in_flight is not None:
+            waiting = self._in_flight.messages
+        else:
+            self._send(peer, message)
+            return
+        if waiting and type(message) is AppendReply and not message.rejected:
+            to, last = waiting[-1]
+            if to == peer and type(last) is AppendReply and not last.rejected and last.term == message.term:
+                # Only the newest of several acknowledgements says anything.
+                last.index = max(last.index, message.index)
+                return
+        waiting.append((peer, message))
+
+    def _send_term(self, peer: str, message: Message) -> None:
+        """Send once the term is durable; the log does not matter."""
+        if self._hard_dirty:
+            self._deferred.append((peer, message))
+        elif self._in_flight is not None and self._in_flight.hard_state.term != self._durable_term:
+            self._in_flight.messages.append((peer, message))
+        else:
+            self._send(peer, message)
+
+    def _check(self) -> None:
+        """Invariants that hold after every input."""
+        assert self.log.base_index <= self.commit_index <= self.log.last_index
+        assert self._handed_out <= self.commit_index
+        assert self.durable_index <= self.log.last_index
+        assert (self.role is Role.LEADER) == (self.leader_id == self.id)
+        assert self.role is Role.FOLLOWER or self.id in self.members.voters or self.role is Role.LEADER
+
+
+_Handler: TypeAlias = Callable[[RaftCore, str, Any], None]
+
+_COMMON: dict[type, _Handler] = {
+    PreVote: RaftCore._on_pre_vote,
+    RequestVote: RaftCore._on_vote,
+}
+_FOLLOWING: dict[type, _Handler] = {
+    **_COMMON,
+    Append: RaftCore._on_append,
+    Heartbeat: RaftCore._on_heartbeat,
+    InstallSnapshot: RaftCore._on_install,
+    ReadRequest: RaftCore._refuse_read_request,
+    TimeoutNow: RaftCore._on_timeout_now,
+}
+
+STEP: dict[Role, dict[type, _Handler]] = {
+    Role.FOLLOWER: {**_FOLLOWING, ReadReply: RaftCore._on_read_reply},
+    Role.PRE_CANDIDATE: {**_FOLLOWING, PreVoteReply: RaftCore._on_pre_vote_reply},
+    Role.CANDIDATE: {**_FOLLOWING, VoteReply: RaftCore._on_vote_reply},
+    Role.LEADER: {
+        **_COMMON,
+        AppendReply: RaftCore._on_append_reply,
+        HeartbeatReply: RaftCore._on_heartbeat_reply,
+        InstallReply: RaftCore._on_install_reply,
+        ReadRequest: RaftCore._on_read_request,
+    },
+}
+"""Who handles what, once the term of the message equals the node's (pre-votes excepted)."""
+
+_NOT_LEADING = "only a leader counts answers; this one is late"
+_NOT_ASKING = "the election it answers is over"
+
+IGNORED: dict[tuple[Role, type], str] = {
+    (Role.FOLLOWER, PreVoteReply): _NOT_ASKING,
+    (Role.FOLLOWER, VoteReply): _NOT_ASKING,
+    (Role.PRE_CANDIDATE, VoteReply): _NOT_ASKING,
+    (Role.CANDIDATE, PreVoteReply): _NOT_ASKING,
+    (Role.LEADER, PreVoteReply): _NOT_ASKING,
+    (Role.LEADER, VoteReply): _NOT_ASKING,
+    (Role.FOLLOWER, AppendReply): _NOT_LEADING,
+    (Role.PRE_CANDIDATE, AppendReply): _NOT_LEADING,
+    (Role.CANDIDATE, AppendReply): _NOT_LEADING,
+    (Role.FOLLOWER, HeartbeatReply): _NOT_LEADING,
+    (Role.PRE_CANDIDATE, HeartbeatReply): _NOT_LEADING,
+    (Role.CANDIDATE, HeartbeatReply): _NOT_LEADING,
+    (Role.FOLLOWER, InstallReply): _NOT_LEADING,
+    (Role.PRE_CANDIDATE, InstallReply): _NOT_LEADING,
+    (Role.CANDIDATE, InstallReply): _NOT_LEADING,
+    (Role.PRE_CANDIDATE, ReadReply): "its reads were refused when it gave up on the leader",
+    (Role.CANDIDATE, ReadReply): "its reads were refused when it gave up on the leader",
+    (Role.LEADER, ReadReply): "its reads were refused when it gave up on the leader",
+    (Role.LEADER, Append): "a term has one leader, so this cannot come from a correct peer",
+    (Role.LEADER, Heartbeat): "a term has one leader, so this cannot come from a correct peer",
+    (Role.LEADER, InstallSnapshot): "a term has one leader, so this cannot come from a correct peer",
+    (Role.LEADER, TimeoutNow): "it already leads",
+}

@@ -1,0 +1,206 @@
+"""What Raft peers say to each other, and what the log is made of.
+
+Every type is a msgspec struct, written to the wire and to disk as a msgpack array (no field names). All that
+one peer has to tell another at the end of a loop turn travels in one ``Envelope``.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+
+class Kind(enum.IntEnum):
+    """What a log entry is for."""
+
+    NOOP = 0
+    """A new leader's first entry: commits what earlier terms left behind (dissertation, 6.4)."""
+    DATA = 1
+    """A proposal; goes to the state machine."""
+    MEMBERS = 2
+    """A new membership; in force from the moment it is appended (4.1)."""
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One log entry. Its index is its place in the log."""
+
+    term: int
+    kind: int
+    data: bytes
+
+
+class Members(msgspec.Struct, array_like=True, frozen=True):
+    """Who belongs to the group: id -> address. Learners receive the log but neither vote nor count."""
+
+    voters: dict[str, str]
+    learners: dict[str, str] = {}
+
+    def all(self) -> dict[str, str]:
+        return {**self.voters, **self.learners}
+
+
+class SnapshotMeta(msgspec.Struct, array_like=True, frozen=True):
+    """Where a snapshot stands in the log: it holds the effect of every entry up to ``index``."""
+
+    index: int
+    term: int
+    members: Members
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    meta: SnapshotMeta
+    data: bytes
+
+
+class PreVote(msgspec.Struct, array_like=True, tag=1):
+    """ "Would you vote for me in ``term``?" Changes nothing at the receiver (9.6)."""
+
+    term: int
+    last_index: int
+    last_term: int
+
+
+class PreVoteReply(msgspec.Struct, array_like=True, tag=2):
+    """``term`` echoes the request when granted, else it is the receiver's own."""
+
+    term: int
+    granted: bool
+
+
+class RequestVote(msgspec.Struct, array_like=True, tag=3):
+    term: int
+    last_index: int
+    last_term: int
+    transfer: bool
+    """The old leader asked for this election (3.10): leader stickiness does not apply."""
+
+
+class VoteReply(msgspec.Struct, array_like=True, tag=4):
+    term: int
+    granted: bool
+
+
+class Append(msgspec.Struct, array_like=True, tag=5):
+    """Entries that follow ``prev_index``; many a message."""
+
+    term: int
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: list[Entry]
+
+
+class AppendReply(msgspec.Struct, array_like=True, tag=6):
+    """``index`` is the last one known to match, or the ``prev_index`` that was rejected.
+
+    A rejection carries the last place where the logs can still agree, so that the leader backs up by terms
+    and not by entries.
+    """
+
+    term: int
+    index: int
+    rejected: bool = False
+    hint_index: int = 0
+    hint_term: int = 0
+
+
+class Heartbeat(msgspec.Struct, array_like=True, tag=7):
+    """``round`` and ``sent_ms`` come back in the reply; round 0 asks for none (it only moves ``commit``)."""
+
+    term: int
+    commit: int
+    round: int
+    sent_ms: int
+    """The leader's monotonic clock: a lease counts from the moment of sending."""
+
+
+class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
+    term: int
+    round: int
+    sent_ms: int
+
+
+class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):
+    """One chunk of a snapshot of ``total`` bytes whose CRC-32 is ``checksum``."""
+
+    term: int
+    meta: SnapshotMeta
+    total: int
+    checksum: int
+    offset: int
+    data: bytes
+
+
+class InstallReply(msgspec.Struct, array_like=True, tag=10):
+    """The receiver holds bytes up to ``next_offset`` of the snapshot at ``index``."""
+
+    term: int
+    index: int
+    next_offset: int
+
+
+class TimeoutNow(msgspec.Struct, array_like=True, tag=11):
+    """ "Become the leader": start an election at once."""
+
+    term: int
+
+
+class ReadRequest(msgspec.Struct, array_like=True, tag=12):
+    """A follower asks for a read index (6.4). ``id`` is the follower's own number for the question."""
+
+    term: int
+    id: int
+
+
+class ReadReply(msgspec.Struct, array_like=True, tag=13):
+    """``index`` is 0 when the leader cannot answer."""
+
+    term: int
+    id: int
+    index: int
+
+
+Message: TypeAlias = (
+    PreVote
+    | PreVoteReply
+    | RequestVote
+    | VoteReply
+    | Append
+    | AppendReply
+    | Heartbeat
+    | HeartbeatReply
+    | InstallSnapshot
+    | InstallReply
+    | TimeoutNow
+    | ReadRequest
+    | ReadReply
+)
+
+
+class Envelope(msgspec.Struct, array_like=True):
+    """All messages of one loop turn from ``sender`` to ``target``, both of the group ``group``."""
+
+    group: str
+    sender: str
+    target: str
+    messages: list[Message]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_envelope_decoder = msgspec.msgpack.Decoder(Envelope)
+_members_decoder = msgspec.msgpack.Decoder(Members)
+
+
+def encode(value: Envelope | Members) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_envelope(payload: bytes | memoryview) -> Envelope:
+    """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope."""
+    return _envelope_decoder.decode(payload)
+
+
+def decode_members(data: bytes) -> Members:
+    return _members_decoder.decode(data)
