@@ -1,0 +1,156 @@
+"""Who is in sync with the master, and how far everyone is: the SyncStateSet during one master's term.
+
+Owns the rules for the confirm offset, for dropping members (shrink) and for taking replicas in (expand). It
+asks nobody and does no I/O: `replicas.py` of the broker carries proposals to the controller and brings back
+the answers. Source: RIP-44, "SyncStateSet change"; apache/rocketmq #5663 and #6662 for what must not happen.
+
+Why the union: between asking the controller for a new set and hearing its answer, the controller may already
+have agreed, and may elect any member of either set. Only what the members of both sets hold is safe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateSet:
+    """Broker ids the controller may elect from, and how often that set has changed."""
+
+    members: frozenset[int]
+    epoch: int
+
+
+@dataclass(slots=True)
+class Replica:
+    """What the master knows of one slave in this term."""
+
+    broker_id: int
+    ack_offset: int = -1
+    """The slave has the log up to here; -1 until it said so in this term."""
+    caught_up_ms: int = 0
+    """Newest time of which it is known that the slave had everything the master had then."""
+    connected: bool = False
+    async_learner: bool = False
+
+
+@dataclass(slots=True)
+class SyncStateTracker:
+    """One term of one master. Offsets are physical, in bytes; times are monotonic, in ms."""
+
+    local_id: int
+    agreed: SyncStateSet
+    """The controller's set as it was last heard of."""
+    epoch_start: int
+    """Start offset of this term: a replica below it has not proved to share our history."""
+    confirm_offset: int
+    """Everything below is held by all members; it never sinks in a term."""
+    max_lag_ms: int
+    started_ms: int
+    proposal: frozenset[int] | None = None
+    """A set the controller was asked for and may have agreed to."""
+    in_flight: bool = False
+    replicas: dict[int, Replica] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """Members whose word counts now: of the agreed and of the proposed set."""
+        return self.agreed.members if self.proposal is None else self.agreed.members | self.proposal
+
+    def connected(self, broker_id: int, *, async_learner: bool, now_ms: int) -> Replica:
+        """A slave's link is in transfer. What an earlier link said is forgotten: the log may have shrunk."""
+        known = self.replicas.get(broker_id)
+        caught_up = known.caught_up_ms if known is not None else self.started_ms
+        replica = Replica(broker_id, -1, caught_up, True, async_learner)
+        self.replicas[broker_id] = replica
+        return replica
+
+    def disconnected(self, broker_id: int) -> None:
+        """The slave's link is gone."""
+        replica = self.replicas.get(broker_id)
+        if replica is not None:
+            replica.connected = False
+            replica.ack_offset = -1
+
+    def confirm(self, own_max_offset: int) -> int:
+        """The confirm offset, raised if every counted member allows it.
+
+        A member without a link, or that has said nothing yet, holds it where it is (#6662).
+        """
+        offset = own_max_offset
+        for broker_id in self.counted:
+            if broker_id == self.local_id:
+                continue
+            replica = self.replicas.get(broker_id)
+            if replica is None or not replica.connected or replica.ack_offset < 0:
+                return self.confirm_offset
+            offset = min(offset, replica.ack_offset)
+        self.confirm_offset = max(self.confirm_offset, offset)
+        return self.confirm_offset
+
+    def acked_by(self, copies: int, own_max_offset: int) -> int:
+        """Highest offset that `copies` replicas hold, the master counted; -1 if there are not so many."""
+        held = [own_max_offset] + [
+            replica.ack_offset
+            for replica in self.replicas.values()
+            if replica.connected and not replica.async_learner
+        ]
+        held.sort(reverse=True)
+        return held[copies - 1] if 1 <= copies <= len(held) else -1
+
+    def wanted(self, now_ms: int) -> frozenset[int]:
+        """The set as it should be: members that lag or left are out, replicas that caught up are in."""
+        members = {broker_id for broker_id in self.agreed.members if not self._lags(broker_id, now_ms)}
+        members.add(self.local_id)
+        for broker_id, replica in self.replicas.items():
+            if (
+                broker_id not in self.agreed.members
+                and broker_id >= 0
+                and replica.connected
+                and not replica.async_learner
+                and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
+            ):
+                members.add(broker_id)
+        return frozenset(members)
+
+    def _lags(self, broker_id: int, now_ms: int) -> bool:
+        replica = self.replicas.get(broker_id)
+        if replica is None:
+            # Never seen in this term: it gets the time a lagging member has to find its new master.
+            return broker_id != self.local_id and now_ms - self.started_ms > self.max_lag_ms
+        return not replica.connected or now_ms - replica.caught_up_ms > self.max_lag_ms
+
+    def propose(self, now_ms: int) -> frozenset[int] | None:
+        """The set to ask the controller for, None if there is nothing to ask; tell the outcome to `answered`.
+
+        From this moment the proposed members count. A proposal whose outcome is unknown is asked again until
+        the controller gives a definite answer: it may have taken effect.
+        """
+        if self.in_flight:
+            return None
+        members = self.proposal if self.proposal is not None else self.wanted(now_ms)
+        if members == self.agreed.members and self.proposal is None:
+            return None
+        self.proposal = members
+        self.in_flight = True
+        return members
+
+    def answered(self, outcome: SyncStateSet | None, *, refused: bool = False) -> None:
+        """The outcome of a proposal: the new set; None if unknown, or with `refused` certainly not taken."""
+        self.in_flight = False
+        if outcome is not None:
+            self.agree(outcome)
+            self.proposal = None
+        elif refused:
+            self.proposal = None
+
+    def agree(self, current: SyncStateSet) -> None:
+        """The controller's set, heard from anywhere; an older one than is known changes nothing.
+
+        A newer one also settles an open proposal: the controller takes one only on top of the set it was made
+        for.
+        """
+        if current.epoch > self.agreed.epoch:
+            self.agreed = current
+            if not self.in_flight:
+                self.proposal = None
