@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from batonmq.broker.locks import LockTable
+
 if TYPE_CHECKING:
     import random
 
@@ -20,12 +22,14 @@ if TYPE_CHECKING:
     from batonmq.broker.consumers import ConsumerTable
     from batonmq.broker.offsets import OffsetTable
     from batonmq.broker.producers import ProducerTable
+    from batonmq.broker.stats import BrokerStats
     from batonmq.broker.subscriptions import SubscriptionTable
     from batonmq.broker.topics import TopicTable
     from batonmq.common.clock import Clock
     from batonmq.ha.config import HAConfig
     from batonmq.ha.service import HAService
     from batonmq.net.client import RemotingClient
+    from batonmq.protocol.bodies import MessageQueue
     from batonmq.store.config import StoreConfig
     from batonmq.store.store import MessageStore
 
@@ -62,10 +66,14 @@ class Broker:
     offsets: OffsetTable
     consumers: ConsumerTable
     producers: ProducerTable
+    stats: BrokerStats
     outer: RemotingClient
     """For calls to name servers, controllers and the master."""
     ha: HAService | None = None
     """None on a broker that replicates to nobody (no controller, no slave allowed)."""
+
+    locks: LockTable[MessageQueue] = field(default_factory=LockTable)
+    """Queues that orderly consumers hold."""
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER
     broker_id: int = 0

@@ -1,0 +1,232 @@
+"""Which consumers are connected, and what each group subscribes to.
+
+Fed by heartbeats, unregistrations and closed connections; never sends anything itself: a group whose members
+changed is reported through `on_members_changed`. Source: RocketMQ's consumer registration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from batonmq.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+
+if TYPE_CHECKING:
+    from batonmq.net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Member:
+    """One connected client of a group."""
+
+    client_id: str
+    connection: Connection
+    language: int
+    version: int
+    seen_ms: int
+    """When it last sent a heartbeat."""
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The connected consumers of one group; what was said last about type, model and start holds for all."""
+
+    name: str
+    consume_type: ConsumeType | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+    members: dict[Connection, Member] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    @property
+    def client_ids(self) -> list[str]:
+        return [member.client_id for member in self.members.values()]
+
+    def member(self, client_id: str) -> Member | None:
+        return next((m for m in self.members.values() if m.client_id == client_id), None)
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Make these the group's subscriptions; True when a topic came or went.
+
+        A newer version of a known one replaces it without counting as a change.
+        """
+        changed = False
+        topics: set[str] = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+                changed |= known is None
+        for topic in self.subscriptions.keys() - topics:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+def _unheard(group: str) -> None:
+    """Default of `on_members_changed` until somebody listens."""
+
+
+class ConsumerTable:
+    """Connected consumers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._by_connection: dict[Connection, set[str]] = {}
+        self._remembered: dict[str, dict[str, SubscriptionData]] = {}
+        self._fingerprints: dict[str, int] = {}
+        self.on_members_changed: Callable[[str], None] = _unheard
+        """Called with a group whose remaining members should rebalance."""
+
+    # -- reading
+
+    def group(self, group: str) -> ConsumerGroup | None:
+        """The group while at least one of its consumers is connected."""
+        return self._groups.get(group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def member(self, group: str, client_id: str) -> Member | None:
+        found = self._groups.get(group)
+        return None if found is None else found.member(client_id)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What the group subscribes to in a topic, by its heartbeats or else by its last pull."""
+        found = self._groups.get(group)
+        subscription = None if found is None else found.subscriptions.get(topic)
+        return subscription or self._remembered.get(group, {}).get(topic)
+
+    def subscriptions(self, group: str) -> Mapping[str, SubscriptionData]:
+        """What the group's heartbeats say it subscribes to, by topic; empty when nobody is connected."""
+        found = self._groups.get(group)
+        return {} if found is None else found.subscriptions
+
+    def groups_of(self, topic: str) -> set[str]:
+        return {name for name, group in self._groups.items() if topic in group.subscriptions}
+
+    def connections(self, group: str) -> list[Connection]:
+        found = self._groups.get(group)
+        return [] if found is None else list(found.members)
+
+    # -- changing
+
+    def fingerprint_changed(self, group: str, fingerprint: int) -> bool:
+        """Remember the fingerprint of the group's subscriptions; True when another client's differed."""
+        known = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return known is not None and known != fingerprint
+
+    def register(
+        self,
+        data: ConsumerData,
+        connection: Connection,
+        client_id: str,
+        *,
+        language: int,
+        version: int,
+        now_ms: int,
+        notify: bool = True,
+        with_subscriptions: bool = True,
+    ) -> bool:
+        """A heartbeat. True when the group got a new member or its topics changed.
+
+        `notify` is the group's `notifyConsumerIdsChangedEnable`; broadcast groups have nothing to rebalance.
+        """
+        if connection.closed:  # its close was handled already; a member now would stay until it expires
+            return False
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        known = group.members.get(connection)
+        changed = known is None
+        if known is not None and known.client_id != client_id:
+            log.error(
+                "two clients on one connection group=%s old=%s new=%s client=%s",
+                data.group_name,
+                known.client_id,
+                client_id,
+                connection.peer,
+            )
+        group.members[connection] = Member(client_id, connection, language, version, now_ms)
+        self._by_connection.setdefault(connection, set()).add(data.group_name)
+        if changed:
+            log.info(
+                "consumer connected group=%s id=%s client=%s", data.group_name, client_id, connection.peer
+            )
+        if with_subscriptions:
+            changed |= group.subscribe(data.subscription_data_set)
+        if changed:
+            self._tell(group, notify)
+        return changed
+
+    def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> bool:
+        """A consumer says goodbye. False when it was not a member."""
+        groups = self._by_connection.get(connection)
+        if groups is not None:
+            groups.discard(group)
+            if not groups:
+                del self._by_connection[connection]
+        return self._leave(group, connection, notify)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Remove the connection's consumers from all their groups."""
+        for group in self._by_connection.pop(connection, ()):
+            self._leave(group, connection, notify=True)
+
+    def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
+        """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""
+        silent = {
+            member.connection
+            for group in self._groups.values()
+            for member in group.members.values()
+            if now_ms - member.seen_ms > timeout_ms
+        }
+        for connection in silent:
+            log.warning("consumer silent for more than %d ms client=%s", timeout_ms, connection.peer)
+            self.connection_closed(connection)
+        return list(silent)
+
+    def remember(self, group: str, subscription: SubscriptionData) -> None:
+        """Keep what a pull said it wants, for a group that sends no heartbeats."""
+        self._remembered.setdefault(group, {})[subscription.topic] = subscription
+
+    def forget_old_subscriptions(self, now_ms: int, timeout_ms: int) -> None:
+        """Drop what `remember` kept and no pull has said again for longer than `timeout_ms`."""
+        for group in list(self._remembered):
+            kept = {t: s for t, s in self._remembered[group].items() if now_ms - s.sub_version <= timeout_ms}
+            if kept:
+                self._remembered[group] = kept
+            else:
+                del self._remembered[group]
+
+    def _leave(self, name: str, connection: Connection, notify: bool) -> bool:
+        group = self._groups.get(name)
+        member = None if group is None else group.members.pop(connection, None)
+        if group is None or member is None:
+            return False
+        log.info("consumer left group=%s id=%s client=%s", name, member.client_id, connection.peer)
+        if not group.members:
+            del self._groups[name]
+            self._fingerprints.pop(name, None)
+        else:
+            self._tell(group, notify)
+        return True
+
+    def _tell(self, group: ConsumerGroup, notify: bool) -> None:
+        if notify and group.message_model is not MessageModel.BROADCASTING:
+            self.on_members_changed(group.name)

@@ -1,0 +1,167 @@
+"""How far each consumer group has consumed each queue.
+
+Owns the table behind ``config/consumerOffset.json`` and its data version; never writes the file. Keys are
+``topic@group`` as in the file. Source: RocketMQ's consumer offsets, incl. resets kept on the server
+(`useServerSideResetOffset`): a reset offset is answered until the next pull has taken it over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from batonmq.broker.versions import next_version
+from batonmq.common.clock import Clock
+from batonmq.protocol.bodies import ConsumerOffsetSerializeWrapper, DataVersion, decode, encode
+
+log = logging.getLogger(__name__)
+
+NOT_FOUND = -1
+
+
+def _split(key: str) -> tuple[str, str] | None:
+    """(topic, group) of a key, None for one that is no such pair."""
+    topic, at, group = key.partition("@")
+    return (topic, group) if at and topic and group and "@" not in group else None
+
+
+class OffsetTable:
+    """Next offset to consume, by topic, group and queue."""
+
+    def __init__(self, clock: Clock, version_step: int = 500) -> None:
+        self._clock = clock
+        self._version_step = max(1, version_step)
+        """Commits between two data versions (`consumerOffsetUpdateVersionStep`)."""
+        self._commits = 0
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+        self.state_version = 0
+        """Master epoch in controller mode; part of each data version from now on."""
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
+        self.changed = False
+        """Something was committed since the file was last written; whoever writes it sets this to False."""
+
+    # -- committing
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str = "") -> None:
+        """`client` (``ip:port``) is for the log line when an offset goes back."""
+        key = f"{topic}@{group}"
+        queues = self._offsets.get(key)
+        if queues is None:
+            queues = self._offsets[key] = {}
+        before = queues.get(queue_id)
+        queues[queue_id] = offset
+        self.changed = True
+        if before is not None and offset < before:
+            log.warning(
+                "consumer offset went back group=%s topic=%s queue=%d from=%d to=%d client=%s",
+                group,
+                topic,
+                queue_id,
+                before,
+                offset,
+                client,
+            )
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+
+    def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember what was last handed out; kept in memory only."""
+        self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+
+    # -- asking
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """Next offset to consume, a reset one first; NOT_FOUND (-1) if nothing was committed."""
+        key = f"{topic}@{group}"
+        reset = self._resets.get(key)
+        if reset is not None and queue_id in reset:
+            return reset[queue_id]
+        return self._offsets.get(key, {}).get(queue_id, NOT_FOUND)
+
+    def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """What was last handed out, else what was committed; NOT_FOUND (-1) if neither."""
+        pulled = self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
+        return self.query(group, topic, queue_id) if pulled is None else pulled
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Committed offsets by queue; empty if none."""
+        return self._offsets.get(f"{topic}@{group}", {})
+
+    def topics_of(self, group: str) -> set[str]:
+        return {topic for topic, owner in self._pairs() if owner == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        return {group for name, group in self._pairs() if name == topic}
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        return (pair for pair in map(_split, self._offsets) if pair is not None)
+
+    # -- resets
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Make `offset` the next to consume, whatever clients commit, until a pull has taken it over."""
+        if queue_id < 0 or offset < 0:
+            raise ValueError(f"cannot reset queue {queue_id} to offset {offset}")
+        key = f"{topic}@{group}"
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self._offsets.setdefault(key, {})[queue_id] = offset
+        self.changed = True
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        return queue_id in self._resets.get(f"{topic}@{group}", {})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset offset, which a pull answers and with that ends the reset; None if there is none."""
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[key]
+        return offset
+
+    # -- whole groups and topics
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove(lambda name, _group: name == topic)
+
+    def remove_group(self, group: str) -> None:
+        self._remove(lambda _topic, owner: owner == group)
+
+    def _remove(self, matches: Callable[[str, str], bool]) -> None:
+        for table in (self._offsets, self._pulled, self._resets):
+            for key in list(table):
+                pair = _split(key)
+                if pair is not None and matches(*pair):
+                    del table[key]
+                    self.changed = True
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Copy a group's offsets in a topic to another group."""
+        queues = self._offsets.get(f"{topic}@{source}")
+        if queues is not None:
+            self._offsets[f"{topic}@{target}"] = dict(queues)
+            self.changed = True
+
+    # -- the file and the copy of a slave
+
+    def encode(self) -> bytes:
+        """Contents of consumerOffset.json, as a RocketMQ broker reads them."""
+        return encode(ConsumerOffsetSerializeWrapper(offset_table=self._offsets, data_version=self.version))
+
+    def restore(self, data: bytes) -> None:
+        """Take over the contents of a consumerOffset.json. Raises ValueError, changing nothing."""
+        read = decode(data, ConsumerOffsetSerializeWrapper)
+        self._offsets = {key: dict(queues) for key, queues in read.offset_table.items()}
+        self.version = read.data_version or DataVersion()
+
+    def replace(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> None:
+        """Take over a master's table on a slave; offsets of groups unknown to the master stay."""
+        for key, queues in table.items():
+            self._offsets[key] = dict(queues)
+        self.version = version
+        self.changed = True

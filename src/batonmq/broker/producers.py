@@ -1,0 +1,81 @@
+"""Which producers are connected, by group: for `producerConnection` and to ask about open transactions.
+
+Fed by heartbeats, unregistrations and closed connections. Source: RocketMQ's producer registration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from batonmq.broker.consumers import Member
+
+if TYPE_CHECKING:
+    from batonmq.net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+
+class ProducerTable:
+    """Connected producers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Connection, Member]] = {}
+        self._next: dict[str, int] = {}
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[Connection, Member]]:
+        return self._groups
+
+    def members(self, group: str) -> list[Member] | None:
+        """The group's producers; None when none is connected."""
+        found = self._groups.get(group)
+        return None if found is None else list(found.values())
+
+    def register(
+        self, group: str, connection: Connection, client_id: str, *, language: int, version: int, now_ms: int
+    ) -> None:
+        """A heartbeat."""
+        if connection.closed:  # its close was handled already; a member now would stay until it expires
+            return
+        members = self._groups.setdefault(group, {})
+        if connection not in members:
+            log.info("producer connected group=%s id=%s client=%s", group, client_id, connection.peer)
+        members[connection] = Member(client_id, connection, language, version, now_ms)
+
+    def unregister(self, group: str, connection: Connection) -> bool:
+        """A producer says goodbye. False when it was not a member."""
+        members = self._groups.get(group)
+        if members is None or members.pop(connection, None) is None:
+            return False
+        if not members:
+            del self._groups[group]
+            self._next.pop(group, None)
+        return True
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Remove the connection's producers from all their groups."""
+        for group in list(self._groups):
+            self.unregister(group, connection)
+
+    def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
+        """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""
+        silent = {
+            member.connection
+            for members in self._groups.values()
+            for member in members.values()
+            if now_ms - member.seen_ms > timeout_ms
+        }
+        for connection in silent:
+            log.warning("producer silent for more than %d ms client=%s", timeout_ms, connection.peer)
+            self.connection_closed(connection)
+        return list(silent)
+
+    def any_member(self, group: str) -> Member | None:
+        """One producer of the group, the next one at each call: whom to ask about an open transaction."""
+        members = [m for m in self._groups.get(group, {}).values() if not m.connection.closed]
+        if not members:
+            return None
+        turn = self._next[group] = self._next.get(group, -1) + 1
+        return members[turn % len(members)]

@@ -1,0 +1,189 @@
+"""Consumer groups the broker knows: whether they may consume, and how retries are made.
+
+Owns the table behind ``config/subscriptionGroup.json`` and its data version; never writes the file. Source:
+RocketMQ's subscription group configuration (file format, system groups, creation on first use).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from batonmq.broker.attributes import apply_change
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.versions import next_version
+from batonmq.common.clock import Clock
+from batonmq.protocol.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    decode,
+    encode,
+)
+from batonmq.protocol.names import group_error
+
+log = logging.getLogger(__name__)
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+SYSTEM_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+"""Groups that exist on every broker."""
+
+FORBID_READ = 2
+"""Bit index of "may not consume" in a group's forbidden set for a topic."""
+
+
+def _unheard() -> None:
+    """Default of `on_change` until the service has set it."""
+
+
+class SubscriptionTable:
+    """Consumer groups by name. Values are replaced, never changed in place."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.state_version = 0
+        """Master epoch in controller mode; part of each data version from now on."""
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
+        self.on_change: Callable[[], None] = _unheard
+        """Called after each change: write the file soon."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over changed keys (`autoCreateSubscriptionGroup`) while running."""
+        self._config = config
+
+    # -- reading
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(group)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def table(self) -> Mapping[str, SubscriptionGroupConfig]:
+        return self._groups
+
+    @property
+    def forbidden_table(self) -> Mapping[str, Mapping[str, int]]:
+        return self._forbidden
+
+    def slice(
+        self, version: DataVersion | None, start: int, count: int
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """`count` groups by name from the `start`th on; from the first unless `version` is current."""
+        begin = start if version == self.version else 0
+        return {name: self._groups[name] for name in sorted(self._groups)[begin : begin + count]}
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group, made if it is unknown and well named and `autoCreateSubscriptionGroup` allows."""
+        found = self._groups.get(group)
+        if found is None and self._config.auto_create_subscription_group and group_error(group) is None:
+            found = SubscriptionGroupConfig(group_name=group)
+            self._put(found)
+        return found
+
+    # -- changing
+
+    def update(self, *configs: SubscriptionGroupConfig) -> None:
+        """Create or replace groups; their `attributes` are changes. All of them or, on MQError, none."""
+        merged: list[SubscriptionGroupConfig] = []
+        for config in configs:
+            found = self._groups.get(config.group_name)
+            current = None if found is None else found.attributes or {}
+            values = {name: getattr(config, name) for name in config.__struct_fields__}
+            values["attributes"] = apply_change({}, current, config.attributes or {})
+            merged.append(SubscriptionGroupConfig(**values))
+        if merged:
+            self._put(*merged)
+
+    def delete(self, group: str) -> bool:
+        """False when there was no such group."""
+        self._forbidden.pop(group, None)
+        if self._groups.pop(group, None) is None:
+            return False
+        log.info("consumer group deleted group=%s", group)
+        self._touch()
+        return True
+
+    def forbidden(self, group: str, topic: str, bit: int = FORBID_READ) -> bool:
+        """An administrator has forbidden the group this topic."""
+        return self._forbidden.get(group, {}).get(topic, 0) >> bit & 1 == 1
+
+    def set_forbidden(self, group: str, topic: str, forbidden: bool, bit: int = FORBID_READ) -> None:
+        topics = dict(self._forbidden.get(group, {}))
+        value = topics.get(topic, 0)
+        value = value | 1 << bit if forbidden else value & ~(1 << bit)
+        if value:
+            topics[topic] = value
+        else:
+            topics.pop(topic, None)
+        if topics:
+            self._forbidden[group] = topics
+        else:
+            self._forbidden.pop(group, None)
+        self._touch()
+
+    def _put(self, *configs: SubscriptionGroupConfig) -> None:
+        for config in configs:
+            log.info(
+                "consumer group %s %s", "changed" if config.group_name in self._groups else "created", config
+            )
+            self._groups[config.group_name] = config
+        self._touch()
+
+    def _touch(self) -> None:
+        self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+        self.on_change()
+
+    # -- the file and the copy of a slave
+
+    def encode(self) -> bytes:
+        """Contents of subscriptionGroup.json, as a RocketMQ broker reads them."""
+        return encode(
+            SubscriptionGroupWrapper(
+                subscription_group_table=self._groups,
+                forbidden_table=self._forbidden,
+                data_version=self.version,
+            )
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Lay a subscriptionGroup.json over the system groups. Raises ValueError, changing nothing."""
+        read = decode(data, SubscriptionGroupWrapper)
+        self._groups.update(read.subscription_group_table)
+        self._forbidden = {group: dict(topics) for group, topics in (read.forbidden_table or {}).items()}
+        self.version = read.data_version
+
+    def replace(
+        self,
+        table: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]] | None,
+        version: DataVersion,
+    ) -> bool:
+        """Take over a master's table on a slave. False when it is the one we have."""
+        if version == self.version:
+            return False
+        self._groups = dict(table)
+        self._forbidden = {group: dict(topics) for group, topics in (forbidden or {}).items()}
+        self.version = version
+        self.on_change()
+        return True

@@ -1,0 +1,261 @@
+"""The broker's topics: which exist, how many queues and which permissions they have.
+
+Owns the table behind ``config/topics.json`` and its data version; never writes the file and never talks to a
+name server: whoever changes the table is told through `on_change` what changed. Source: RocketMQ's topic
+configuration (file format, system topics, creation on send).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.versions import next_version
+from batonmq.common.clock import Clock
+from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode, encode
+from batonmq.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_EVENT,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+
+log = logging.getLogger(__name__)
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
+DEFAULT_QUEUES = 16
+"""Queues of a topic created without a number."""
+SCHEDULE_QUEUES = 18
+"""One queue for each delay level."""
+REVIVE_QUEUES = 8
+
+FLAG_UNIT = 1
+FLAG_UNIT_SUB = 2
+
+
+def _unheard(changed: Sequence[TopicConfig]) -> None:
+    """Default of `on_change` until the service has set it."""
+
+
+class TopicTable:
+    """Topics by name. Values are replaced, never changed in place, so a caller may keep one."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self.state_version = 0
+        """Master epoch in controller mode; part of each data version from now on."""
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
+        self.on_change: Callable[[Sequence[TopicConfig]], None] = _unheard
+        """Called after each change with the topics that are new or different (none when one was deleted):
+        write the file soon, register with the name servers now."""
+        for topic in _system_topics(config):
+            self._topics[topic.topic_name] = topic
+        self._system = SYSTEM_TOPICS | self._topics.keys()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over changed keys (`autoCreateTopicEnable`) while running."""
+        self._config = config
+
+    # -- reading
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        return self._topics
+
+    @property
+    def system_topics(self) -> frozenset[str]:
+        return self._system
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self._system or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+    def is_order(self, topic: str) -> bool:
+        found = self._topics.get(topic)
+        return found is not None and found.order
+
+    def slice(self, version: DataVersion | None, start: int, count: int) -> dict[str, TopicConfig]:
+        """`count` topics by name from the `start`th on; from the first unless `version` is current."""
+        begin = start if version == self.version else 0
+        return {name: self._topics[name] for name in sorted(self._topics)[begin : begin + count]}
+
+    # -- changing
+
+    def create_on_send(
+        self, topic: str, default_topic: str, queues: int, sys_flag: int = 0, client: str = ""
+    ) -> TopicConfig | None:
+        """Topic for a message to an unknown one, made after the template `default_topic`.
+
+        None when the template does not exist or may not be inherited from (`autoCreateTopicEnable=false`).
+        `queues` is the sender's wish, limited by the template's.
+        """
+        found = self._topics.get(topic)
+        if found is not None:
+            return found
+        template = self._topics.get(default_topic)
+        if template is None:
+            log.warning(
+                "topic not created: no template topic=%s template=%s client=%s", topic, default_topic, client
+            )
+            return None
+        disabled = default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable
+        if disabled or not template.perm & PERM_INHERIT:
+            log.warning(
+                "topic not created: template not inheritable topic=%s template=%s client=%s",
+                topic,
+                default_topic,
+                client,
+            )
+            return None
+        count = max(0, min(queues, template.write_queue_nums))
+        made = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+            topic_sys_flag=sys_flag,
+        )
+        self._put(made)
+        return made
+
+    def create_on_send_back(
+        self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Topic the broker itself needs (%RETRY%…, %DLQ%…, TRANS_CHECK_MAX_TIME_TOPIC), made if absent."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=perm,
+                topic_sys_flag=sys_flag,
+                order=order,
+            )
+            self._put(found)
+        elif found.order != order:
+            found = _changed(found, order=order)
+            self._put(found)
+        return found
+
+    def update(self, *configs: TopicConfig) -> None:
+        """Create or replace topics; their `attributes` are changes (``+key``, ``-key``).
+
+        Raises MQError if one of them is refused; then none is changed.
+        """
+        merged: list[TopicConfig] = []
+        for config in configs:
+            found = self._topics.get(config.topic_name)
+            current = None if found is None else found.attributes or {}
+            merged.append(
+                _changed(config, attributes=apply_change(TOPIC_ATTRIBUTES, current, config.attributes or {}))
+            )
+        self._put(*merged)
+
+    def set_order(self, topics: Iterable[str]) -> None:
+        """Mark topics that the name servers' order configuration names."""
+        marked = [
+            _changed(found, order=True)
+            for found in map(self._topics.get, topics)
+            if found is not None and not found.order
+        ]
+        if marked:
+            self._put(*marked)
+
+    def delete(self, topic: str) -> bool:
+        """False when there was no such topic."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        log.info("topic deleted topic=%s", topic)
+        self.touch()
+        self.on_change(())
+        return True
+
+    def touch(self) -> None:
+        """A new data version: something that is registered together with the topics has changed."""
+        self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+
+    def _put(self, *configs: TopicConfig) -> None:
+        for config in configs:
+            log.info("topic %s %s", "changed" if config.topic_name in self._topics else "created", config)
+            self._topics[config.topic_name] = config
+        self.touch()
+        self.on_change(configs)
+
+    # -- the file and the copy of a slave
+
+    def encode(self) -> bytes:
+        """Contents of topics.json, as a RocketMQ broker reads them."""
+        return encode(TopicConfigSerializeWrapper(topic_config_table=self._topics, data_version=self.version))
+
+    def restore(self, data: bytes) -> None:
+        """Lay a topics.json over the system topics. Raises ValueError, changing nothing."""
+        read = decode(data, TopicConfigSerializeWrapper)
+        self._topics.update(read.topic_config_table)
+        self.version = read.data_version
+
+    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> bool:
+        """Take over a master's table on a slave. False when it is the one we have."""
+        if version == self.version:
+            return False
+        self._topics = dict(table)
+        self.version = version
+        self.on_change(list(self._topics.values()))
+        return True
+
+
+def _changed(config: TopicConfig, **fields: object) -> TopicConfig:
+    values = {name: getattr(config, name) for name in config.__struct_fields__}
+    return TopicConfig(**{**values, **fields})
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    def topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    def offered(enabled: bool) -> int:
+        return PERM_INHERIT | (PERM_READ_WRITE if enabled else 0)
+
+    topics = [
+        topic(SELF_TEST_TOPIC, 1),
+        topic(BENCHMARK_TOPIC, 1024),
+        topic(config.broker_cluster_name, DEFAULT_QUEUES, offered(config.cluster_topic_enable)),
+        topic(config.broker_name, 1, offered(config.broker_topic_enable)),
+        topic(OFFSET_MOVED_EVENT, 1),
+        topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+        topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
+        topic(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{config.broker_cluster_name}", REVIVE_QUEUES),
+        topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT),
+        topic(TRANS_HALF_TOPIC, 1),
+        topic(TRANS_OP_HALF_TOPIC, 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, offered(True)))
+    if config.trace_topic_enable:
+        topics.append(topic(config.msg_trace_topic_name, 1))
+    return topics

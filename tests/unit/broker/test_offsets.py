@@ -1,0 +1,124 @@
+"""Consumer offsets: what is committed is answered, resets win until a pull has taken them over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonmq.broker.offsets import NOT_FOUND, OffsetTable
+from batonmq.common.clock import ManualClock
+from batonmq.protocol.bodies import DataVersion
+
+JAVA_FILE = Path(__file__).parents[2] / "data" / "broker" / "java" / "consumerOffset.json"
+
+
+@pytest.fixture
+def offsets() -> OffsetTable:
+    return OffsetTable(ManualClock(), version_step=3)
+
+
+def test_commit_and_query(offsets: OffsetTable) -> None:
+    assert offsets.query("g", "t", 0) == NOT_FOUND
+    offsets.commit("g", "t", 0, 10)
+    offsets.commit("g", "t", 1, 20)
+    assert (offsets.query("g", "t", 0), offsets.query("g", "t", 1), offsets.query("g", "t", 2)) == (
+        10,
+        20,
+        NOT_FOUND,
+    )
+    assert offsets.of("g", "t") == {0: 10, 1: 20}
+    assert offsets.changed
+
+
+def test_going_back_is_allowed_and_logged(offsets: OffsetTable, caplog: pytest.LogCaptureFixture) -> None:
+    offsets.commit("g", "t", 0, 10)
+    offsets.commit("g", "t", 0, 4, client="10.0.0.9:1")
+    assert offsets.query("g", "t", 0) == 4
+    assert "from=10 to=4 client=10.0.0.9:1" in caplog.text
+
+
+def test_the_data_version_moves_with_every_step_of_commits(offsets: OffsetTable) -> None:
+    for offset in range(7):
+        offsets.commit("g", "t", 0, offset)
+    assert offsets.version.counter == 2
+
+
+def test_pulled_offsets_fall_back_to_committed_ones(offsets: OffsetTable) -> None:
+    assert offsets.query_pulled("g", "t", 0) == NOT_FOUND
+    offsets.commit("g", "t", 0, 10)
+    assert offsets.query_pulled("g", "t", 0) == 10
+    offsets.commit_pulled("g", "t", 0, 15)
+    assert offsets.query_pulled("g", "t", 0) == 15
+    assert offsets.query("g", "t", 0) == 10
+
+
+def test_a_reset_is_answered_until_it_is_taken(offsets: OffsetTable) -> None:
+    offsets.commit("g", "t", 0, 10)
+    offsets.reset("g", "t", 0, 2)
+    offsets.commit("g", "t", 0, 11)
+    assert offsets.has_reset("g", "t", 0) and offsets.query("g", "t", 0) == 2
+    assert offsets.take_reset("g", "t", 0) == 2
+    assert not offsets.has_reset("g", "t", 0) and offsets.take_reset("g", "t", 0) is None
+    assert offsets.query("g", "t", 0) == 11
+    with pytest.raises(ValueError):
+        offsets.reset("g", "t", 0, -1)
+
+
+def test_topics_and_groups(offsets: OffsetTable) -> None:
+    for group, topic in (("g", "t"), ("g", "u"), ("h", "t"), ("g", "%RETRY%g")):
+        offsets.commit(group, topic, 0, 1)
+    assert offsets.topics_of("g") == {"t", "u", "%RETRY%g"}
+    assert offsets.groups_of("t") == {"g", "h"}
+    offsets.reset("g", "t", 0, 0)
+    offsets.remove_topic("t")
+    assert offsets.groups_of("t") == set() and not offsets.has_reset("g", "t", 0)
+    offsets.remove_group("g")
+    assert offsets.topics_of("g") == set()
+
+
+def test_clone(offsets: OffsetTable) -> None:
+    offsets.commit("g", "t", 0, 7)
+    offsets.clone("g", "h", "t")
+    offsets.commit("g", "t", 0, 8)
+    offsets.clone("nobody", "i", "t")
+    assert (offsets.query("h", "t", 0), offsets.query("i", "t", 0)) == (7, NOT_FOUND)
+
+
+def test_a_file_of_rocketmq_with_bare_numeric_keys_is_read(offsets: OffsetTable) -> None:
+    offsets.restore(JAVA_FILE.read_bytes())
+    assert offsets.of("GroupJ", "TopicJ") == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert offsets.groups_of("TopicJ") == {"GroupJ", "GroupK"}
+    assert offsets.version.timestamp == 1795260512478
+
+
+def test_a_broken_file_changes_nothing(offsets: OffsetTable) -> None:
+    offsets.commit("g", "t", 0, 7)
+    with pytest.raises(ValueError):
+        offsets.restore(b'{"offsetTable":{"t@g":{0:')
+    assert offsets.query("g", "t", 0) == 7
+
+
+def test_a_slave_takes_over_the_masters_offsets(offsets: OffsetTable) -> None:
+    offsets.commit("only-here", "t", 0, 3)
+    offsets.commit("g", "t", 0, 3)
+    offsets.replace({"t@g": {0: 9, 1: 4}}, DataVersion(counter=12))
+    assert offsets.of("g", "t") == {0: 9, 1: 4}
+    assert offsets.query("only-here", "t", 0) == 3
+    assert offsets.version.counter == 12
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"\A[%a-zA-Z0-9_-]{1,20}@[a-zA-Z0-9_-]{1,20}\Z"),
+        st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), max_size=5),
+        max_size=5,
+    )
+)
+def test_what_is_written_is_read_again(table: dict[str, dict[int, int]]) -> None:
+    written, read = OffsetTable(ManualClock()), OffsetTable(ManualClock())
+    written.replace(table, DataVersion(counter=3, timestamp=9, state_version=1))
+    read.restore(written.encode())
+    assert read.encode() == written.encode()

@@ -1,0 +1,178 @@
+"""The topic table: system topics, creation on send, changes, and the file RocketMQ wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.fakes import make_config
+
+from batonmq.broker.topics import TopicTable
+from batonmq.common.clock import ManualClock
+from batonmq.protocol.bodies import DataVersion, TopicConfig
+from batonmq.protocol.errors import MQError
+
+DATA = Path(__file__).parents[2] / "data" / "broker"
+
+
+def table(**keys: object) -> TopicTable:
+    return TopicTable(make_config(**keys), ManualClock())
+
+
+def test_system_topics_are_those_of_a_rocketmq_broker() -> None:
+    """Against the answer of RocketMQ 5.5 to GET_ALL_TOPIC_CONFIG; its RocksDB topics do not exist here."""
+    java = json.loads((DATA / "wire" / "alltopics.json").read_bytes())["topicConfigTable"]
+    made_by_test = {"TopicJ", "TopicA1", "%RETRY%GroupJ"}
+    expected = {n: c for n, c in java.items() if n not in made_by_test and "ROCKSDB" not in n}
+    ours = json.loads(table().encode())["topicConfigTable"]
+    assert ours == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "topic", "perm"),
+    [
+        ({"auto_create_topic_enable": False}, "TBW102", None),
+        ({"cluster_topic_enable": False}, "DefaultCluster", 1),
+        ({"broker_topic_enable": False}, "broker-a", 1),
+        ({"trace_topic_enable": True}, "RMQ_SYS_TRACE_TOPIC", 6),
+    ],
+)
+def test_system_topics_follow_the_configuration(keys: dict[str, bool], topic: str, perm: int | None) -> None:
+    found = table(**keys).get(topic)
+    assert (None if found is None else found.perm) == perm
+
+
+@pytest.mark.parametrize(
+    ("topic", "system"),
+    [
+        ("TBW102", True),
+        ("broker-a", True),
+        ("rmq_sys_x", True),
+        ("DefaultCluster_REPLY_TOPIC", True),
+        ("t", False),
+    ],
+)
+def test_is_system(topic: str, system: bool) -> None:
+    assert table().is_system(topic) is system
+
+
+def test_a_topic_is_made_after_the_template_and_announced() -> None:
+    topics = table(default_topic_queue_nums=8)
+    announced: list[Sequence[TopicConfig]] = []
+    topics.on_change = announced.append
+    before = topics.version
+    made = topics.create_on_send("orders", "TBW102", 4, sys_flag=1)
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm, made.topic_sys_flag) == (4, 4, 6, 1)
+    assert announced == [(made,)]
+    assert topics.version.counter == before.counter + 1
+    assert topics.create_on_send("orders", "TBW102", 99) is made
+    assert len(announced) == 1
+
+
+@pytest.mark.parametrize(("wish", "queues"), [(4, 4), (99, 8), (0, 0), (-3, 0)])
+def test_queues_are_limited_by_the_template(wish: int, queues: int) -> None:
+    made = table(default_topic_queue_nums=8).create_on_send("t", "TBW102", wish)
+    assert made is not None and made.write_queue_nums == queues
+
+
+def test_no_topic_without_a_template_to_inherit_from() -> None:
+    assert table().create_on_send("t", "NoSuchTemplate", 4) is None
+    assert table().create_on_send("t", "SELF_TEST_TOPIC", 4) is None, "its permissions do not inherit"
+    assert table(auto_create_topic_enable=False).create_on_send("t", "TBW102", 4) is None
+
+
+def test_auto_creation_can_be_switched_off_while_running() -> None:
+    topics = table()
+    topics.configure(make_config(auto_create_topic_enable=False))
+    assert topics.create_on_send("t", "TBW102", 4) is None
+    topics.configure(make_config())
+    assert topics.create_on_send("t", "TBW102", 4) is not None
+
+
+def test_retry_topics_are_made_once_and_follow_order() -> None:
+    topics = table()
+    first = topics.create_on_send_back("%RETRY%g", 1)
+    assert topics.create_on_send_back("%RETRY%g", 5) is first
+    ordered = topics.create_on_send_back("%RETRY%g", 1, order=True)
+    assert ordered.order and ordered.read_queue_nums == 1
+    assert not first.order, "a config that was handed out does not change"
+
+
+def test_update_merges_attributes_and_refuses_whole_lists() -> None:
+    topics = table()
+    topics.update(TopicConfig(topic_name="t", attributes={"+message.type": "FIFO"}))
+    topics.update(TopicConfig(topic_name="t", perm=4))
+    found = topics.get("t")
+    assert found is not None and found.attributes == {"message.type": "FIFO"} and found.perm == 4
+    version = topics.version
+    with pytest.raises(MQError):
+        topics.update(TopicConfig(topic_name="u"), TopicConfig(topic_name="v", attributes={"+foo": "1"}))
+    assert "u" not in topics and topics.version == version
+
+
+def test_delete() -> None:
+    topics = table()
+    topics.create_on_send("t", "TBW102", 4)
+    announced: list[Sequence[TopicConfig]] = []
+    topics.on_change = announced.append
+    assert topics.delete("t") and not topics.delete("t")
+    assert announced == [()]
+
+
+def test_order_configuration_marks_known_topics() -> None:
+    topics = table()
+    topics.create_on_send("t", "TBW102", 4)
+    version = topics.version
+    topics.set_order(["unknown"])
+    assert topics.version == version
+    topics.set_order(["t", "unknown"])
+    assert topics.is_order("t") and "unknown" not in topics
+
+
+def test_slices_begin_anew_when_the_table_has_changed() -> None:
+    topics = table()
+    names = sorted(topics)
+    assert list(topics.slice(topics.version, 3, 2)) == names[3:5]
+    assert list(topics.slice(None, 3, 2)) == names[:2]
+    assert list(topics.slice(DataVersion(counter=99), 3, 2)) == names[:2]
+    assert topics.slice(topics.version, 999, 2) == {}
+
+
+def test_a_file_of_rocketmq_is_read_and_ours_says_the_same() -> None:
+    data = (DATA / "java" / "topics.json").read_bytes()
+    topics = table()
+    topics.restore(data)
+    java, ours = json.loads(data), json.loads(topics.encode())
+    assert ours["dataVersion"] == java["dataVersion"]
+    assert ours["topicConfigTable"] == java["topicConfigTable"]
+    found = topics.get("TopicA1")
+    assert found is not None and found.attributes == {"message.type": "FIFO"}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"topicConfigTable":[]}', b'{"topicConfigTable":{"t":{"perm":"x"}}}']
+)
+def test_a_broken_file_changes_nothing(data: bytes) -> None:
+    topics = table()
+    before = topics.encode()
+    with pytest.raises(ValueError):
+        topics.restore(data)
+    assert topics.encode() == before
+
+
+def test_a_slave_takes_over_the_masters_table() -> None:
+    master, slave = table(), table()
+    master.create_on_send("t", "TBW102", 4)
+    assert slave.replace(master.table, master.version)
+    assert slave.encode() == master.encode()
+    assert not slave.replace(master.table, master.version)
+
+
+def test_the_state_version_is_part_of_each_new_version() -> None:
+    topics = table()
+    topics.state_version = 7
+    topics.touch()
+    assert topics.version.state_version == 7
