@@ -159,6 +159,8 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    RAFT_MESSAGE = 60001
+    """Private to this implementation: controllers speak Raft with each other on the port they serve."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -13,10 +13,12 @@ class RaftConfig:
     """How often an idle leader speaks; 0 means a tenth of the election timeout."""
     max_append_bytes: int = 1 << 20
     """Payload of one Append message; one entry may be larger."""
-    max_inflight_bytes: int = 8 << 20
-    """Unacknowledged payload a leader keeps under way to one follower."""
+    max_inflight_bytes: int = 2 << 20
+    """Unacknowledged payload a leader keeps under way to one follower; less than a connection buffers."""
     max_inflight_messages: int = 256
     """Unacknowledged Append messages under way to one follower."""
+    max_proposal_bytes: int = 4 << 20
+    """A larger proposal is refused."""
     max_uncommitted_bytes: int = 64 << 20
     """Proposals beyond this much uncommitted payload are refused with Overloaded."""
     snapshot_chunk_bytes: int = 1 << 20

@@ -4,6 +4,7 @@ RaftError
  ├─ NotLeader            ask ``leader_id`` instead; nothing was appended
  ├─ TransferInProgress   the leader hands over; nothing was appended, ask again shortly
  ├─ Overloaded           too much is not yet committed; nothing was appended
+ ├─ ProposalTooLarge     more than ``max_proposal_bytes``; nothing was appended
  ├─ ProposalLost         certain: the proposal will never be applied
  ├─ ProposalUncertain    unknown: the proposal may or may not be applied
  ├─ ReadUnavailable      a read barrier could not be confirmed in time
@@ -38,6 +39,10 @@ class TransferInProgress(RaftError):
 
 class Overloaded(RaftError):
     """More bytes than ``max_uncommitted_bytes`` wait for a quorum."""
+
+
+class ProposalTooLarge(RaftError):
+    """The proposal would not fit into one message to the followers."""
 
 
 class ProposalLost(RaftError):

@@ -23,6 +23,7 @@ from batonmq.raft.errors import (
     NodeStopped,
     NotLeader,
     ProposalLost,
+    ProposalTooLarge,
     ProposalUncertain,
     RaftError,
     ReadUnavailable,
@@ -250,12 +251,16 @@ class RaftNode:
     async def propose(self, data: bytes) -> object:
         """Replicate ``data``; returns what ``StateMachine.apply`` returned for it on this node.
 
-        Raises NotLeader, TransferInProgress, Overloaded (nothing happened), ProposalLost (it never will),
+        Raises NotLeader, TransferInProgress, Overloaded, ProposalTooLarge (nothing happened), ProposalLost (it never will),
         ProposalUncertain (it may yet be applied), NodeStopped.
         """
         self._require_running()
         if self.core.role is not Role.LEADER:
             raise NotLeader(self.core.leader_id)
+        if len(data) > self._config.max_proposal_bytes:
+            raise ProposalTooLarge(
+                f"{len(data)} bytes, at most {self._config.max_proposal_bytes} are possible"
+            )
         future: asyncio.Future[object] = self._loop.create_future()
         self._queued.append((data, future))
         self._schedule()

@@ -244,3 +244,11 @@ class ApplyBrokerId(Header):
     applied_broker_id: I64
     register_check_code: str
     cluster_name: str = ""
+
+
+@request(RequestCode.RAFT_MESSAGE)
+class RaftMessage(Header):
+    """Raft traffic of one loop turn from one node of a group to another; oneway. The body is opaque here."""
+
+    group: str
+    sender: str

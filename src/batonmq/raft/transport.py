@@ -1,0 +1,172 @@
+"""Raft over RocketMQ remoting: one private oneway request, on a port of its own or on the RPC port.
+
+A payload is dropped when the peer cannot be reached, reads too slowly, or the buffer before a first connection
+is full: Raft repeats what matters, and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.net.errors import NetError
+from batonmq.protocol.headers.controller import RaftMessage
+
+log = logging.getLogger(__name__)
+
+_BACKLOG_BYTES = 4 << 20
+"""Kept for a peer while the connection to it is being made."""
+_RETRY_S = 0.2
+"""Pause after a failed connection, in which payloads for the peer are dropped."""
+
+
+class Authenticator(Protocol):
+    """Proves that a payload comes from a node that may take part."""
+
+    def seal(self, payload: bytes) -> bytes: ...
+    def unseal(self, sealed: bytes | memoryview) -> bytes | memoryview | None:
+        """The payload, or None if it must be refused."""
+        ...
+
+
+class NoAuthentication:
+    """Whoever reaches the port may take part: for trusted networks, or beside TLS client certificates."""
+
+    def seal(self, payload: bytes) -> bytes:
+        return payload
+
+    def unseal(self, sealed: bytes | memoryview) -> bytes | memoryview | None:
+        return sealed
+
+
+class SharedSecret:
+    """A keyed BLAKE2b digest before each payload. Replays need no defence: Raft tolerates old messages."""
+
+    _SIZE = 16
+
+    def __init__(self, secret: str) -> None:
+        self._key = hashlib.blake2b(secret.encode(), digest_size=32).digest()
+
+    def _digest(self, payload: bytes | memoryview) -> bytes:
+        return hashlib.blake2b(payload, key=self._key, digest_size=self._SIZE).digest()
+
+    def seal(self, payload: bytes) -> bytes:
+        return self._digest(payload) + payload
+
+    def unseal(self, sealed: bytes | memoryview) -> bytes | memoryview | None:
+        view = memoryview(sealed)
+        digest, payload = view[: self._SIZE], view[self._SIZE :]
+        return payload if hmac.compare_digest(digest, self._digest(payload)) else None
+
+
+class RemotingTransport:
+    """The ``RaftTransport`` of one node.
+
+    ``dispatcher`` is that of the port where peers reach this node (one group a port); ``bind`` says who takes
+    what arrives there.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        node_id: str,
+        client: RemotingClient,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self._group = group
+        self._id = node_id
+        self._client = client
+        self._authenticator = authenticator or NoAuthentication()
+        self._header = RaftMessage(group, node_id)
+        self._receive: Callable[[str, bytes | memoryview], None] | None = None
+        self._addresses: dict[str, str] = {}
+        self._backlog: dict[str, list[bytes]] = {}
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+        dispatcher.on(RaftMessage, self._on_message)
+
+    def bind(self, receive: Callable[[str, bytes | memoryview], None]) -> None:
+        """``receive`` is RaftNode.receive."""
+        self._receive = receive
+
+    def set_peers(self, addresses: dict[str, str]) -> None:
+        for peer, address in self._addresses.items():
+            if addresses.get(peer) != address and peer != self._id:
+                self._client.drop(address)
+        self._addresses = dict(addresses)
+
+    def send(self, peer_id: str, payload: bytes) -> None:
+        address = self._addresses.get(peer_id)
+        if address is None or self._closed:
+            return
+        connection = self._client.connected(address)
+        if connection is not None:
+            if not connection.congested:
+                connection.oneway(self._header, self._authenticator.seal(payload))
+            return
+        task = self._connecting.get(peer_id)
+        if task is None:
+            self._backlog[peer_id] = [payload]
+            loop = asyncio.get_running_loop()
+            self._connecting[peer_id] = loop.create_task(self._connect(peer_id, address))
+            return
+        backlog = self._backlog.get(peer_id)
+        if backlog is not None and sum(map(len, backlog)) + len(payload) <= _BACKLOG_BYTES:
+            backlog.append(payload)
+
+    async def _connect(self, peer: str, address: str) -> None:
+        """Send the backlog once there is a connection; drop it, and what comes in the pause, if there is none."""
+        seal = self._authenticator.seal
+        try:
+            backlog = self._backlog[peer]
+            await self._client.oneway(address, self._header, seal(backlog.pop(0)))
+            connection = self._client.connected(address)
+            if connection is not None:
+                for payload in backlog:
+                    connection.oneway(self._header, seal(payload))
+        except NetError as e:
+            log.debug("raft %s/%s cannot reach %s: %s", self._group, self._id, peer, e)
+            del self._backlog[peer]
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._backlog.pop(peer, None)
+            del self._connecting[peer]
+
+    async def close(self) -> None:
+        """Give up connecting. The client and the server are closed by their owner."""
+        self._closed = True
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_message(self, request: Request, header: RaftMessage) -> None:
+        if header.group != self._group:
+            log.warning(
+                "raft %s/%s refuses %s: node %r of another group, %r",
+                self._group,
+                self._id,
+                request.connection.peer,
+                header.sender,
+                header.group,
+            )
+            return
+        payload = self._authenticator.unseal(request.command.body)
+        if payload is None:
+            log.warning(
+                "raft %s/%s refuses %s: node %r does not know the group's secret",
+                self._group,
+                self._id,
+                request.connection.peer,
+                header.sender,
+            )
+            return
+        if self._receive is not None:
+            self._receive(header.sender, payload)
