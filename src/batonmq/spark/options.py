@@ -108,11 +108,14 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tupl
             raise OptionError("option 'subscribe' names no topic")
         return topics, None
     value = _json(options["assign"], "assign", '{"topic": ["broker-a:0", "broker-a:1"]}')
-    if not value or not all(
-        isinstance(q, list) and all(isinstance(i, str) for i in q) for q in value.values()
-    ):
-        raise OptionError('option \'assign\' must be like {"topic": ["broker-a:0", "broker-a:1"]}')
-    return tuple(value), {topic: tuple(queues) for topic, queues in value.items()}
+    assign: dict[str, tuple[str, ...]] = {}
+    for topic, queues in value.items():
+        if not isinstance(queues, list) or not queues or not all(isinstance(q, str) for q in queues):
+            raise OptionError(f"option 'assign', topic {topic!r}: must be a list like [\"broker-a:0\"]")
+        assign[topic] = tuple(queues)
+    if not assign:
+        raise OptionError("option 'assign' names no topic")
+    return tuple(assign), assign
 
 
 def _json(text: str, name: str, example: str) -> dict[str, object]:

@@ -1,0 +1,58 @@
+"""The ``batonmq`` command: programs, tools and jobs, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+COMMANDS = {
+    "namesrv": ("batonmq.cli.programs", "namesrv"),
+    "controller": ("batonmq.cli.programs", "controller"),
+    "broker": ("batonmq.cli.programs", "broker"),
+    "admin": ("batonmq.admin.main", "admin"),
+    "spark": ("batonmq.spark.main", "spark"),
+    "demo": ("batonmq.demo.main", "demo"),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when it runs: starting a broker must not load Spark."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.startswith("batonmq"):
+                raise
+            raise click.ClickException(
+                f"'batonmq {cmd_name}' needs the package {missing.name!r}; "
+                "pip install 'batonmq[spark,dashboard,demo]' has it"
+            ) from missing
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("batonmq"), prog_name="batonmq")
+def main() -> None:
+    """A highly available message queue, compatible with Apache RocketMQ 5, with a Spark pipeline over it.
+
+    A replicated queue needs a name server, a controller and two brokers:
+
+    \b
+      batonmq namesrv
+      batonmq controller -c controller.conf
+      batonmq broker -c broker-a0.conf -n 127.0.0.1:9876
+      batonmq broker -c broker-a1.conf -n 127.0.0.1:9876
+
+    Each takes -c with a file in RocketMQ's format, and -p to print every key it knows. 'batonmq demo' does
+    all of this by itself, kills the master on the way and shows that nothing was lost.
+    """

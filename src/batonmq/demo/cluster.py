@@ -1,0 +1,230 @@
+"""A real cluster on this machine: a name server, controllers and a replica group, one process each.
+
+Used by the demonstration, the benchmarks and the integration tests. Every process gets its own configuration
+file and log below one directory; ports are free ones unless given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+
+
+class ProcessFailed(RuntimeError):
+    """A program of the cluster did not come up; the text has the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, none next to another (a broker also uses its port + 1 and - 2)."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        while len(ports) < count:
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            if all(abs(port - other) > 4 for other in ports) and 4 < port < 65_000:
+                ports.append(port)
+        return ports
+
+
+@dataclass
+class Program:
+    """One process: ``batonmq <verb> -c <name>.conf``."""
+
+    name: str
+    verb: str
+    directory: Path
+    settings: Mapping[str, object]
+    command: Sequence[str] = (sys.executable, "-m", "batonmq")
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+
+    @property
+    def config_path(self) -> Path:
+        return self.directory / f"{self.name}.conf"
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.settings['listenPort']}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was not started"
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process; `wait` until it says on stdout that it serves. Raises `ProcessFailed`."""
+        lines = "".join(f"{key}={value}\n" for key, value in self.settings.items())
+        self.config_path.write_text(lines)
+        already = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, self.verb, "-c", str(self.config_path)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+        self.starts += 1
+        if wait:
+            self.wait_ready(already)
+
+    def wait_ready(self, from_byte: int = 0, timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with self.log_path.open("rb") as log:
+                log.seek(from_byte)
+                text = log.read()
+            if b"boot success" in text:
+                return
+            if not self.running:
+                break
+            time.sleep(0.01)
+        tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
+        self.kill()
+        raise ProcessFailed(f"{self.name} ({self.verb}) did not come up; the end of {self.log_path}:\n{tail}")
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.running:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``: no goodbye to anyone."""
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def stop(self) -> int | None:
+        """SIGTERM and wait; kills what does not stop in time. Returns the exit code."""
+        if self.process is None:
+            return None
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.returncode
+
+
+@dataclass
+class LocalCluster:
+    """A name server, `controllers` controllers and `replicas` brokers of one group, in controller mode."""
+
+    directory: Path
+    replicas: int = 2
+    controllers: int = 1
+    broker_settings: Mapping[str, object] = field(default_factory=dict)
+    cluster_name: str = "DefaultCluster"
+    broker_name: str = "broker-a"
+    namesrv: Program = field(init=False)
+    controller_programs: list[Program] = field(init=False)
+    brokers: list[Program] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        ports = iter(free_ports(1 + self.controllers + self.replicas))
+        self.namesrv = Program("namesrv", "namesrv", self.directory, {"listenPort": next(ports)})
+        addresses = [f"127.0.0.1:{next(ports)}" for _ in range(self.controllers)]
+        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(addresses))
+        self.controller_programs = [
+            Program(
+                f"controller-{i}",
+                "controller",
+                self.directory,
+                {
+                    "controllerDLegerGroup": "controllers",
+                    "controllerDLegerPeers": peers,
+                    "controllerDLegerSelfId": f"n{i}",
+                    "controllerStorePath": self.directory / f"controller-{i}",
+                    "listenPort": address.rpartition(":")[2],
+                },
+            )
+            for i, address in enumerate(addresses)
+        ]
+        self.brokers = [
+            Program(
+                f"broker-{i}",
+                "broker",
+                self.directory,
+                {
+                    "brokerClusterName": self.cluster_name,
+                    "brokerName": self.broker_name,
+                    "brokerIP1": "127.0.0.1",
+                    "listenPort": next(ports),
+                    "namesrvAddr": self.namesrv_address,
+                    "storePathRootDir": self.store_path(i),
+                    "storePathCommitLog": self.store_path(i) / "commitlog",
+                    "enableControllerMode": "true",
+                    "controllerAddr": ";".join(addresses),
+                    "allAckInSyncStateSet": "true",
+                    **self.broker_settings,
+                },
+            )
+            for i in range(self.replicas)
+        ]
+
+    @property
+    def programs(self) -> list[Program]:
+        return [self.namesrv, *self.controller_programs, *self.brokers]
+
+    @property
+    def namesrv_address(self) -> str:
+        return f"127.0.0.1:{self.namesrv.settings['listenPort']}"
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        return [p.address for p in self.controller_programs]
+
+    def store_path(self, replica: int) -> Path:
+        return self.directory / f"store-{replica}"
+
+    def start(self) -> None:
+        """Start everything, the first replica before the others so that it becomes master."""
+        try:
+            for program in (self.namesrv, *self.controller_programs):
+                program.start(wait=False)
+            for program in (self.namesrv, *self.controller_programs):
+                program.wait_ready()
+            for broker in self.brokers:
+                broker.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def broker_at(self, address: str) -> Program:
+        """The replica that listens on `address`."""
+        return next(b for b in self.brokers if b.address == address)
+
+    def stop(self) -> dict[str, int | None]:
+        """Stop the brokers first, then the rest; exit codes by name."""
+        codes = {}
+        for program in reversed(self.programs):
+            codes[program.name] = program.stop()
+        return codes
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

@@ -1,0 +1,164 @@
+"""Asking brokers from Spark's synchronous code: a small event loop of its own, driven call by call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pyarrow as pa
+import uvloop
+
+from batonmq.client.reader import Pulled, QueueReader
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.spark.decode import Decoder, OffsetGap
+from batonmq.spark.options import ReadOptions
+from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange
+
+T = TypeVar("T")
+
+BATCH_BYTES = 2 * 1024 * 1024
+"""Records gathered before they are decoded: a batch of a few thousand rows keeps the cost a row low."""
+CATCH_UP_WAIT_S = 0.02
+
+
+class Fetcher:
+    """A `QueueReader` for synchronous code. One task's or one driver call's; not for two threads."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._loop = uvloop.new_event_loop()
+        self._reader = QueueReader(options.namesrv, retry_timeout_ms=options.poll_timeout_ms)
+
+    def run(self, work: Awaitable[T]) -> T:
+        return self._loop.run_until_complete(work)
+
+    def close(self) -> None:
+        try:
+            self.run(self._reader.close())
+        finally:
+            self._loop.close()
+
+    # -- planning -------------------------------------------------------------------------------------
+
+    def bounds(self) -> Bounds:
+        """First and end offset of every queue the options name."""
+        return self.run(self._bounds())
+
+    async def _bounds(self) -> Bounds:
+        found: dict[str, dict[str, QueueBounds]] = {}
+        for topic in self._options.topics:
+            queues = await self._queues(topic)
+            pairs = await asyncio.gather(*(self._bound(queue) for queue in queues))
+            found[topic] = {f"{q.broker_name}:{q.queue_id}": b for q, b in zip(queues, pairs, strict=True)}
+        return found
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        queues = await self._reader.queues(topic)
+        if self._options.assign is None:
+            return queues
+        wanted = self._options.assign[topic]
+        by_name = {f"{q.broker_name}:{q.queue_id}": q for q in queues}
+        missing = [name for name in wanted if name not in by_name]
+        if missing:
+            raise DataLoss(f"topic {topic!r} has no readable queue {missing[0]!r}")
+        return [by_name[name] for name in wanted]
+
+    async def _bound(self, queue: MessageQueue) -> QueueBounds:
+        begin, end = await asyncio.gather(self._reader.min_offset(queue), self._reader.max_offset(queue))
+        return QueueBounds(max(0, begin), max(0, begin, end))
+
+    def offsets_at(self, bounds: Bounds, store_time_ms: int) -> dict[str, dict[str, int]]:
+        """For every queue, the first offset stored at or after a time (its end if there is none)."""
+
+        async def ask(topic: str, name: str, held: QueueBounds) -> int:
+            broker, _, queue_id = name.rpartition(":")
+            offset = await self._reader.offset_at(MessageQueue(topic, broker, int(queue_id)), store_time_ms)
+            return min(max(offset, held.begin), held.end)
+
+        async def ask_all() -> dict[str, dict[str, int]]:
+            return {
+                topic: {name: await ask(topic, name, held) for name, held in queues.items()}
+                for topic, queues in bounds.items()
+            }
+
+        return self.run(ask_all())
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def read(self, wanted: QueueRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Exactly the messages ``[begin, end)`` of one queue, or an exception: `DataLoss` when some are gone,
+        a `NetError` when no master answered for `pollTimeoutMs`."""
+        queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
+        decoder = Decoder(columns, topic=wanted.topic, broker=wanted.broker)
+        position = wanted.begin
+        under_way = self._start(queue, position, wanted.end)
+        try:
+            while position < wanted.end:
+                gathered: list[bytes] = []
+                size = 0
+                ahead = position
+                while ahead < wanted.end and size < BATCH_BYTES:
+                    pulled = self.run(under_way)
+                    if pulled.records:
+                        gathered.append(bytes(pulled.records))
+                        size += len(pulled.records)
+                        ahead = pulled.next_offset
+                    elif gathered:
+                        break  # looked at again when what there is has been handed on
+                    else:
+                        ahead = position = self._absent(wanted, ahead, pulled)
+                    under_way = self._start(queue, ahead, wanted.end)
+                if gathered:
+                    try:
+                        batch, position = decoder.decode(b"".join(gathered), position, wanted.end)
+                    except OffsetGap as gap:
+                        raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
+                    yield batch
+        finally:
+            under_way.cancel()
+            self.run(asyncio.wait([under_way]))
+
+    def _start(self, queue: MessageQueue, offset: int, end: int) -> asyncio.Task[Pulled]:
+        """Send the next pull now: the broker works on it while this side decodes."""
+        task = self._loop.create_task(self._pull(queue, offset, end))
+        self.run(asyncio.sleep(0))
+        return task
+
+    async def _pull(self, queue: MessageQueue, offset: int, end: int) -> Pulled:
+        if offset >= end:
+            return Pulled(b"", offset, 0, offset)
+        count = min(self._options.pull_batch_size, end - offset)
+        deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
+        while True:
+            pulled = await self._reader.pull(queue, offset, count)
+            # A new master shows the end of the queue only once its SyncStateSet has confirmed it.
+            if pulled.records or offset < pulled.min_offset or self._loop.time() > deadline:
+                return pulled
+            await asyncio.sleep(CATCH_UP_WAIT_S)
+
+    def _absent(self, wanted: QueueRange, offset: int, pulled: Pulled) -> int:
+        """No message at `offset`, which was there when the read was planned."""
+        if offset < pulled.min_offset:
+            problem = f"messages before {pulled.min_offset} have expired"
+            following = min(pulled.min_offset, wanted.end)
+        else:
+            problem = f"the queue ends at {pulled.max_offset}"
+            following = wanted.end
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{wanted.topic} {wanted.queue}: no message at offset {offset}: {problem}; "
+                "set failOnDataLoss=false to read what is there"
+            )
+        return following
+
+
+@contextmanager
+def fetcher(options: ReadOptions) -> Iterator[Fetcher]:
+    """A `Fetcher` that is closed at the end."""
+    made = Fetcher(options)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,99 @@
+"""audit: what a client says it sent, against what the log holds.
+
+The history has one row a message that a producer tried to send::
+
+    key string       unique a message
+    status string    'acked', or anything else for a send whose outcome the client does not know
+    queue string     broker:queue it was acknowledged for (null unless acked)
+    offset long      queue offset of the acknowledgement (null unless acked)
+    sent_us long     when the (last) attempt began, us since the epoch
+    acked_us long    when the acknowledgement came (null unless acked)
+
+*Lost*: acknowledged, but its key is nowhere in the log. *Moved*: acknowledged, and in the log, but no longer
+at the offset that was acknowledged. *Duplicated*: in the log more than once (a retry after an unknown
+outcome). *Reordered*: behind, in its queue, a message whose sending began only after this one had been acknowledged.
+*Unacknowledged*: in the log although no acknowledgement came, which is allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HISTORY_SCHEMA = "key string, status string, queue string, offset long, sent_us long, acked_us long"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """Counts of messages; `ok` if nothing was lost, moved or reordered."""
+
+    sent: int
+    acked: int
+    in_log: int
+    lost: int
+    moved: int
+    duplicated: int
+    reordered: int
+    unacknowledged: int
+    unknown_keys: int
+    """Keys in the log that the history does not know (another producer's)."""
+
+    @property
+    def ok(self) -> bool:
+        return self.lost == self.moved == self.reordered == 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def audit(history: DataFrame, log: DataFrame) -> AuditReport:
+    """Compare; `log` needs the columns keys, broker, queueId, queueOffset (a topic read, or its archive)."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    stored = log.select(
+        F.col("keys").alias("key"),
+        F.concat_ws(":", "broker", F.col("queueId").cast("string")).alias("log_queue"),
+        F.col("queueOffset").alias("log_offset"),
+    )
+    # One row a stored copy, or one with nulls for a message that is not in the log.
+    joined = history.join(stored, "key", "full_outer").cache()
+    earlier = Window.partitionBy("log_queue").orderBy("log_offset").rowsBetween(Window.unboundedPreceding, -1)
+    placed = joined.withColumn(
+        "is_acked_copy",
+        (F.col("status") == "acked")
+        & (F.col("queue") == F.col("log_queue"))
+        & (F.col("offset") == F.col("log_offset")),
+    )
+    by_key = placed.groupBy("key").agg(
+        F.max("status").alias("status"),
+        F.count("log_offset").alias("copies"),
+        F.max(F.coalesce(F.col("is_acked_copy"), F.lit(False))).alias("in_place"),
+    )
+    known, acked = F.col("status").isNotNull(), F.coalesce(F.col("status") == "acked", F.lit(False))
+
+    def count(condition: Column) -> Column:
+        return F.sum(F.when(condition, 1).otherwise(0))
+
+    totals = by_key.agg(
+        count(known).alias("sent"),
+        count(acked).alias("acked"),
+        F.sum("copies").alias("in_log"),
+        count(acked & (F.col("copies") == 0)).alias("lost"),
+        count(acked & (F.col("copies") > 0) & ~F.col("in_place")).alias("moved"),
+        count(F.col("copies") > 1).alias("duplicated"),
+        count(known & ~acked & (F.col("copies") > 0)).alias("unacknowledged"),
+        count(~known).alias("unknown_keys"),
+    ).first()
+    reordered = (
+        placed.where("is_acked_copy")
+        .withColumn("latest_start_before", F.max("sent_us").over(earlier))
+        .where(F.col("latest_start_before") > F.col("acked_us"))
+        .count()
+    )
+    joined.unpersist()
+    assert totals is not None
+    return AuditReport(reordered=reordered, **{k: int(v or 0) for k, v in totals.asDict().items()})

@@ -1,0 +1,82 @@
+"""rollup: what happened on the topic, by second; and for the flights, by hour and carrier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FLIGHT_SCHEMA = (
+    "year int, month int, day int, hour int, carrier string, flight int, origin string, dest string, "
+    "dep_delay double, arr_delay double, distance double"
+)
+
+
+def throughput(log: DataFrame) -> DataFrame:
+    """Messages and bytes stored in each second: ``second timestamp, messages long, bytes long``."""
+    from pyspark.sql import functions as F
+
+    return (
+        log.groupBy(F.date_trunc("second", "timestamp").alias("second"))
+        .agg(F.count("*").alias("messages"), F.sum(F.length("value")).alias("bytes"))
+        .orderBy("second")
+    )
+
+
+def gaps(log: DataFrame, *, at_least_ms: int = 100) -> DataFrame:
+    """Times without a stored message, longest first: ``began timestamp, ended timestamp, milliseconds long``.
+
+    While clients keep sending, such a gap is a time without service, as a failover leaves it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    moments = log.select("timestamp").distinct()
+    before = F.lag("timestamp").over(Window.orderBy("timestamp"))
+    return (
+        moments.select(before.alias("began"), F.col("timestamp").alias("ended"))
+        .withColumn("milliseconds", F.unix_millis("ended") - F.unix_millis("began"))
+        .where(F.col("milliseconds") >= at_least_ms)
+        .orderBy(F.desc("milliseconds"))
+    )
+
+
+def flights(log: DataFrame) -> DataFrame:
+    """The flights in the messages' bodies (JSON), as typed columns."""
+    from pyspark.sql import functions as F
+
+    parsed = log.select(F.from_json(F.col("value").cast("string"), FLIGHT_SCHEMA).alias("flight"))
+    return parsed.select("flight.*").where(F.col("carrier").isNotNull())
+
+
+def by_hour_and_carrier(log: DataFrame) -> DataFrame:
+    """Flights an hour and carrier: ``hour, carrier, flights, mean_dep_delay, mean_arr_delay`` (minutes)."""
+    from pyspark.sql import functions as F
+
+    hour = F.make_timestamp("year", "month", "day", "hour", F.lit(0), F.lit(0))
+    return (
+        flights(log)
+        .groupBy(hour.alias("hour"), "carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.avg("dep_delay").alias("mean_dep_delay"),
+            F.avg("arr_delay").alias("mean_arr_delay"),
+        )
+        .orderBy("hour", "carrier")
+    )
+
+
+def delay_by_carrier(log: DataFrame) -> DataFrame:
+    """``carrier, flights, mean_dep_delay, mean_arr_delay``, worst first."""
+    from pyspark.sql import functions as F
+
+    return (
+        flights(log)
+        .groupBy("carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.avg("dep_delay").alias("mean_dep_delay"),
+            F.avg("arr_delay").alias("mean_arr_delay"),
+        )
+        .orderBy(F.desc("mean_arr_delay"))
+    )

@@ -1,0 +1,210 @@
+"""``format("rocketmq")``: batch and streaming reads of RocketMQ topics in Spark (Python data source API)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import DataType, StructType
+
+from batonmq.spark.decode import COLUMNS, schema_ddl
+from batonmq.spark.fetch import fetcher
+from batonmq.spark.options import OptionError, ReadOptions, parse_read_options
+from batonmq.spark.plan import (
+    Offsets,
+    QueueBounds,
+    QueueRange,
+    check_start,
+    limit,
+    ranges,
+    resolve,
+)
+
+
+class RangePartition(InputPartition):
+    """One task's share: a range of one queue."""
+
+    def __init__(self, wanted: QueueRange) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class RocketMQSource(DataSource):
+    """Topics of a RocketMQ or BatonMQ cluster.
+
+    Register once a session, then read as from Kafka's connector::
+
+        spark.dataSource.register(RocketMQSource)
+        df = (spark.read.format("rocketmq")
+              .option("namesrvAddr", "127.0.0.1:9876")
+              .option("subscribe", "flights")
+              .load())
+
+    Columns: ``value, topic, broker, queueId, queueOffset, timestamp, keys, tags``, and ``properties`` with
+    ``includeProperties=true``. Name others with ``.schema("value binary, queueOffset bigint")``: only the
+    named ones are decoded; see docs/spark.md for all of them and for the options.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        include = str(self.options.get("includeProperties", "false")).lower() == "true"
+        return schema_ddl(include)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RocketMQBatchReader(
+            parse_read_options(dict(self.options), streaming=False), columns_of(schema)
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return RocketMQStreamReader(
+            parse_read_options(dict(self.options), streaming=True), columns_of(schema)
+        )
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema, checked: raises `OptionError` for an unknown name or another type."""
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise OptionError(f"no column {field.name!r}; there are: {', '.join(COLUMNS)}")
+        expected = DataType.fromDDL(COLUMNS[field.name][0])
+        if field.dataType != expected:
+            given = field.dataType.simpleString()
+            raise OptionError(f"column {field.name!r} is of type {COLUMNS[field.name][0]}, not {given}")
+    return tuple(field.name for field in schema.fields)
+
+
+def _read(
+    options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, RangePartition)
+    with fetcher(options) as fetch:
+        yield from fetch.read(partition.wanted, columns)
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """A bounded read: the offsets are fixed once, when the query is planned."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with fetcher(options) as fetch:
+            bounds = fetch.bounds()
+            if options.starting_timestamp_ms is not None:
+                start = fetch.offsets_at(bounds, options.starting_timestamp_ms)
+            else:
+                start = resolve(options.starting_offsets, bounds, name="startingOffsets")
+                start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+            if options.ending_timestamp_ms is not None:
+                end = fetch.offsets_at(bounds, options.ending_timestamp_ms)
+            else:
+                end = resolve(options.ending_offsets, bounds, name="endingOffsets")
+        pieces = ranges(
+            start,
+            end,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+        return [RangePartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._columns, partition)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream; its offsets are ``{topic: {"broker:queue": offset}}``, kept by Spark's checkpoint."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:
+        options = self._options
+        with fetcher(options) as fetch:
+            bounds = fetch.bounds()
+            if options.starting_timestamp_ms is not None:
+                return fetch.offsets_at(bounds, options.starting_timestamp_ms)
+        start = resolve(options.starting_offsets, bounds, name="startingOffsets")
+        return check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+
+    def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
+        available = self._target if self._target is not None else self._ends()
+        available = _at_least(_keep_hidden_queues(start, available), start)
+        if isinstance(limit_, ReadMaxRows):
+            return limit(start, available, limit_.max_rows)
+        return available
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> Offsets:
+        return self._ends()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        options = self._options
+        with fetcher(options) as fetch:
+            bounds = fetch.bounds()
+        # A queue that appeared after the stream began is read from its first message.
+        start = {
+            topic: {
+                queue: start.get(topic, {}).get(queue, bounds.get(topic, {}).get(queue, _NOTHING).begin)
+                for queue in queues
+            }
+            for topic, queues in end.items()
+        }
+        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        pieces = ranges(
+            start,
+            end,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+        return [RangePartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: Spark's checkpoint is the only record of progress."""
+
+    def _ends(self) -> Offsets:
+        with fetcher(self._options) as fetch:
+            return {topic: {q: b.end for q, b in queues.items()} for topic, queues in fetch.bounds().items()}
+
+
+_NOTHING = QueueBounds(0, 0)
+
+
+def _keep_hidden_queues(start: Offsets, available: Offsets) -> Offsets:
+    """A queue the route does not show just now (its master is switching) keeps its place in the offsets."""
+    merged = {topic: dict(queues) for topic, queues in available.items()}
+    for topic, queues in start.items():
+        for queue, offset in queues.items():
+            merged.setdefault(topic, {}).setdefault(queue, offset)
+    return merged
+
+
+def _at_least(available: Offsets, start: Offsets) -> Offsets:
+    """Never back: right after a master switch the visible end may be behind what was read already."""
+    return {
+        topic: {queue: max(end, start.get(topic, {}).get(queue, 0)) for queue, end in queues.items()}
+        for topic, queues in available.items()
+    }
