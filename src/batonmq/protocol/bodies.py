@@ -256,6 +256,14 @@ class SubscriptionGroupList(Body):
     group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
 
 
+class GroupForbidden(Body):
+    """Whether a group may read a topic."""
+
+    group: str = ""
+    topic: str = ""
+    readable: bool = True
+
+
 class SubscriptionGroupWrapper(Body):
     """All groups of a broker; also ``config/subscriptionGroup.json``."""
 
