@@ -19,7 +19,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -63,15 +62,14 @@ def wire_key(field: dataclasses.Field[Any]) -> str:
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-@cache
-def _docs(cls: Any) -> dict[str, str]:
+def _docs(cls: type[Any]) -> dict[str, str]:
     """The docstring below each field, of the class and its bases."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+            tree = ast.parse(textwrap.dedent(inspect.getsource(typing.cast("type[Any]", base))))
         except (OSError, TypeError, SyntaxError):
             continue  # a class without source (made at run time) has no field docstrings to show
         body = typing.cast("ast.ClassDef", tree.body[0]).body

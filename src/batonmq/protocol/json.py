@@ -8,7 +8,6 @@ which fastjson reads too, except that maps keyed by an object get fastjson's for
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -99,10 +98,7 @@ def _restore(value: Any, kind: Any) -> Any:
     if origin is list and isinstance(value, list):
         return [_restore(item, arguments[0]) for item in value]
     if _is_struct(kind) and isinstance(value, dict):
-        types = {
-            wire: hint
-            for wire, hint in zip(kind.__struct_encode_fields__, _hints(kind).values(), strict=True)
-        }
+        types = dict(zip(kind.__struct_encode_fields__, _hints(kind).values(), strict=True))
         return {wire: _restore(item, types.get(wire)) for wire, item in value.items()}
     return value
 
@@ -116,20 +112,26 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-@cache
 def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Types of the fields, in their order."""
     hints = get_type_hints(kind)
     return {name: hints[name] for name in kind.__struct_fields__}
 
 
-@cache
+_object_keys: dict[Any, bool] = {}
+
+
 def _has_object_keys(kind: Any) -> bool:
     """Somewhere in this type is a map keyed by objects."""
-    if get_origin(kind) is dict and _is_struct(get_args(kind)[0]):
-        return True
-    inner = _hints(kind).values() if _is_struct(kind) else get_args(kind)
-    return any(_has_object_keys(part) for part in inner)
+    found = _object_keys.get(kind)
+    if found is None:
+        if get_origin(kind) is dict and _is_struct(get_args(kind)[0]):
+            found = True
+        else:
+            inner = _hints(kind).values() if _is_struct(kind) else get_args(kind)
+            found = any(_has_object_keys(part) for part in inner)
+        _object_keys[kind] = found
+    return found
 
 
 def _without_nulls(value: Any) -> Any:

@@ -1,0 +1,44 @@
+"""Logging set-up: one line per event, in a file or on stderr."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batonmq.common import log
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "broker.log"
+    log.set_up("info", path)
+    log.set_up("info", path)
+    logging.getLogger("batonmq.x").info("became master epoch=%d", 3)
+    logging.getLogger("batonmq.x").debug("not shown")
+    (line,) = path.read_text().splitlines()
+    assert line.endswith("INFO batonmq.x became master epoch=3")
+
+
+def test_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_up("WARNING")
+    logging.getLogger("batonmq.x").warning("careful")
+    assert "careful" in capsys.readouterr().err
+
+
+def test_unknown_level() -> None:
+    with pytest.raises(ValueError, match="LOUD"):
+        log.set_up("loud")

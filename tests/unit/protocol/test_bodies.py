@@ -1,0 +1,174 @@
+"""Bodies: what the real fastjson wrote, both ways, and what is no body."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonmq.protocol import bodies as b
+from batonmq.protocol.bodies import BodyError, MessageQueue, decode, encode
+from batonmq.protocol.codes import ResponseCode
+
+DATA = Path(__file__).parents[2] / "data" / "protocol"
+QUEUE = MessageQueue("orders", "broker-a", 3)
+BROKER = b.BrokerData(
+    "DefaultCluster", "broker-a", {0: "10.0.0.1:10911", 2: "10.0.0.2:10911"}, enable_acting_master=True
+)
+VERSION = b.DataVersion(1_700_000_000_003, 5, 2)
+SUBSCRIPTION = b.SubscriptionData("orders", "a || b", ["a"], [97], 1_700_000_000_002)
+
+EXPECTED: dict[str, Any] = {
+    "TopicRouteData": b.TopicRouteData([b.QueueData("broker-a", 4, 8, 6)], [BROKER]),
+    "ClusterInfo": b.ClusterInfo({"broker-a": BROKER}, {"DefaultCluster": ["broker-a"]}),
+    "TopicStatsTable": b.TopicStatsTable(0.0, {QUEUE: b.TopicOffset(1, 20, 1_700_000_000_000)}),
+    "ConsumeStats": b.ConsumeStats({QUEUE: b.OffsetWrapper(20, 7, 0, 1_700_000_000_001)}, 2.5),
+    "ResetOffsetBody": b.ResetOffsetBody({QUEUE: 12}),
+    "GetConsumerStatusBody": b.GetConsumerStatusBody({QUEUE: 12}, {"client-1": {QUEUE: 12}}),
+    "HeartbeatData": b.HeartbeatData(
+        "10.0.0.9@7",
+        [b.ProducerData("producers")],
+        [
+            b.ConsumerData(
+                "consumers",
+                b.ConsumeType.PASSIVELY,
+                b.MessageModel.CLUSTERING,
+                b.ConsumeFromWhere.FIRST_OFFSET,
+                [SUBSCRIPTION],
+            )
+        ],
+    ),
+    "TopicConfigSerializeWrapper": b.TopicConfigSerializeWrapper(
+        {"orders": b.TopicConfig("orders", 8, 8, attributes={"message.type": "NORMAL"})}, VERSION
+    ),
+    "SubscriptionGroupWrapper": b.SubscriptionGroupWrapper(
+        {"consumers": b.SubscriptionGroupConfig("consumers")}, {}, VERSION
+    ),
+    "LockBatchRequestBody": b.LockBatchRequestBody("consumers", "10.0.0.9@7", False, [QUEUE]),
+    "LockBatchResponseBody": b.LockBatchResponseBody([QUEUE]),
+    "HARuntimeInfo": b.HARuntimeInfo(
+        True, 4096, 1, [b.HAConnectionRuntimeInfo("10.0.0.2:40000", 4000, 96, True)]
+    ),
+    "EpochEntryCache": b.EpochEntryCache(
+        "DefaultCluster", "broker-a", 1, [b.EpochEntry(1, 0), b.EpochEntry(2, 500)], 900
+    ),
+    "SyncStateSet": b.SyncStateSet([1, 2], 3),
+    "QueryCorrectionOffsetBody": b.QueryCorrectionOffsetBody({0: 5, 1: 6}),
+    "ConsumerConnection": b.ConsumerConnection(
+        [b.Connection("10.0.0.9@7", "10.0.0.9:50000", "JAVA", 475)],
+        {},
+        b.ConsumeType.PASSIVELY,
+        b.MessageModel.CLUSTERING,
+        b.ConsumeFromWhere.LAST_OFFSET,
+    ),
+    "KVTable": b.KVTable({"msgPutTotalTodayNow": "12"}),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_bodies_of_the_real_rocketmq(name: str) -> None:
+    data = (DATA / f"{name}.json").read_bytes()
+    assert decode(data, type(EXPECTED[name])) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_our_own_bodies(name: str) -> None:
+    value = EXPECTED[name]
+    assert decode(encode(value), type(value)) == value
+
+
+def test_every_member_that_java_writes_is_known() -> None:
+    """A misspelt member would be ignored in silence."""
+    for name, value in EXPECTED.items():
+        java = (DATA / f"{name}.json").read_text()
+        known = names_of(type(value))
+        for member in members(java):
+            assert member in known, f"{name}.{member}"
+
+
+def members(text: str) -> set[str]:
+    return set(re.findall(r'"([a-z][A-Za-z]+)":', text)) - {"broker-a", "msgPutTotalTodayNow"}
+
+
+def names_of(kind: Any) -> set[str]:
+    info = msgspec.json.schema_components([kind])[1]
+    found = {name for part in info.values() for name in part.get("properties", ())}
+    return found | {"orders", "consumers"}
+
+
+def test_standard_json_has_quoted_keys() -> None:
+    encoded = encode(EXPECTED["TopicRouteData"])
+    assert json.loads(encoded)["brokerDatas"][0]["brokerAddrs"] == {
+        "0": "10.0.0.1:10911",
+        "2": "10.0.0.2:10911",
+    }
+
+
+def test_maps_of_maps_inside_lists() -> None:
+    stats = b.ConsumeStatsList(
+        [{"g": [b.ConsumeStats({QUEUE: b.OffsetWrapper(1)}, 2.0)]}], "10.0.0.1:10911", 4
+    )
+    assert decode(encode(stats), b.ConsumeStatsList) == stats
+
+
+def test_an_object_key_may_be_quoted() -> None:
+    data = rb'{"offsetTable":{"{\"topic\":\"orders\",\"brokerName\":\"broker-a\",\"queueId\":3}":12}}'
+    assert decode(data, b.ResetOffsetBody) == b.ResetOffsetBody({QUEUE: 12})
+
+
+def test_nulls_are_absent_members() -> None:
+    data = b'{"brokerDatas":null,"queueDatas":[{"brokerName":"b","perm":null}]}'
+    assert decode(data, b.TopicRouteData) == b.TopicRouteData([b.QueueData("b")])
+
+
+INVALID = [
+    b"",
+    b"{",
+    b"[]",
+    b"{}x",
+    b'{"table":5}',
+    b'{"table":{1 2}}',
+    b"\xff",
+    b"{" * 5000,
+    b'{"table":{"a":}}',
+]
+
+
+@pytest.mark.parametrize("data", INVALID)
+def test_what_is_no_body_is_the_senders_error(data: bytes) -> None:
+    with pytest.raises(BodyError) as caught:
+        decode(data, b.KVTable)
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+    assert isinstance(caught.value, ValueError)
+
+
+@given(st.text(alphabet='{}[]":,0123456789 abtrue\\-."', max_size=60))
+def test_any_text_either_decodes_or_raises_body_error(text: str) -> None:
+    for kind in (b.KVTable, b.TopicStatsTable, b.TopicRouteData):
+        with contextlib.suppress(BodyError):
+            decode(text.encode(), kind)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+class Anything(b.Body):
+    a: Any = None
+
+
+@given(json_values)
+def test_the_lenient_reader_reads_standard_json(value: Any) -> None:
+    from batonmq.protocol.json import _Reader
+
+    assert _Reader(json.dumps({"a": value}, indent=1)).read() == {"a": value}

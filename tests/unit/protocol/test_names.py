@@ -1,0 +1,76 @@
+"""Names of topics and groups, and namespaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.protocol import names
+from batonmq.protocol.errors import MQError
+
+TOPICS = [
+    ("orders", None),
+    ("a|b%c-d_E9", None),
+    ("x" * 127, None),
+    ("x" * 128, "longer than topic max length: 127"),
+    ("%RETRY%" + "x" * 248, None),
+    ("%RETRY%" + "x" * 249, "longer than topic max length: 255"),
+    ("%DLQ%" + "x" * 251, "longer"),
+    ("", "blank"),
+    ("  ", "blank"),
+    (None, "blank"),
+    ("a b", "illegal"),
+    ("täg", "illegal"),
+    ("a/b", "illegal"),
+    ("a\n", "illegal"),
+    ("a.b", "illegal"),
+]
+
+
+@pytest.mark.parametrize(("topic", "why"), TOPICS)
+def test_topic_names(topic: str | None, why: str | None) -> None:
+    error = names.topic_error(topic)
+    assert (error is None) if why is None else (error is not None and why in error)
+    if why is not None:
+        with pytest.raises(MQError, match=why):
+            names.check_topic(topic)
+
+
+GROUPS = [("g", None), ("g" * 120, None), ("g" * 121, "longer"), ("", "blank"), ("a@b", "illegal")]
+
+
+@pytest.mark.parametrize(("group", "why"), GROUPS)
+def test_group_names(group: str, why: str | None) -> None:
+    error = names.group_error(group)
+    assert (error is None) if why is None else (error is not None and why in error)
+    if why is not None:
+        with pytest.raises(MQError, match=why):
+            names.check_group(group)
+
+
+NAMESPACES = [
+    ("ns", "topic", "ns%topic"),
+    ("ns", "%RETRY%group", "%RETRY%ns%group"),
+    ("ns", "%DLQ%group", "%DLQ%ns%group"),
+    ("", "topic", "topic"),
+    ("ns", "", ""),
+    ("ns", "TBW102", "TBW102"),
+    ("ns", "rmq_sys_x", "rmq_sys_x"),
+    ("ns", "CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_TRANS"),
+]
+
+
+@pytest.mark.parametrize(("namespace", "plain", "wrapped"), NAMESPACES)
+def test_namespaces(namespace: str, plain: str, wrapped: str) -> None:
+    assert names.with_namespace(namespace, plain) == wrapped
+    assert names.with_namespace(namespace, wrapped) == wrapped
+    assert names.without_namespace(wrapped) == plain
+    assert names.without_namespace(wrapped, namespace) == plain
+    assert names.without_namespace(wrapped, "other") == wrapped
+
+
+def test_system_topics_and_prefixes() -> None:
+    assert names.is_system_topic("TBW102") and names.is_system_topic("rmq_sys_wheel_timer")
+    assert not names.is_system_topic("orders")
+    assert names.NOT_ALLOWED_TO_SEND < names.SYSTEM_TOPICS
+    assert names.retry_topic("g") == "%RETRY%g" and names.is_retry_topic("%RETRY%g")
+    assert names.dead_letter_topic("g") == "%DLQ%g" and names.is_dead_letter_topic("%DLQ%g")
