@@ -134,7 +134,7 @@ class QueueReader:
         max_bytes: int = 2**31 - 1,
         wait_ms: int = 0,
     ) -> Pulled:
-        """Records of `queue` from `offset` on, as the broker holds them (`records` is empty if there are none).
+        """Records of `queue` from `offset` on, as the broker holds them; `records` is empty if there are none.
 
         A broker may send fewer than `max_count`. With `wait_ms` it holds the call until there is a message.
         """

@@ -11,8 +11,8 @@ The history has one row a message that a producer tried to send::
 
 *Lost*: acknowledged, but its key is nowhere in the log. *Moved*: acknowledged, and in the log, but no longer
 at the offset that was acknowledged. *Duplicated*: in the log more than once (a retry after an unknown
-outcome). *Reordered*: behind, in its queue, a message whose sending began only after this one had been acknowledged.
-*Unacknowledged*: in the log although no acknowledgement came, which is allowed.
+outcome). *Reordered*: behind, in its queue, a message whose sending began only after this one had been
+acknowledged. *Unacknowledged*: in the log although no acknowledgement came, which is allowed.
 """
 
 from __future__ import annotations
