@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import random
+import re
 from typing import Any
 
 from batonmq.broker.config import BrokerConfig
@@ -14,7 +17,9 @@ from batonmq.broker.stats import BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import ManualClock
+from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import ConnectionLost
+from batonmq.protocol.bodies import encode
 from batonmq.protocol.codes import LanguageCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
@@ -72,3 +77,38 @@ def make_broker(store: Any = None, *, clock: ManualClock | None = None, **keys: 
         address="10.0.0.1:10911",
         ha_address="10.0.0.1:10912",
     )
+
+
+async def ask(
+    dispatcher: Dispatcher,
+    header: Header,
+    body: Any = b"",
+    *,
+    connection: FakeConnection | None = None,
+    **ext: str,
+) -> Reply:
+    """Send a request through the dispatcher as the wire would; raises the `MQError` it is refused with."""
+    data = body if isinstance(body, bytes) else encode(body)
+    command = Command(header.code, {**header.to_ext(), **ext}, data, language=JAVA, version=453)
+    request = Request(connection or FakeConnection(), command)  # type: ignore[arg-type]
+    outcome = dispatcher.handlers[int(header.code)](request)
+    if inspect.isawaitable(outcome):
+        outcome = await outcome
+    assert isinstance(outcome, Reply)
+    return outcome
+
+
+def json_of(reply: Reply) -> Any:
+    """The JSON body of an answer, with maps keyed by objects as maps keyed by the object's JSON."""
+    assert isinstance(reply.body, bytes)
+    return json.loads(plain_keys(reply.body))
+
+
+def plain_keys(data: bytes) -> bytes:
+    """Quote the object keys and bare numeric keys of fastjson, so that a standard parser reads them."""
+    data = re.sub(rb"(?<=[{,])(\{[^{}]*\})(?=:)", lambda m: json.dumps(_sorted(m[1])).encode(), data)
+    return re.sub(rb"(?<=[{,])(\d+)(?=:)", rb'"\1"', data)
+
+
+def _sorted(key: bytes) -> str:
+    return json.dumps(json.loads(key), sort_keys=True)

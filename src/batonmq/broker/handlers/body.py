@@ -1,0 +1,23 @@
+"""Request bodies: decoded into a struct, or refused in one line that says what is wrong."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from batonmq.net.dispatch import Request
+from batonmq.protocol.bodies import decode
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+
+T = TypeVar("T")
+
+
+def required_body(request: Request, kind: type[T]) -> T:
+    """The request's body. Raises MQError (SYSTEM_ERROR) when there is none or it is no such body."""
+    body = request.command.body
+    if not body:
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"the request needs a body ({kind.__name__})")
+    try:
+        return decode(body, kind)
+    except ValueError as error:
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no {kind.__name__}: {error}") from None

@@ -1,0 +1,167 @@
+"""Heartbeats, group members and queue locks over the wire; answers as recorded from RocketMQ 5.5."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.fakes import FakeConnection, ask, json_of, make_broker
+
+from batonmq.broker.context import Broker, BrokerRole
+from batonmq.broker.handlers import client
+from batonmq.net.dispatch import Dispatcher
+from batonmq.protocol.bodies import (
+    CheckClientRequestBody,
+    LockBatchRequestBody,
+    MessageQueue,
+    SubscriptionData,
+    UnlockBatchRequestBody,
+)
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
+
+WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
+
+
+def setup(**keys: object) -> tuple[Broker, Dispatcher]:
+    broker, dispatcher = make_broker(**keys), Dispatcher()
+    client.register(dispatcher, broker)
+    return broker, dispatcher
+
+
+def heartbeat(group: str = "GroupJ", fingerprint: int = 0, **fields: object) -> bytes:
+    subscription = {"topic": "TopicJ", "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [subscription],
+    }
+    return json.dumps(
+        {
+            "clientID": "127.0.0.1@1",
+            "producerDataSet": [{"groupName": "ProdJ"}],
+            "consumerDataSet": [consumer],
+            "heartbeatFingerprint": fingerprint,
+            **fields,
+        }
+    ).encode()
+
+
+async def test_a_heartbeat_registers_the_client_and_its_retry_topic() -> None:
+    broker, dispatcher = setup()
+    connection = FakeConnection()
+    reply = await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    assert reply.header is not None
+    assert reply.header.to_ext() == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert "GroupJ" in broker.subscriptions and "%RETRY%GroupJ" in broker.topics
+    assert broker.producers.members("ProdJ") is not None
+    ids = await ask(dispatcher, wire.GetConsumerListByGroup(consumer_group="GroupJ"))
+    assert json_of(ids) == json.loads((WIRE / "consumerlist.json").read_bytes())
+
+
+async def test_all_members_are_told_once_a_turn() -> None:
+    _, dispatcher = setup()
+    first, second = FakeConnection("a:1"), FakeConnection("b:1")
+    for connection in (first, second):
+        await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    await asyncio.sleep(0)
+    for connection in (first, second):
+        assert [(type(h), h.consumer_group) for h, _ in connection.sent] == [
+            (NotifyConsumerIdsChanged, "GroupJ")
+        ]  # type: ignore[attr-defined]
+    await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=second)
+    await asyncio.sleep(0)
+    assert len(first.sent) == 1
+
+
+async def test_nobody_is_told_when_the_broker_is_configured_so() -> None:
+    _, dispatcher = setup(notify_consumer_ids_changed_enable=False)
+    connection = FakeConnection()
+    await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    await asyncio.sleep(0)
+    assert connection.sent == []
+
+
+async def test_heartbeat_v2_says_when_the_subscriptions_of_a_group_differ() -> None:
+    broker, dispatcher = setup()
+    first, second = FakeConnection("a:1"), FakeConnection("b:1")
+
+    async def beat(connection: FakeConnection, fingerprint: int, **fields: object) -> str:
+        body = heartbeat(fingerprint=fingerprint, **fields)
+        reply = await ask(dispatcher, wire.Heartbeat(), body, connection=connection)
+        assert reply.header is not None
+        return reply.header.to_ext()["IS_SUB_CHANGE"]
+
+    assert await beat(first, 5) == "false"
+    assert await beat(second, 5, withoutSub=True) == "false"
+    assert await beat(second, 6) == "true"
+    assert broker.consumers.subscription("GroupJ", "TopicJ") is not None
+
+
+async def test_a_group_that_may_not_be_made_is_not_registered() -> None:
+    broker, dispatcher = setup(auto_create_subscription_group=False)
+    await ask(dispatcher, wire.Heartbeat(), heartbeat())
+    assert broker.consumers.group("GroupJ") is None
+    assert broker.producers.members("ProdJ") is not None
+
+
+async def test_a_slave_makes_no_topics() -> None:
+    broker, dispatcher = setup()
+    broker.role = BrokerRole.SLAVE
+    await ask(dispatcher, wire.Heartbeat(), heartbeat())
+    assert "%RETRY%GroupJ" not in broker.topics and broker.consumers.group("GroupJ") is not None
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"consumerDataSet":3}'])
+async def test_a_broken_heartbeat_is_refused(body: bytes) -> None:
+    _, dispatcher = setup()
+    with pytest.raises(MQError) as refused:
+        await ask(dispatcher, wire.Heartbeat(), body)
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR and "HeartbeatData" in refused.value.remark
+
+
+async def test_unregister() -> None:
+    broker, dispatcher = setup()
+    connection = FakeConnection()
+    await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    leave = wire.UnregisterClient(client_id="127.0.0.1@1", producer_group="ProdJ", consumer_group="GroupJ")
+    await ask(dispatcher, leave, connection=connection)
+    assert broker.consumers.group("GroupJ") is None and broker.producers.members("ProdJ") is None
+
+
+async def test_members_of_a_group_that_is_not_there() -> None:
+    _, dispatcher = setup()
+    with pytest.raises(MQError) as refused:
+        await ask(dispatcher, wire.GetConsumerListByGroup(consumer_group="nobody"))
+    assert (refused.value.code, refused.value.remark) == (1, "no consumer for this group, nobody")
+
+
+async def test_only_tag_filters_are_accepted() -> None:
+    _, dispatcher = setup()
+    await ask(
+        dispatcher, wire.CheckClientConfig(), CheckClientRequestBody(subscription_data=SubscriptionData())
+    )
+    sql = CheckClientRequestBody(subscription_data=SubscriptionData(expression_type="SQL92"))
+    with pytest.raises(MQError, match="does not support consumer to filter message by SQL92"):
+        await ask(dispatcher, wire.CheckClientConfig(), sql)
+
+
+async def test_locks() -> None:
+    _, dispatcher = setup()
+    queue = MessageQueue(topic="TopicJ", broker_name="broker-a", queue_id=0)
+
+    async def lock(client_id: str) -> object:
+        body = LockBatchRequestBody(consumer_group="GroupJ", client_id=client_id, mq_set=[queue])
+        return json_of(await ask(dispatcher, wire.LockBatchMq(), body))
+
+    assert await lock("c1") == json.loads((WIRE / "lock.json").read_bytes())
+    assert await lock("c2") == {"lockOKMQSet": []}
+    free = UnlockBatchRequestBody(consumer_group="GroupJ", client_id="c1", mq_set=[queue])
+    await ask(dispatcher, wire.UnlockBatchMq(), free)
+    assert await lock("c2") != {"lockOKMQSet": []}
