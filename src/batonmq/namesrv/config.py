@@ -1,0 +1,87 @@
+"""Keys of a name server's `.conf` file, with RocketMQ's spelling and defaults.
+
+They are `NamesrvConfig` and what means something here of `NettyServerConfig`; counts of threads do not,
+as there is one event loop.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batonmq.common.config import require
+
+DEFAULT_PORT = 9876
+
+
+def _below_home(name: str) -> str:
+    return str(Path.home() / "namesrv" / name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvConfig:
+    """One name server."""
+
+    listen_port: int = DEFAULT_PORT
+    """Port for brokers, clients and tools; 0 takes a free one."""
+    bind_address: str = "0.0.0.0"
+    """Local address the listening socket binds to."""
+    server_channel_max_idle_time_seconds: int = 120
+    """Seconds after which a connection silent in both directions is closed."""
+    rocketmq_home: str = field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    """Installation folder; only reported, nothing is read from it."""
+    kv_config_path: str = field(default_factory=lambda: _below_home("kvConfig.json"))
+    """File that keeps the key-value configuration."""
+    config_store_path: str = field(default_factory=lambda: _below_home("namesrv.properties"))
+    """File that updateNamesrvConfig changes; the file given with -c, if one is."""
+    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+    """Keys that updateNamesrvConfig refuses to change, separated by semicolons."""
+    order_message_enable: bool = False
+    """Put the order configuration of a topic into its route."""
+    return_order_topic_config_to_broker: bool = True
+    """Send all order configurations to a broker when it registers."""
+    scan_not_active_broker_interval: int = 5_000
+    """Milliseconds between looks for brokers that fell silent."""
+    support_acting_master: bool = False
+    """Show the live slave with the least id as master of a group that has none (slave acting master)."""
+    notify_min_broker_id_changed: bool = False
+    """Tell the brokers of a group when the least live id among them changes (slave acting master)."""
+    enable_all_topic_list: bool = True
+    """Answer the request for all topics."""
+    enable_topic_list: bool = True
+    """Answer the requests for the topics of a cluster and for unit topics."""
+    enable_controller_in_namesrv: bool = False
+    """Run a controller in this process as well; it has keys of its own."""
+    need_wait_for_service: bool = False
+    """Answer no route until waitSecondsForService after the start, when brokers have had time to register."""
+    wait_seconds_for_service: int = 45
+    """Seconds, see needWaitForService."""
+    delete_topic_with_broker_registration: bool = False
+    """Take topics out of the routes that a broker no longer registers; its brokers then need
+    enableSingleTopicRegister."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.listen_port <= 65535, f"listenPort={self.listen_port}: must be 0 to 65535")
+        for key, value in (
+            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
+            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
+        ):
+            require(value > 0, f"{key}={value}: must be above 0")
+
+    @property
+    def protected_keys(self) -> frozenset[str]:
+        """Keys a running name server does not let anyone change."""
+        always = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+        return frozenset((*always, *filter(None, self.config_black_list.split(";"))))
+
+
+def with_changes(text: str, changes: dict[str, str]) -> str:
+    """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
+    left = dict(changes)
+    lines: list[str] = []
+    for line in text.splitlines():
+        key = line.split("=", 1)[0].strip()
+        lines.append(f"{key}={left.pop(key)}" if "=" in line and key in left else line)
+    lines.extend(f"{key}={value}" for key, value in left.items())
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,215 @@
+"""The name server as a program: its port, its timer, its start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import uvloop
+
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import ConfigError, load
+from batonmq.namesrv import handlers
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.namesrv.handlers import NameServer
+from batonmq.namesrv.kv import KVConfig
+from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable
+from batonmq.net import Connection, Dispatcher, Limits, NetError, RemotingClient, RemotingServer
+from batonmq.net.tls import TlsConfig, client_context, server_tls
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN_MS = 5_000
+"""The first look for silent brokers comes this long after the start, whatever the interval."""
+DRAIN_MS = 1_000
+"""How long a stop waits for requests under way."""
+
+
+class Companion(Protocol):
+    """A program that runs in the name server's process: the controller, with `enableControllerInNamesrv`."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    @property
+    def ready_line(self) -> str:
+        """What it says on stdout when it is ready."""
+
+
+class NamesrvService:
+    """One name server: ``await start()``, ``port``, ``await stop()``."""
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        *,
+        clock: Clock | None = None,
+        tls: TlsConfig | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Raises `ConfigError` for TLS files that cannot be used."""
+        self.clock = clock if clock is not None else SystemClock()
+        tls = tls if tls is not None else TlsConfig()
+        routes = RouteTable()
+        self.name_server = NameServer(
+            config=config,
+            routes=routes,
+            kv=KVConfig(Path(config.kv_config_path)),
+            clock=self.clock,
+            notify=self._notify,
+            started_ms=self.clock.monotonic_ms(),
+            reconfigured=self._apply_config,
+            writing=asyncio.Lock(),
+        )
+        self._apply_config()
+        dispatcher = Dispatcher()
+        handlers.register(dispatcher, self.name_server)
+        idle_ms = config.server_channel_max_idle_time_seconds * 1000
+        self._server = RemotingServer(
+            dispatcher,
+            config.bind_address,
+            config.listen_port,
+            tls=server_tls(tls),
+            limits=replace(limits if limits is not None else Limits(), idle_timeout_ms=idle_ms),
+        )
+        self._server.on_close(self._connection_closed)
+        self._client = RemotingClient(tls=client_context(tls))
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._notices: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.port
+
+    @property
+    def ready_line(self) -> str:
+        """What RocketMQ's name server prints when it is up; scripts wait for it."""
+        address = f"{self.name_server.config.bind_address}:{self.port}"
+        return f"The Name Server boot success. serializeType=JSON, address {address}"
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` when the port cannot be had, `ConfigError` for a broken kvConfig.json."""
+        self.name_server.kv.load()
+        self.name_server.started_ms = self.clock.monotonic_ms()
+        await self._server.start()
+        self._scan_timer = asyncio.get_running_loop().call_later(FIRST_SCAN_MS / 1000, self._scan)
+
+    async def stop(self) -> None:
+        """Answer what is under way, then close everything. Brokers stay registered with the others."""
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+        await self._server.stop(drain_ms=DRAIN_MS)
+        for task in list(self._notices):
+            task.cancel()
+        await asyncio.gather(*self._notices, return_exceptions=True)
+        await self._client.close()
+
+    def _apply_config(self) -> None:
+        config, routes = self.name_server.config, self.name_server.routes
+        routes.support_acting_master = config.support_acting_master
+        routes.notify_min_broker_id = config.notify_min_broker_id_changed
+        routes.delete_absent_topics = config.delete_topic_with_broker_registration
+
+    # -- brokers that go without saying so -----------------------------------------------------------------
+
+    def _scan(self) -> None:
+        routes = self.name_server.routes
+        expired = routes.expired(self.clock.monotonic_ms())
+        for key in expired:
+            log.warning("broker at %s of %s fell silent", key.address, key.cluster)
+            connection = routes.connection(key)
+            if isinstance(connection, Connection):
+                connection.close()
+        self._drop(expired)
+        interval_s = self.name_server.config.scan_not_active_broker_interval / 1000
+        self._scan_timer = asyncio.get_running_loop().call_later(interval_s, self._scan)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self._drop(self.name_server.routes.on_connection(connection))
+
+    def _drop(self, keys: list[BrokerKey]) -> None:
+        if keys:
+            routes = self.name_server.routes
+            self._notify(routes.unregister(routes.leaving(keys)))
+
+    def _notify(self, notices: list[Notice]) -> None:
+        for notice in notices:
+            for address in notice.addresses:
+                task = asyncio.ensure_future(self._tell(address, notice))
+                self._notices.add(task)
+                task.add_done_callback(self._notices.discard)
+
+    async def _tell(self, address: str, notice: Notice) -> None:
+        try:
+            await self._client.oneway(address, notice.header)
+        except NetError as error:
+            log.warning("could not tell a broker of its group's new least id: %s", error)
+
+
+async def serve(
+    config: NamesrvConfig,
+    *,
+    tls: TlsConfig | None = None,
+    companions: Sequence[Companion] = (),
+    say: Callable[[str], None] = print,
+) -> None:
+    """Run until SIGTERM or SIGINT. Says the ready line of the name server, and of each companion, when up.
+
+    Companions start after the name server and stop before it. Raises as `NamesrvService.start`.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    service = NamesrvService(config, tls=tls)
+    started: list[NamesrvService | Companion] = []
+    try:
+        for each in (service, *companions):
+            await each.start()
+            started.append(each)
+            say(each.ready_line)
+        await stopping.wait()
+    finally:
+        for each in reversed(started):
+            await each.stop()
+
+
+def run(
+    config_path: Path | None,
+    *,
+    overrides: Mapping[str, str] = {},
+    companions: Callable[[], Sequence[Companion]] = tuple,
+) -> int:
+    """Run a name server from its `.conf` file; the exit code: 0 after a stop by signal, 1 with one line on
+    stderr when the configuration is wrong or the port is taken. `companions` is called with the loop running.
+    """
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    async def main() -> None:
+        await serve(config, tls=tls, companions=companions(), say=say)
+
+    try:
+        config, tls = load(config_path, NamesrvConfig, TlsConfig, overrides=overrides)
+        if config_path is not None:
+            config = replace(config, config_store_path=str(config_path))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    except ConfigError as error:
+        sys.stderr.write(f"namesrv: {error}\n")
+        return 1
+    except OSError as error:
+        where = f"{config.bind_address}:{config.listen_port}"
+        sys.stderr.write(f"namesrv: cannot listen on {where}: {error.strerror or error}\n")
+        return 1
+    return 0
