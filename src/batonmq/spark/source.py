@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from batonmq.spark.decode import COLUMNS, schema_ddl
 from batonmq.spark.fetch import fetcher
@@ -77,9 +77,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise OptionError(f"no column {field.name!r}; there are: {', '.join(COLUMNS)}")
-        expected = DataType.fromDDL(COLUMNS[field.name][0])
-        if field.dataType != expected:
-            given = field.dataType.simpleString()
+        given = field.dataType.simpleString()
+        if given != COLUMNS[field.name][0]:
             raise OptionError(f"column {field.name!r} is of type {COLUMNS[field.name][0]}, not {given}")
     return tuple(field.name for field in schema.fields)
 
