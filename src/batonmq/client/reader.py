@@ -1,209 +1,193 @@
-"""Reading queues by offset, without a consumer group: for Spark, tools and audits.
+"""Reading queues from outside any group: raw records in bulk, for tools and pipelines.
 
-A `QueueReader` keeps nothing about how far anybody has read. Each call goes to the queue's master; when that
-does not answer, the route is asked for anew, again and again until `retry_timeout_ms`, so a reader goes on
-over a master switch at the same offset. Brokers never serve past the confirm offset, nor does this.
+A reader keeps no position and commits nothing. It follows a queue's master when that changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Self, TypeVar
+import ssl
+from collections.abc import Iterable
+from types import TracebackType
+from typing import NamedTuple, Self
 
-from batonmq.net.client import RemotingClient
-from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue, TopicRouteData, decode
-from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError, TopicNotExistError
-from batonmq.protocol.frame import Buffer
+from batonmq.client.routes import TopicRoute
+from batonmq.client.session import OUTAGE_POLL_S, Session
+from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
+from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
+from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import (
     GetMaxOffset,
+    GetMaxOffsetResponse,
     GetMinOffset,
-    LitePullMessage,
+    GetMinOffsetResponse,
+    PullMessage,
     PullMessageResponse,
     SearchOffset,
+    SearchOffsetResponse,
 )
-from batonmq.protocol.headers.namesrv import GetRouteInfo
 
-T = TypeVar("T")
+READER_GROUP = "batonmq_reader"
+"""Consumer group that the broker sees; it is never registered and has no offsets."""
 
-PERM_READ = 0x1 << 2
-MASTER_ID = 0
-SUBSCRIPTION_IN_HEADER = 0x1 << 2
-"""The pull carries its own subscription, so that no group needs to be registered."""
-PULL_ANSWERS = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
+_EMPTY = frozenset(
+    {
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+        int(ResponseCode.PULL_OFFSET_MOVED),
+    }
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """Answer to one pull: whole stored records, and where the queue begins and ends just now."""
+class Pulled(NamedTuple):
+    """What one pull brought: whole stored records one after another (`protocol.message` decodes them)."""
 
-    records: Buffer
+    records: bytes | memoryview
     next_offset: int
+    """Queue offset to pull from next; where the broker sent us when the wanted one does not exist."""
     min_offset: int
+    """First offset that is still stored, when asked."""
     max_offset: int
+    """One past the last offset that may be read, when asked."""
 
 
 class QueueReader:
-    """Reads any queue of any topic; use as an async context manager.
+    """Reads queues by offset.
 
     Args:
-        namesrv: name servers, ``host:port`` separated by ``;``.
-        group: consumer group named in the pulls; brokers check only that it may read.
-        retry_timeout_ms: how long a call keeps trying while the master does not answer.
+        namesrv: ``host:port``, several joined by ``;``.
+        retry_timeout_ms: how long a call keeps trying while a queue has no master (a switch takes well below 1 s).
+        group: consumer group named in requests.
+
+    Every method raises `TopicNotExistError` for an unknown topic, `MQError` for an answer that says no, and the
+    last `NetError` when nobody answered in ``retry_timeout_ms``.
     """
 
     def __init__(
         self,
-        namesrv: str,
+        namesrv: str | Iterable[str],
         *,
-        group: str = "TOOLS_CONSUMER",
-        retry_timeout_ms: int = 60_000,
-        call_timeout_ms: int = 3_000,
+        retry_timeout_ms: int = 10_000,
+        group: str = READER_GROUP,
+        tls: ssl.SSLContext | None = None,
+        session: Session | None = None,
     ) -> None:
-        self._namesrv = [a.strip() for a in namesrv.replace(",", ";").split(";") if a.strip()]
-        if not self._namesrv:
-            raise ValueError("no name server given")
+        self._session = session if session is not None else Session(namesrv, tls=tls)
+        self._timeout_ms = retry_timeout_ms
         self._group = group
-        self._retry_timeout_s = retry_timeout_ms / 1000
-        self._call_timeout_ms = call_timeout_ms
-        self._client = RemotingClient()
-        self._routes: dict[str, TopicRouteData] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
-        await self._client.close()
+        """Close all connections."""
+        await self._session.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of a topic. Raises `MQError` TOPIC_NOT_EXIST, or a `NetError`."""
-        route = await self._route(topic)
-        return sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & PERM_READ
-            for queue_id in range(data.read_queue_nums)
-        )
+        """The topic's readable queues, by broker name and queue id, as the name server sees them now."""
+        route = await self._fresh_route(topic)
+        return list(route.read_queues)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Offset of the first message that is still stored."""
-
-        async def ask(address: str) -> int:
-            header = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
-            answer = await self._client.call(address, header, timeout_ms=self._call_timeout_ms)
-            return int(answer.header.offset)  # type: ignore[union-attr]
-
-        return await self._at_master(queue, ask)
+        """The first offset that is still stored."""
+        header = await self._ask(queue, GetMinOffset(queue.topic, queue.queue_id))
+        assert isinstance(header, GetMinOffsetResponse)
+        return header.offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Offset behind the last message that may be read."""
-
-        async def ask(address: str) -> int:
-            header = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
-            answer = await self._client.call(address, header, timeout_ms=self._call_timeout_ms)
-            return int(answer.header.offset)  # type: ignore[union-attr]
-
-        return await self._at_master(queue, ask)
+        """One past the last offset that may be read (that is confirmed by the replicas)."""
+        header = await self._ask(queue, GetMaxOffset(queue.topic, queue.queue_id))
+        assert isinstance(header, GetMaxOffsetResponse)
+        return header.offset
 
     async def offset_at(self, queue: MessageQueue, store_time_ms: int) -> int:
-        """Offset of the first message stored at or after a time; the queue's end if there is none."""
-
-        async def ask(address: str) -> int:
-            header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=store_time_ms)
-            answer = await self._client.call(address, header, timeout_ms=self._call_timeout_ms)
-            return int(answer.header.offset)  # type: ignore[union-attr]
-
-        return await self._at_master(queue, ask)
+        """The first offset stored at or after a time (ms since the epoch); the end when there is none."""
+        header = await self._ask(queue, SearchOffset(queue.topic, queue.queue_id, store_time_ms))
+        assert isinstance(header, SearchOffsetResponse)
+        return header.offset
 
     async def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        max_count: int = 32,
-        max_bytes: int = 2**31 - 1,
-        wait_ms: int = 0,
+        self, queue: MessageQueue, offset: int, max_count: int = 1024, max_bytes: int = 4 * 1024 * 1024
     ) -> Pulled:
-        """Records of `queue` from `offset` on, as the broker holds them; `records` is empty if there are none.
+        """Records from ``offset`` on, as many as the broker gives at once (its own limits hold too).
 
-        A broker may send fewer than `max_count`. With `wait_ms` it holds the call until there is a message.
+        Returns without records when there are none: at the end of the queue, or when ``offset`` is outside
+        ``[min_offset, max_offset)``. Does not wait for new messages.
         """
+        header = PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_count,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription="*",
+            expression_type="TAG",
+            max_msg_bytes=max_bytes,
+        )
+        ext = header.to_ext()
+        answer = await self._following(queue, ext)
+        found = PullMessageResponse.from_ext(answer.ext)
+        records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        return Pulled(records, found.next_begin_offset, found.min_offset, found.max_offset)
 
-        async def ask(address: str) -> Pulled:
-            header = LitePullMessage(
-                consumer_group=self._group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offset,
-                max_msg_nums=max_count,
-                sys_flag=SUBSCRIPTION_IN_HEADER | (0x2 if wait_ms else 0),
-                commit_offset=0,
-                suspend_timeout_millis=wait_ms,
-                sub_version=0,
-                subscription="*",
-                expression_type="TAG",
-                max_msg_bytes=max_bytes,
-            )
-            answer = await self._client.call(
-                address, header, timeout_ms=self._call_timeout_ms + wait_ms, accept=PULL_ANSWERS
-            )
-            place = answer.header
-            assert isinstance(place, PullMessageResponse)
-            found = answer.code == ResponseCode.SUCCESS
-            return Pulled(
-                answer.body if found else b"",
-                place.next_begin_offset if found else offset,
-                place.min_offset,
-                place.max_offset,
-            )
-
-        return await self._at_master(queue, ask)
-
-    # -- routes and retries ---------------------------------------------------------------------------
-
-    async def _at_master(self, queue: MessageQueue, ask: Callable[[str], Awaitable[T]]) -> T:
+    async def _following(self, queue: MessageQueue, ext: dict[str, str]) -> Command:
+        """A pull, on the master, wherever that goes within the timeout."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._retry_timeout_s
+        deadline = loop.time() + self._timeout_ms / 1000
+        session = self._session
+        failure: Exception = ConnectFailed(queue.broker_name, "has no master")
+        route = await self._known_route(queue.topic)
+        while True:
+            left_ms = (deadline - loop.time()) * 1000
+            if left_ms <= 0:
+                raise failure
+            address = route.replica(queue.broker_name, MASTER_ID) if route.master(queue.broker_name) else None
+            if address is not None:
+                try:
+                    answer = await session.net.invoke(
+                        address, Command(int(PullMessage.code), dict(ext), binary=True), timeout_ms=left_ms
+                    )
+                    if answer.code == ResponseCode.SUCCESS or answer.code in _EMPTY:
+                        return answer
+                    raise error_for(answer.code, answer.remark, answer.ext)
+                except NetError as error:
+                    failure = error
+                except MQError as error:
+                    if not error.retryable or isinstance(error, TopicNotExistError):
+                        raise
+                    failure = error
+            await asyncio.sleep(OUTAGE_POLL_S)
+            route = await session.refresh_or_known(queue.topic)
+
+    async def _ask(self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset | SearchOffset) -> object:
+        await self._known_route(queue.topic)
+        answer = await self._session.call_master(
+            queue.broker_name, queue.topic, header, timeout_ms=self._timeout_ms
+        )
+        return answer.header
+
+    async def _known_route(self, topic: str) -> TopicRoute:
+        return self._session.known_route(topic) or await self._fresh_route(topic)
+
+    async def _fresh_route(self, topic: str) -> TopicRoute:
+        """The route; name servers that do not answer are asked again until the timeout."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_ms / 1000
         while True:
             try:
-                return await ask(await self._master(queue))
-            except (NetError, MQError) as error:
-                if (isinstance(error, MQError) and not error.retryable) or loop.time() > deadline:
+                return await self._session.refresh(topic)
+            except (NetError, StaleRouteError) as error:
+                if isinstance(error, TopicNotExistError) or loop.time() > deadline:
                     raise
-                self._routes.pop(queue.topic, None)
-                await asyncio.sleep(0.05)
-
-    async def _master(self, queue: MessageQueue) -> str:
-        route = self._routes.get(queue.topic) or await self._route(queue.topic)
-        for data in route.broker_datas:
-            if data.broker_name == queue.broker_name and MASTER_ID in data.broker_addrs:
-                return data.broker_addrs[MASTER_ID]
-        raise TopicNotExistError(
-            ResponseCode.TOPIC_NOT_EXIST, f"no master of {queue} is known to the name servers"
-        )
-
-    async def _route(self, topic: str) -> TopicRouteData:
-        failure: NetError | None = None
-        for address in self._namesrv:
-            try:
-                answer = await self._client.call(
-                    address, GetRouteInfo(topic=topic), timeout_ms=self._call_timeout_ms
-                )
-            except NetError as error:
-                failure = error
-                continue
-            route = decode(answer.body, TopicRouteData)
-            self._routes[topic] = route
-            return route
-        assert failure is not None
-        raise failure
+            await asyncio.sleep(OUTAGE_POLL_S)

@@ -1,0 +1,35 @@
+"""What a client's caller can get besides an answer that says no (`MQError`) and a broken network (`NetError`)."""
+
+from __future__ import annotations
+
+from batonmq.client.message import SendResult
+
+
+class ClientError(Exception):
+    """The request could not be made, or not be brought to its end."""
+
+
+class SendFailed(ClientError):
+    """A message was not acknowledged within the send timeout.
+
+    ``cause`` is the last failure. The message may have been stored nevertheless when ``maybe_stored``: an attempt
+    was sent and its answer never came. Sending the same `Message` again keeps its id, so a duplicate shows.
+    """
+
+    def __init__(self, topic: str, attempts: int, cause: Exception | None, maybe_stored: bool) -> None:
+        super().__init__(f"send to {topic} failed after {attempts} attempts: {cause}")
+        self.topic = topic
+        self.attempts = attempts
+        self.cause = cause
+        self.maybe_stored = maybe_stored
+
+
+class NotSafelyStored(ClientError):
+    """The master stored the message, but not as safely as it is configured to (disk or replica timeout).
+
+    ``result`` says where it is. It may be lost when the master fails now.
+    """
+
+    def __init__(self, result: SendResult) -> None:
+        super().__init__(f"stored at {result.queue} offset {result.queue_offset}, but {result.status.value}")
+        self.result = result
