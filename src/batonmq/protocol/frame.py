@@ -277,10 +277,10 @@ def _text(value: object) -> str:
 def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
     try:
         parsed = _decode_json(header)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"JSON header: {error}") from None
-    if parsed.opaque not in _INT32:
-        raise FrameError(f"opaque {parsed.opaque} does not fit 32 bits")
+    if parsed.opaque not in _INT32 or parsed.code not in _INT32 or parsed.flag not in _INT32:
+        raise FrameError("JSON header: code, flag or opaque does not fit 32 bits")
     language = parsed.language
     return Command(
         parsed.code,
