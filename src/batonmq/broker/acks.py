@@ -32,7 +32,8 @@ class PendingAcks(Generic[T]):
         self._waiting.append((end_offset, deadline_ms, send))
 
     def complete(self, acked_offset: int) -> list[T]:
-        """The log is acknowledged up to `acked_offset`; returns the sends that may be answered, in log order."""
+        """The log is acknowledged up to `acked_offset`; returns the sends that may be answered, in log
+        order."""
         self.acked_offset = acked_offset
         waiting = self._waiting
         done: list[T] = []
@@ -68,7 +69,8 @@ def acks_needed(
     auto_in_sync_replicas: bool,
     replicas_in_sync: int,
 ) -> int | None:
-    """Copies a message needs (the master's counts), -1 for the whole SyncStateSet, None if it must be refused.
+    """Copies a message needs (the master's counts), -1 for the whole SyncStateSet, None if it must be
+    refused.
 
     `replicas_in_sync` counts the master. Source: quorum write (RIP-34) and RocketMQ's controller mode, where
     minInSyncReplicas guards the size of the SyncStateSet.

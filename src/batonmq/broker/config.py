@@ -28,11 +28,13 @@ class BrokerConfig:
     broker_cluster_name: str = "DefaultCluster"
     """Cluster this group belongs to."""
     broker_id: int = MASTER_ID
-    """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key is ignored."""
+    """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key is
+    ignored."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE; in controller mode the controller decides."""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
-    """Address that clients are told to connect to; empty: the first address of this host that is not loopback."""
+    """Address that clients are told to connect to; empty: the first address of this host that is not
+    loopback."""
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
     """Address that slaves are told to replicate from; empty: as brokerIP1."""
     bind_address: str = "0.0.0.0"
@@ -69,10 +71,6 @@ class BrokerConfig:
     """How long a name server may take to answer a registration, ms."""
     register_name_server_period: int = 30_000
     """Time between registrations, ms; 10 000 to 60 000 as in RocketMQ."""
-    force_register: bool = True
-    """Register each period even if no topic changed."""
-    compressed_register: bool = False
-    """Deflate the registration body."""
     broker_heartbeat_interval: int = 1_000
     """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
     send_heartbeat_timeout_millis: int = 1_000
@@ -88,8 +86,6 @@ class BrokerConfig:
     """The controllers decide who is master; brokerId and brokerRole of this file are ignored."""
     controller_addr: str = ""
     """Controllers, `host:port;host:port`."""
-    fetch_controller_addr_by_dns_lookup: bool = False
-    """Resolve the one name in controllerAddr to all controllers."""
     sync_broker_metadata_period: int = 5_000
     """Time between this broker's looks at its role at the controller, ms."""
     check_sync_state_set_period: int = 5_000
@@ -117,10 +113,8 @@ class BrokerConfig:
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
     send_thread_pool_queue_capacity: int = 10_000
     """Messages that may wait for their acknowledgement at a time; above it SYSTEM_BUSY is answered."""
-    reject_transaction_message: bool = False
-    """Refuse transactional messages."""
-    max_message_size: int = 4 * 1024 * 1024
-    """Largest message body, bytes."""
+    reject_transaction_message: bool = True
+    """Refuse transactional messages. They are not built yet: must stay true."""
     start_accept_send_request_time_stamp: int = 0
     """Refuse messages before this time, ms since the epoch."""
 
@@ -130,10 +124,6 @@ class BrokerConfig:
     """Time such a pull is held with longPollingEnable=false, ms."""
     lite_pull_message_enable: bool = True
     """Accept LITE_PULL_MESSAGE."""
-    max_transfer_count_on_message_in_memory: int = 32
-    """Most messages in one pull reply."""
-    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
-    """Most bytes in one pull reply; one message always fits."""
     slave_read_enable: bool = False
     """Slaves answer pulls, and slow consumers are sent to them."""
     enable_property_filter: bool = False
@@ -163,21 +153,33 @@ class BrokerConfig:
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = False
     """Queue locks need a majority of the group."""
-    server_work_name: str = field(default="", metadata={"key": "serverWorkName"})
-    """Accepted for compatibility; not used."""
 
     def __post_init__(self) -> None:
         def need(condition: bool, key: str, value: object, what: str) -> None:
             if not condition:
                 raise ConfigError(f"{key}={value}: {what}")
 
-        need(self.broker_role in BROKER_ROLES, "brokerRole", self.broker_role, f"one of {', '.join(BROKER_ROLES)}")
+        need(
+            self.broker_role in BROKER_ROLES,
+            "brokerRole",
+            self.broker_role,
+            f"one of {', '.join(BROKER_ROLES)}",
+        )
         need(0 <= self.listen_port <= 65_535, "listenPort", self.listen_port, "a port is 0 to 65535")
         need(self.broker_id >= 0, "brokerId", self.broker_id, "must not be negative")
-        need(self.default_topic_queue_nums > 0, "defaultTopicQueueNums", self.default_topic_queue_nums, "at least 1")
-        need(self.max_message_size >= 1024, "maxMessageSize", self.max_message_size, "at least 1024 bytes")
+        need(
+            self.default_topic_queue_nums > 0,
+            "defaultTopicQueueNums",
+            self.default_topic_queue_nums,
+            "at least 1",
+        )
         need(self.slave_timeout > 0, "slaveTimeout", self.slave_timeout, "must be positive (ms)")
-        need(self.in_sync_replicas >= 1, "inSyncReplicas", self.in_sync_replicas, "at least 1, the master itself")
+        need(
+            self.in_sync_replicas >= 1,
+            "inSyncReplicas",
+            self.in_sync_replicas,
+            "at least 1, the master itself",
+        )
         need(
             1 <= self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
             "minInSyncReplicas",
@@ -195,6 +197,12 @@ class BrokerConfig:
             "enablePropertyFilter",
             "true",
             "SQL92 filters are not available here; remove the key and filter by tag",
+        )
+        need(
+            self.reject_transaction_message,
+            "rejectTransactionMessage",
+            "false",
+            "transactional messages are not available here; remove the key",
         )
         need(
             not self.enable_controller_mode or bool(self.controller_addr),

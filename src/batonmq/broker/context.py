@@ -8,20 +8,23 @@ servers or the disk at once goes through the callbacks at the end, which `servic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from batonmq.broker.locks import LockTable
+from batonmq.protocol.bodies import DataVersion
 
 if TYPE_CHECKING:
     import random
 
+    from batonmq.broker.appender import Appender
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.consumers import ConsumerTable
     from batonmq.broker.offsets import OffsetTable
     from batonmq.broker.producers import ProducerTable
+    from batonmq.broker.schedule import DelaySchedule
     from batonmq.broker.stats import BrokerStats
     from batonmq.broker.subscriptions import SubscriptionTable
     from batonmq.broker.topics import TopicTable
@@ -50,6 +53,10 @@ def _nothing() -> None:
     """Default of the callbacks until the service has set them."""
 
 
+def _ignored(changes: Mapping[str, str]) -> None:
+    """Default of `save_config` until the service has set it."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Broker:
     """One broker's state. Lives on one event loop; nothing here does I/O by itself."""
@@ -69,6 +76,10 @@ class Broker:
     stats: BrokerStats
     outer: RemotingClient
     """For calls to name servers, controllers and the master."""
+    appender: Appender = field(init=False)
+    """The only way into a master's log."""
+    schedule: DelaySchedule = field(init=False)
+    """Delayed messages."""
     ha: HAService | None = None
     """None on a broker that replicates to nobody (no controller, no slave allowed)."""
 
@@ -87,10 +98,16 @@ class Broker:
     master_address: str | None = None
     """``ip:port`` of the master while this broker is a slave, when known."""
     master_ha_address: str | None = None
+    min_broker_id: int = 0
+    """Lowest id alive in this group, as the name servers said last."""
     start_time_ms: int = 0
+    config_version: DataVersion = field(default_factory=DataVersion)
+    """Moves with each change of the configuration while running."""
     closing: bool = False
 
     register_now: Callable[[], None] = field(default=_nothing)
     """Register with all name servers soon (a topic changed, the role changed)."""
+    save_config: Callable[[Mapping[str, str]], None] = field(default=_ignored)
+    """Write keys that were changed while running (wire spelling) into the configuration file soon."""
     persist_soon: Callable[[], None] = field(default=_nothing)
     """Write topics.json and subscriptionGroup.json soon; offsets have their own period."""

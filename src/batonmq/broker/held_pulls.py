@@ -105,8 +105,8 @@ class HeldPulls(Generic[T]):
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].released:
             heapq.heappop(deadlines)
-        # A busy queue releases pulls long before their deadline; without this the heap would keep every one of
-        # them (and its request) for as long as the client would have waited.
+        # A busy queue releases pulls long before their deadline; without this the heap would keep every one
+        # of them (and its request) for as long as the client would have waited.
         if len(deadlines) > 64 and len(deadlines) > 4 * self._held:
             deadlines[:] = [entry for entry in deadlines if not entry[2].released]
             heapq.heapify(deadlines)

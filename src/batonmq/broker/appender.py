@@ -1,0 +1,252 @@
+"""From a message to its acknowledgement: one append a loop turn, then replicas and disk, then the answers.
+
+Whoever has a message for the store hands it to `Appender.submit` with a waiter. What one turn of the event
+loop brought together is put into the log at once; a waiter is told when the message is as safe as the
+configuration demands (replicas, fsync), or why it is not. Waiters of one turn are told in log order. No
+sockets here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from batonmq.broker.acks import PendingAcks, acks_needed
+from batonmq.broker.alarm import Alarm
+from batonmq.broker.context import BrokerRole
+from batonmq.store.config import FlushDiskType
+from batonmq.store.results import PutResult
+from batonmq.store.results import PutStatus as StorePutStatus
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.held_pulls import QueueKey
+    from batonmq.protocol.message import StoredMessage
+
+log = logging.getLogger(__name__)
+
+ALL_IN_SYNC: Final = -1
+
+
+class PutStatus(Enum):
+    """How a message fared, in RocketMQ's words: what the store says, and what replicas and disk add to it."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+_STORE_OK: Final = StorePutStatus.PUT_OK
+
+
+class Waiter(Protocol):
+    """Told once how its message fared."""
+
+    wait: bool
+    """False: do not wait for replicas and disk (property WAIT=false)."""
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        """`result` is set if and only if the message is in the log and this broker is still its master."""
+
+
+class Appender:
+    """The only writer of a master's log (a slave's is written by `ha`)."""
+
+    def __init__(self, broker: Broker, on_visible: Callable[[list[tuple[QueueKey, int]]], None]) -> None:
+        self._broker = broker
+        self._on_visible = on_visible
+        """Told which queues have grown, and to which max offset: held pulls may have something now."""
+        self._visible = broker.store.dispatched_offset
+        self._messages: list[StoredMessage] = []
+        self._waiters: list[Waiter] = []
+        self._pending: PendingAcks[tuple[Waiter, PutResult]] = PendingAcks()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._copies = 1
+        self._alarm = Alarm(broker.clock, self._pending.next_deadline_ms, self._on_deadline)
+
+    @property
+    def backlog(self) -> int:
+        """Messages accepted and not yet answered for."""
+        return len(self._messages) + len(self._pending)
+
+    # -- in
+
+    def submit(self, message: StoredMessage, waiter: Waiter) -> None:
+        """Append `message` at the end of this loop turn and tell `waiter` once how it fared."""
+        if not self._messages:
+            # Runs when all sockets that were readable in this turn have been read.
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
+        self._messages.append(message)
+        self._waiters.append(waiter)
+
+    def _end_of_turn(self) -> None:
+        """Append what this loop turn brought."""
+        messages = self._messages
+        waiters = self._waiters
+        self._messages, self._waiters = [], []
+        broker = self._broker
+        if not broker.role.is_master or broker.closing:
+            self._refuse(waiters, PutStatus.SERVICE_NOT_AVAILABLE)
+            return
+        copies = self._copies_needed()
+        if copies is None:
+            # A message that does not wait for replicas does not need them either.
+            wanting = [waiter for waiter in waiters if waiter.wait]
+            self._refuse(wanting, PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
+            messages = [message for message, waiter in zip(messages, waiters, strict=True) if not waiter.wait]
+            waiters = [waiter for waiter in waiters if not waiter.wait]
+            copies = 1
+            if not messages:
+                return
+        try:
+            results = broker.store.put(messages)
+        except Exception:
+            # Some of them may be in the log. Nobody is told that his is, which is the safe side.
+            log.exception("appending %d messages failed", len(messages))
+            self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
+            return
+        self._copies = copies
+        sync_flush = broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        ok = PutStatus.PUT_OK
+        if sync_flush or copies not in (0, 1):
+            timeout = broker.config.slave_timeout
+            if sync_flush:
+                timeout = max(timeout, broker.store_config.sync_flush_timeout)
+            deadline = broker.clock.monotonic_ms() + timeout
+            add = self._pending.add
+            for waiter, result in zip(waiters, results, strict=True):
+                if result.status is not _STORE_OK:
+                    waiter.stored(PutStatus[result.status.name], None)
+                elif waiter.wait:
+                    add(result.end_offset, deadline, (waiter, result))
+                else:
+                    waiter.stored(ok, result)
+            self._alarm.arm()
+        else:
+            for waiter, result in zip(waiters, results, strict=True):
+                if result.status is _STORE_OK:
+                    waiter.stored(ok, result)
+                else:
+                    waiter.stored(PutStatus[result.status.name], None)
+        if broker.ha is not None:
+            broker.ha.wake()
+        self.progress()
+        if sync_flush:
+            self._start_flush()
+        elif self._flush_timer is None:
+            interval_s = broker.store_config.flush_interval_commit_log / 1000
+            self._flush_timer = asyncio.get_running_loop().call_later(interval_s, self._flush_due)
+
+    # -- progress
+
+    def progress(self) -> None:
+        """The log, the replicas' acks, the confirm offset or the disk have moved on: show and answer what
+        can be."""
+        store = self._broker.store
+        visible = store.dispatch()
+        if visible != self._visible:
+            self._visible = visible
+            self._on_visible(store.take_grown())
+        if self._pending:
+            for waiter, result in self._pending.complete(self._acked_offset()):
+                waiter.stored(PutStatus.PUT_OK, result)
+
+    def is_acked(self, end_offset: int) -> bool:
+        """What ends at `end_offset` is as safe as messages stored now will be when they are acknowledged."""
+        return self._acked_offset() >= end_offset
+
+    def abandon(self) -> None:
+        """This broker is master no more: what is not acknowledged may be cut from the log, so say so."""
+        self._alarm.cancel()
+        self._refuse([waiter for waiter, _ in self._pending.abandon()], PutStatus.SERVICE_NOT_AVAILABLE)
+
+    async def stop(self) -> None:
+        """Wait for a flush under way and flush once more. The caller has made sure that nothing is
+        submitted."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        self._alarm.cancel()
+        if self._flush_task is not None:
+            await self._flush_task
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.flush)
+
+    def _acked_offset(self) -> int:
+        broker = self._broker
+        store = broker.store
+        if self._copies == ALL_IN_SYNC:
+            acked = store.confirm_offset
+        elif self._copies > 1 and broker.ha is not None:
+            acked = broker.ha.acked_by(self._copies)
+        else:
+            acked = store.max_offset
+        if broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            acked = min(acked, store.flushed_offset)
+        return acked
+
+    def _copies_needed(self) -> int | None:
+        broker = self._broker
+        config = broker.config
+        if broker.role is not BrokerRole.SYNC_MASTER:
+            return 1
+        return acks_needed(
+            all_in_sync_state_set=config.enable_controller_mode and config.all_ack_in_sync_state_set,
+            in_sync_replicas=config.in_sync_replicas,
+            min_in_sync_replicas=config.min_in_sync_replicas,
+            auto_in_sync_replicas=config.enable_auto_in_sync_replicas,
+            replicas_in_sync=1 if broker.ha is None else broker.ha.in_sync_replicas,
+        )
+
+    def _on_deadline(self, now_ms: int) -> None:
+        expired = self._pending.expire(now_ms)
+        if not expired:
+            return
+        flushed = self._broker.store.flushed_offset
+        sync_flush = self._broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        log.warning("%d sends were not acknowledged in time", len(expired))
+        for waiter, result in expired:
+            late_disk = sync_flush and result.end_offset > flushed
+            waiter.stored(
+                PutStatus.FLUSH_DISK_TIMEOUT if late_disk else PutStatus.FLUSH_SLAVE_TIMEOUT, result
+            )
+
+    @staticmethod
+    def _refuse(waiters: list[Waiter], status: PutStatus) -> None:
+        for waiter in waiters:
+            waiter.stored(status, None)
+
+    # -- disk
+
+    def _flush_due(self) -> None:
+        self._flush_timer = None
+        self._start_flush()
+
+    def _start_flush(self) -> None:
+        if self._flush_task is None:
+            self._flush_task = asyncio.ensure_future(self._flush())
+
+    async def _flush(self) -> None:
+        """Group commit: one fsync at a time; what arrives during one is covered by the next."""
+        loop = asyncio.get_running_loop()
+        store = self._broker.store
+        try:
+            while store.flushed_offset < store.max_offset:
+                await loop.run_in_executor(None, store.flush)
+                self.progress()
+                if not self._pending:
+                    break
+        except OSError:
+            # Nothing more can be promised; senders that wait for the disk get FLUSH_DISK_TIMEOUT.
+            log.exception("flushing the store failed")
+        finally:
+            self._flush_task = None

@@ -1,0 +1,94 @@
+"""Delayed messages: levels, and how a message is sent to the delay topic and comes back out of it.
+
+Pure. A delayed message waits in queue ``level - 1`` of SCHEDULE_TOPIC_XXXX; its real topic and queue are
+kept in the properties REAL_TOPIC and REAL_QID. Source: RocketMQ's schedule messages (`messageDelayLevel`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batonmq.common.config import ConfigError
+from batonmq.protocol.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    MessageExt,
+    StoredMessage,
+    decode_properties,
+    encode_properties,
+)
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """``"1s 5s 2h"`` -> delays in ms, the first is level 1. Raises `ConfigError` naming the part that is
+    wrong."""
+    delays = []
+    for part in text.split():
+        unit = _UNIT_MS.get(part[-1])
+        if unit is None or not part[:-1].isascii() or not part[:-1].isdigit():
+            raise ConfigError(f"messageDelayLevel={text}: {part!r} is not a number followed by s, m, h or d")
+        delays.append(int(part[:-1]) * unit)
+    if not delays:
+        raise ConfigError("messageDelayLevel=: at least one level is needed, for example 1s 5s 10s")
+    return tuple(delays)
+
+
+def delay_level_of(properties: dict[str, str]) -> int:
+    """Requested level, 0 for none. Java reads the property as an int and fails the send when it is none."""
+    return int(properties.get(PROPERTY_DELAY_LEVEL) or 0)
+
+
+def to_schedule_topic(message: StoredMessage, level: int, max_level: int) -> StoredMessage:
+    """The message as it waits in the delay topic; levels above the last mean the last."""
+    properties = decode_properties(message.properties)
+    for name in _TIMER_PROPERTIES:  # a delay level wins over an exact time
+        properties.pop(name, None)
+    properties[PROPERTY_DELAY_LEVEL] = str(level)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(
+        message,
+        topic=SCHEDULE_TOPIC,
+        queue_id=min(level, max_level) - 1,
+        properties=encode_properties(properties),
+    )
+
+
+def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
+    """The message as it goes to its real topic, or None if the record does not say which that is.
+
+    `record` must be decoded without inflating its body.
+    """
+    properties = dict(record.properties)
+    for name in (PROPERTY_DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
+        properties.pop(name, None)
+    topic = properties.get(PROPERTY_REAL_TOPIC)
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or not queue_id.isdigit():
+        return None
+    return StoredMessage(
+        topic=topic,
+        queue_id=int(queue_id),
+        body=record.body,
+        properties=encode_properties(properties),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def deliver_at_ms(store_timestamp: int, delay_ms: int, now_ms: int) -> int:
+    """Wall time at which a message stored at `store_timestamp` is due.
+
+    Never later than `now_ms + delay_ms`: a clock that was set back must not hold messages for hours.
+    """
+    return min(store_timestamp + delay_ms, now_ms + delay_ms)

@@ -1,0 +1,316 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
+
+The order of the checks, the codes and the header of the answer are RocketMQ's (`PullMessageProcessor`). A
+pull that finds nothing is held in `broker.held_pulls` until its queue grows or its time is up. The answer's
+body is views of the mapped commit log: no message becomes a Python object here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.alarm import Alarm
+from batonmq.broker.config import MASTER_ID
+from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
+from batonmq.broker.handlers.send import FAQ, REJECTED
+from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.store.results import GetResult, GetStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from batonmq.broker.context import Broker
+
+log = logging.getLogger(__name__)
+
+MAX_PULL_BYTES: Final = 128 * 1024 * 1024
+"""Bytes a pull may ask for at most; the store's own limits are much lower."""
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+"""NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset that was asked for."""
+
+
+class Forbidden:
+    """Values of `forbiddenType` in a pull's answer: what forbids."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING_DISABLE = 4
+    SUBSCRIPTION = 5
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """One pull that passed the checks."""
+
+    request: Request
+    header: PullMessage
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    accept: Accept | None
+
+
+class PullHandlers:
+    """Handlers of one broker, and the pulls it holds."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._held: HeldPulls[Pull] = HeldPulls()
+        self._alarm = Alarm(broker.clock, self._held.next_deadline_ms, self._on_deadline)
+
+    @property
+    def held(self) -> int:
+        """Pulls held now."""
+        return len(self._held)
+
+    # -- requests
+
+    def on_pull(self, request: Request, header: PullMessage) -> Reply | None:
+        broker = self._broker
+        if not broker.role.is_master and not broker.config.slave_read_enable:
+            raise REJECTED
+        if request.oneway:
+            return None
+        pull = self._check(request, header)
+        offset = None
+        if broker.config.use_server_side_reset_offset:
+            offset = broker.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None:
+            bounds = broker.store.queue_bounds(header.topic, header.queue_id)
+            result = GetResult(GetStatus.OFFSET_TOO_SMALL, offset, bounds.min_offset, bounds.max_offset)
+            remark = "OFFSET_RESET"
+        else:
+            result = self._read(pull)
+            remark = result.status.name
+        self._commit(pull, result)
+        code, suggested = self._outcome(pull, result)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
+            self._hold(pull)
+            return None
+        return self._reply(pull, result, code, suggested, remark)
+
+    # -- long polling
+
+    def on_visible(self, queues: Iterable[tuple[QueueKey, int]]) -> None:
+        """These queues have grown to the given max offsets; called once a loop turn."""
+        if self._held:
+            for held in self._held.arrived(queues):
+                self._run_again(held)
+
+    def release_all(self) -> None:
+        """Answer every held pull with what there is now: the role changes, or the broker stops."""
+        for held in self._held.release_all():
+            self._answer(held.pull)
+        self._alarm.cancel()
+
+    def _hold(self, pull: Pull) -> None:
+        header = pull.header
+        config = self._broker.config
+        wait_ms = (
+            header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+        )
+        deadline = self._broker.clock.monotonic_ms() + wait_ms
+        self._held.hold((header.topic, header.queue_id), header.queue_offset, deadline, pull)
+        self._alarm.arm()
+
+    def _on_deadline(self, now_ms: int) -> None:
+        for held in self._held.expire(now_ms):
+            self._answer(held.pull)
+
+    def _run_again(self, held: HeldPull[Pull]) -> None:
+        pull = held.pull
+        result = self._read_held(pull)
+        if result is None:
+            return
+        if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > held.queue_offset:
+            # Nothing for this consumer among the new messages. RocketMQ matches before it wakes a pull; so
+            # do we, by going on to hold it behind what we have looked at.
+            pull.header.queue_offset = result.next_offset
+            self._held.hold(held.queue, result.next_offset, held.deadline_ms, pull)
+            self._alarm.arm()
+            return
+        pull.request.reply(self._reply(pull, result, *self._outcome(pull, result), result.status.name))
+
+    def _answer(self, pull: Pull) -> None:
+        result = self._read_held(pull)
+        if result is not None:
+            pull.request.reply(self._reply(pull, result, *self._outcome(pull, result), result.status.name))
+
+    def _read_held(self, pull: Pull) -> GetResult | None:
+        """What there is for a held pull now; None if nobody waits for it any more, or it was answered
+        here."""
+        if pull.request.answered or pull.request.connection.closed:
+            return None
+        try:
+            return self._read(pull)
+        except Exception as error:
+            log.exception("a held pull failed")
+            pull.request.fail(MQError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            return None
+
+    # -- reading
+
+    def _read(self, pull: Pull) -> GetResult:
+        header = pull.header
+        asked = header.max_msg_bytes
+        return self._broker.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            header.max_msg_nums,
+            MAX_PULL_BYTES if asked is None or asked <= 0 else min(asked, MAX_PULL_BYTES),
+            pull.accept,
+        )
+
+    def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
+        """Code of the answer, and the broker id that the consumer should pull from next."""
+        config = self._broker.config
+        group = pull.group
+        code = _CODES.get(result.status)
+        if code is None:
+            code = ResponseCode.PULL_OFFSET_MOVED if pull.header.queue_offset else ResponseCode.PULL_NOT_FOUND
+        suggested = MASTER_ID
+        if config.slave_read_enable:
+            suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
+        if not self._broker.role.is_master:
+            if not result.suggest_slave and self._broker.master_address is not None:
+                suggested = MASTER_ID
+                if result.status is not GetStatus.FOUND:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            if code == ResponseCode.PULL_OFFSET_MOVED and not config.offset_check_in_slave:
+                suggested, code = group.broker_id, ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code, suggested
+
+    def _reply(self, pull: Pull, result: GetResult, code: ResponseCode, suggested: int, remark: str) -> Reply:
+        header = pull.header
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            log.info(
+                "offset corrected topic=%s queue=%d group=%s from=%d to=%d (%s)",
+                header.topic,
+                header.queue_id,
+                header.consumer_group,
+                header.queue_offset,
+                result.next_offset,
+                remark,
+            )
+        self._broker.stats.got(header.consumer_group, header.topic, result.count, result.size)
+        return Reply(
+            PullMessageResponse(
+                suggest_which_broker_id=suggested,
+                next_begin_offset=result.next_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+                topic_sys_flag=pull.topic.topic_sys_flag,
+                group_sys_flag=pull.group.group_sys_flag,
+            ),
+            body=result.buffers if code == ResponseCode.SUCCESS else b"",
+            code=int(code),
+            remark=remark,
+        )
+
+    def _commit(self, pull: Pull, result: GetResult) -> None:
+        header = pull.header
+        offsets = self._broker.offsets
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offsets.commit_pulled(group, topic, queue_id, result.next_offset)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            offsets.commit(group, topic, queue_id, header.commit_offset, pull.request.connection.peer)
+
+    # -- checks
+
+    def _check(self, request: Request, header: PullMessage) -> Pull:
+        broker = self._broker
+        config = broker.config
+        ip = broker.address.rpartition(":")[0]
+        if config.broker_permission & Perm.READ == 0:
+            raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] pulling message is forbidden")
+        if isinstance(header, LitePullMessage) and not config.lite_pull_message_enable:
+            raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] for lite pull consumer is forbidden")
+        group = broker.subscriptions.find(header.consumer_group)
+        if group is None:
+            raise MQError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise _forbidden(Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
+        topic = broker.topics.get(header.topic)
+        if topic is None:
+            raise MQError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}"
+            )
+        if topic.perm & Perm.READ == 0:
+            raise _forbidden(Forbidden.TOPIC, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.connection.peer}]",
+            )
+        subscription = self._subscription(header, group)
+        if not is_tag_type(subscription.expression_type):
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        return Pull(request, header, topic, group, acceptor(subscription))
+
+    def _subscription(self, header: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
+        broker = self._broker
+        name = header.consumer_group
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                subscription = subscription_of(
+                    header.topic, header.subscription, header.expression_type, broker.clock.now_ms()
+                )
+            except ValueError:
+                raise MQError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+            broker.consumers.remember(name, subscription)
+            return subscription
+        connected = broker.consumers.group(name)
+        if connected is None:
+            raise MQError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+        if not group.consume_broadcast_enable and connected.message_model == MessageModel.BROADCASTING:
+            raise _forbidden(
+                Forbidden.BROADCASTING_DISABLE, f"the consumer group[{name}] can not consume by broadcast way"
+            )
+        if broker.subscriptions.forbidden(name, header.topic):
+            raise _forbidden(
+                Forbidden.SUBSCRIPTION, f"the consumer group[{name}] is forbidden for topic[{header.topic}]"
+            )
+        known = connected.subscriptions.get(header.topic)
+        if known is None:
+            raise MQError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+        if known.sub_version < header.sub_version:
+            raise MQError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return known
+
+
+def _forbidden(kind: int, remark: str) -> MQError:
+    return MQError(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
+
+
+def register(dispatcher: Dispatcher, broker: Broker) -> PullHandlers:
+    """Returns the handlers, which the service tells of new messages."""
+    handlers = PullHandlers(broker)
+    dispatcher.on(PullMessage, handlers.on_pull)
+    dispatcher.on(LitePullMessage, handlers.on_pull)
+    return handlers

@@ -1,0 +1,228 @@
+"""Tells the name servers who this broker is and which topics it has.
+
+Every name server is told on its own: one that is slow or gone delays nobody. A registration is sent at the
+start, each `registerNameServerPeriod`, at once when a topic or the role changes, and withdrawn at the end.
+Changes that come in one loop turn go out together. Source: REGISTER_BROKER (103), UNREGISTER_BROKER (104),
+BROKER_HEARTBEAT (904) and QUERY_DATA_VERSION (322).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import (
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    decode,
+    encode,
+)
+from batonmq.protocol.codes import Perm
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.namesrv import (
+    BrokerHeartbeat,
+    QueryDataVersion,
+    RegisterBroker,
+    RegisterBrokerResponse,
+    UnregisterBroker,
+)
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+
+log = logging.getLogger(__name__)
+
+UNREGISTER_TIMEOUT_MS: Final = 3_000
+RETRY_MS: Final = 1_000
+"""Pause before a name server that could not be reached is tried again, until the regular period takes
+over."""
+
+
+def split_addresses(text: str) -> list[str]:
+    """``host:port;host:port`` -> addresses without blanks and repetitions."""
+    return list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
+
+
+def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:
+    """Header and body that describe the broker as it is now."""
+    config = broker.config
+    allowed = config.broker_permission
+    topics = broker.topics.table
+    if allowed != Perm.READ | Perm.WRITE:
+        topics = {name: _limited(topic, allowed) for name, topic in topics.items()}
+    body = encode(
+        RegisterBrokerBody(
+            topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
+                topic_config_table=dict(topics), data_version=broker.topics.version
+            )
+        )
+    )
+    acting = config.enable_slave_acting_master
+    header = RegisterBroker(
+        broker_name=config.broker_name,
+        broker_addr=broker.address,
+        cluster_name=config.broker_cluster_name,
+        ha_server_addr=broker.ha_address,
+        broker_id=broker.broker_id,
+        heartbeat_timeout_millis=config.broker_not_active_timeout_millis if acting else None,
+        enable_acting_master=acting,
+        compressed=False,
+        body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+    )
+    return header, body
+
+
+def _limited(topic: TopicConfig, allowed: int) -> TopicConfig:
+    values = {name: getattr(topic, name) for name in topic.__struct_fields__}
+    values["perm"] = topic.perm & allowed
+    return TopicConfig(**values)
+
+
+class Registration:
+    """Keeps one broker registered with all its name servers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._addresses = split_addresses(broker.config.namesrv_addr)
+        self._wake: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._paused = True
+
+    @property
+    def addresses(self) -> list[str]:
+        return list(self._addresses)
+
+    def start(self) -> None:
+        """Register now and go on; until `pause`, or for good after `stop`."""
+        self._paused = False
+        if self._tasks:
+            self.now()
+            return
+        for address in self._addresses:
+            self._wake[address] = asyncio.Event()
+            self._tasks.append(asyncio.create_task(self._keep_registered(address)))
+        if self._broker.config.enable_slave_acting_master:
+            self._tasks.append(asyncio.create_task(self._heartbeats()))
+
+    def now(self) -> None:
+        """Register with everybody at the end of this loop turn: a topic or the role has changed."""
+        for wake in self._wake.values():
+            wake.set()
+
+    async def pause(self) -> None:
+        """The role is not known: withdraw until `start`."""
+        if not self._paused:
+            self._paused = True
+            await self._unregister()
+
+    async def stop(self) -> None:
+        """Withdraw for good."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if not self._paused:
+            self._paused = True
+            await self._unregister()
+
+    async def _keep_registered(self, address: str) -> None:
+        wake = self._wake[address]
+        reachable = True
+        while True:
+            wake.clear()
+            if not self._paused:
+                ok = await self._register(address, quiet=not reachable)
+                if ok and not reachable:
+                    log.info("name server %s is back", address)
+                reachable = ok
+            period_s = self._broker.config.register_name_server_period / 1000
+            try:
+                await asyncio.wait_for(wake.wait(), period_s if reachable else min(period_s, RETRY_MS / 1000))
+            except TimeoutError:
+                continue
+
+    async def _register(self, address: str, *, quiet: bool) -> bool:
+        broker = self._broker
+        header, body = registration_of(broker)
+        try:
+            answer = await broker.outer.call(
+                address, header, body, timeout_ms=broker.config.register_broker_timeout_mills
+            )
+        except (NetError, MQError) as error:
+            log.log(logging.DEBUG if quiet else logging.WARNING, "registration failed: %s", error)
+            return False
+        if isinstance(answer.header, RegisterBrokerResponse) and not broker.config.enable_controller_mode:
+            self._learn_master(answer.header)
+        if answer.body:
+            try:
+                broker.topics.set_order(decode(answer.body, KVTable).table)
+            except MQError as error:
+                log.warning("%s sent an order configuration that cannot be read: %s", address, error)
+        return True
+
+    def _learn_master(self, header: RegisterBrokerResponse) -> None:
+        """Outside controller mode the name server tells a slave where its master is."""
+        broker = self._broker
+        if broker.role.is_master:
+            return
+        if header.master_addr:
+            broker.master_address = header.master_addr
+        if header.ha_server_addr:
+            broker.master_ha_address = header.ha_server_addr
+
+    async def _unregister(self) -> None:
+        broker = self._broker
+        header = UnregisterBroker(
+            broker_name=broker.config.broker_name,
+            broker_addr=broker.address,
+            cluster_name=broker.config.broker_cluster_name,
+            broker_id=broker.broker_id,
+        )
+
+        async def tell(address: str) -> None:
+            try:
+                await broker.outer.call(address, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
+            except (NetError, MQError) as error:
+                log.warning("could not unregister: %s", error)
+
+        await asyncio.gather(*(tell(address) for address in self._addresses))
+
+    async def _heartbeats(self) -> None:
+        broker = self._broker
+        while True:
+            await asyncio.sleep(broker.config.broker_heartbeat_interval / 1000)
+            if not self._paused:
+                await asyncio.gather(*(self._heartbeat(address) for address in self._addresses))
+
+    async def _heartbeat(self, address: str) -> None:
+        broker = self._broker
+        config = broker.config
+        try:
+            if config.compatible_with_old_name_srv:
+                await broker.outer.call(
+                    address,
+                    QueryDataVersion(
+                        broker_name=config.broker_name,
+                        broker_addr=broker.address,
+                        cluster_name=config.broker_cluster_name,
+                        broker_id=broker.broker_id,
+                    ),
+                    encode(broker.topics.version),
+                    timeout_ms=config.send_heartbeat_timeout_millis,
+                )
+            else:
+                await broker.outer.oneway(
+                    address,
+                    BrokerHeartbeat(
+                        cluster_name=config.broker_cluster_name,
+                        broker_addr=broker.address,
+                        broker_name=config.broker_name,
+                    ),
+                )
+        except (NetError, MQError) as error:
+            log.debug("heartbeat failed: %s", error)

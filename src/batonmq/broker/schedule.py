@@ -1,0 +1,226 @@
+"""Delivers delayed messages when they are due, and remembers how far each level has been delivered.
+
+One level is one queue of the delay topic, and its messages fall due in the order in which they were stored;
+so a level needs one offset and at most one timer, and an empty one needs none. The offset of a level moves
+only when the delivered message is acknowledged like any other: a message may be delivered twice, never lost.
+Source: RocketMQ's `ScheduleMessageService` and its file ``config/delayOffset.json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from batonmq.broker.appender import PutStatus
+from batonmq.broker.delay import deliver_at_ms, from_schedule_topic, parse_delay_levels
+from batonmq.broker.held_pulls import QueueKey
+from batonmq.broker.versions import next_version
+from batonmq.protocol.bodies import DataVersion, decode, encode
+from batonmq.protocol.message import MessageExt, decode_record
+from batonmq.protocol.names import SCHEDULE_TOPIC
+from batonmq.store.results import GetStatus, PutResult
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 32
+"""Messages of a level that are delivered at a time."""
+RETRY_MS: Final = 1_000
+"""Pause of a level after a delivery that was not acknowledged."""
+
+
+class _DelayOffsets(msgspec.Struct, rename="camel"):
+    """delayOffset.json."""
+
+    offset_table: dict[int, int] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+
+
+class _Delivery:
+    """Waits for the acknowledgement of one delivered message."""
+
+    __slots__ = ("_level", "_schedule", "_term", "wait")
+
+    def __init__(self, schedule: DelaySchedule, term: int, level: int) -> None:
+        self._schedule = schedule
+        self._term = term
+        self._level = level
+        self.wait = True
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        if result is not None and status is not PutStatus.PUT_OK:
+            # In the log, but replicas or disk are late. Delivering again would only make duplicates.
+            asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._look_again, result)
+            return
+        self._schedule.delivered(self._term, self._level, status is PutStatus.PUT_OK)
+
+    def _look_again(self, result: PutResult) -> None:
+        if self._schedule.is_current(self._term):
+            safe = self._schedule.is_safe(result)
+            self.stored(PutStatus.PUT_OK if safe else PutStatus.FLUSH_SLAVE_TIMEOUT, result)
+
+
+class DelaySchedule:
+    """All levels of one broker. Runs only while the broker is master."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._delays = parse_delay_levels(broker.config.message_delay_level)
+        self._offsets: dict[int, int] = {}
+        """Level -> first message of its queue that is not delivered."""
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._in_flight: dict[int, int] = {}
+        """Level -> deliveries not acknowledged yet."""
+        self._batch_end: dict[int, int] = {}
+        """Level -> offset behind the deliveries in flight."""
+        self._failed: set[int] = set()
+        self._term = 0
+        """Counts starts, so that acknowledgements of an earlier term as master change nothing."""
+        self._running = False
+        self.version = DataVersion(timestamp=broker.clock.now_ms())
+        self.changed = False
+        """An offset moved since the file was last written; whoever writes it sets this to False."""
+
+    @property
+    def max_level(self) -> int:
+        return len(self._delays)
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Level -> first message of its queue that is not delivered."""
+        return dict(self._offsets)
+
+    # -- the file and the copy of a slave
+
+    def encode(self) -> bytes:
+        """Contents of delayOffset.json, as a RocketMQ broker reads them."""
+        return encode(_DelayOffsets(self._offsets, self.version))
+
+    def restore(self, data: bytes) -> None:
+        """Take over the contents of a delayOffset.json, from disk or from the master. Raises ValueError."""
+        read = decode(data, _DelayOffsets)
+        self._offsets = dict(read.offset_table)
+        self.version = read.data_version
+
+    # -- running
+
+    def start(self) -> None:
+        """This broker is master: deliver what is due, and the rest when it is."""
+        self._running = True
+        self._term += 1
+        self._in_flight.clear()
+        self._failed.clear()
+        for level in range(1, self.max_level + 1):
+            self._deliver(level)
+
+    def stop(self) -> None:
+        """This broker is master no more, or stops."""
+        self._running = False
+        self._term += 1
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def on_visible(self, queues: Iterable[tuple[QueueKey, int]]) -> None:
+        """These queues have grown; a level that was empty gets its timer."""
+        if not self._running:
+            return
+        for (topic, queue_id), _ in queues:
+            level = queue_id + 1
+            if topic == SCHEDULE_TOPIC and level not in self._timers and not self._in_flight.get(level):
+                self._deliver(level)
+
+    def is_current(self, term: int) -> bool:
+        """Deliveries of this term still matter."""
+        return term == self._term
+
+    def is_safe(self, result: PutResult) -> bool:
+        """A message of this term is as safe as the configuration demands."""
+        return self._broker.appender.is_acked(result.end_offset)
+
+    def delivered(self, term: int, level: int, ok: bool) -> None:
+        """A delivery was acknowledged, or refused; called once for each."""
+        if term != self._term:
+            return
+        self._in_flight[level] -= 1
+        if not ok:
+            self._failed.add(level)
+        if self._in_flight[level]:
+            return
+        if level in self._failed:
+            self._failed.discard(level)
+            self._arm(level, RETRY_MS)
+        else:
+            self._move_to(level, self._batch_end[level])
+            self._deliver(level)
+
+    def _move_to(self, level: int, offset: int) -> None:
+        self._offsets[level] = offset
+        self.changed = True
+        self.version = next_version(self.version, self._broker.clock.now_ms(), self._broker.epoch)
+
+    def _arm(self, level: int, delay_ms: int) -> None:
+        self._timers[level] = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer, level)
+
+    def _on_timer(self, level: int) -> None:
+        del self._timers[level]
+        self._deliver(level)
+
+    def _deliver(self, level: int) -> None:
+        """Deliver what is due, then wait for the acknowledgements, or for the next message to fall due."""
+        broker = self._broker
+        offset = self._offsets.get(level, 0)
+        result = broker.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 22)
+        if result.status is not GetStatus.FOUND:
+            if result.status not in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+                self._correct(level, offset, result.min_offset, result.max_offset)
+            return
+        now_ms = broker.clock.now_ms()
+        deliveries = []
+        for record in (record for view in result.buffers for record in _records(view)):
+            due_ms = deliver_at_ms(record.store_timestamp, self._delays[level - 1], now_ms)
+            if due_ms > now_ms:
+                break
+            offset = record.queue_offset + 1
+            message = from_schedule_topic(record)
+            if message is None:
+                log.error(
+                    "delayed message without its topic level=%d queue_offset=%d", level, record.queue_offset
+                )
+            else:
+                deliveries.append(message)
+        else:
+            due_ms = now_ms
+        if deliveries:
+            self._in_flight[level] = len(deliveries)
+            self._batch_end[level] = offset
+            for message in deliveries:
+                broker.appender.submit(message, _Delivery(self, self._term, level))
+            return
+        if offset != self._offsets.get(level, 0):
+            self._move_to(level, offset)
+        self._arm(level, due_ms - now_ms)
+
+    def _correct(self, level: int, offset: int, min_offset: int, max_offset: int) -> None:
+        """The offset points outside the queue: the file is older than the log, or the log was cut."""
+        corrected = min(max(offset, min_offset), max_offset)
+        if corrected == offset:
+            return
+        log.warning("delay level %d: offset corrected from %d to %d", level, offset, corrected)
+        self._move_to(level, corrected)
+        if corrected < max_offset:
+            self._arm(level, 0)
+
+
+def _records(view: memoryview) -> Iterable[MessageExt]:
+    at = 0
+    while at < len(view):
+        record = decode_record(view, at, inflate=False)
+        yield record
+        at += record.store_size

@@ -1,0 +1,507 @@
+"""The broker as a program: its ports, its timers, its start and its stop, and the change of its role.
+
+Order of a start: store (recovery), tables, ports, role, name servers. A master without controllers takes its
+role from the file at once; in controller mode `replicas.py` asks the controllers and calls `change_role`.
+Order of a stop: name servers, requests under way, role, tables, store; what was acknowledged is on disk
+afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from batonmq.broker.appender import Appender
+from batonmq.broker.config import MASTER_ID, BrokerConfig
+from batonmq.broker.consumers import ConsumerTable
+from batonmq.broker.context import Broker, BrokerRole
+from batonmq.broker.handlers import admin, client, offsets, pull, query, replication, send, statistics, topics
+from batonmq.broker.held_pulls import QueueKey
+from batonmq.broker.offsets import OffsetTable
+from batonmq.broker.persist import TableFile
+from batonmq.broker.producers import ProducerTable
+from batonmq.broker.registration import Registration
+from batonmq.broker.schedule import DelaySchedule
+from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
+from batonmq.broker.subscriptions import SubscriptionTable
+from batonmq.broker.topics import TopicTable
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import ConfigError, load
+from batonmq.ha.config import HAConfig
+from batonmq.ha.service import HAService
+from batonmq.ha.sync_state import SyncStateSet
+from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
+from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.errors import StoreError
+from batonmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+DRAIN_MS: Final = 5_000
+"""How long a stop waits for sends that wait for replicas or disk."""
+VIP_PORT_DISTANCE: Final = 2
+"""The VIP port is this much below listenPort."""
+INDEX_SLICE: Final = 1_000
+"""Records indexed before other work gets its turn."""
+INDEX_SHARE: Final = 10
+"""Indexing rests this many times as long as it worked, so that it takes at most a tenth of the processor."""
+
+
+def local_address() -> str:
+    """Address of the interface that leads out of this host; 127.0.0.1 if none does. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: never assigned, always routed to the outside
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+class BrokerService:
+    """One broker: ``await start()``, ``port``, ``await stop()``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        ha_config: HAConfig,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        tls: TlsConfig | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Raises `ConfigError` for values that do not fit together."""
+        if not config.broker_name:
+            config = replace(config, broker_name=socket.gethostname())
+        if not config.broker_ip1:
+            config = replace(config, broker_ip1=local_address())
+        if not config.broker_ip2:
+            config = replace(config, broker_ip2=config.broker_ip1)
+        if config.broker_role == "SLAVE" and not config.enable_controller_mode:
+            raise ConfigError(
+                "brokerRole=SLAVE: a slave needs enableControllerMode=true and controllerAddr here; "
+                "fixed master and slave roles are not available"
+            )
+        self._config = config
+        self._store_config = store_config
+        self._ha_config = ha_config
+        self._clock = clock if clock is not None else SystemClock()
+        self._rng = rng if rng is not None else random.Random()
+        self._tls = tls if tls is not None else TlsConfig()
+        limits = limits if limits is not None else Limits()
+        frame_bytes = max(limits.max_frame_bytes, store_config.max_message_size + (1 << 20))
+        self._limits = replace(limits, max_frame_bytes=frame_bytes)
+        self._dispatcher = Dispatcher()
+        self._servers: list[RemotingServer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saving: set[str] = set()
+        self._index_timer: asyncio.TimerHandle | None = None
+        self._queues_dirty = False
+        self._pulls: pull.PullHandlers
+        self._registration: Registration
+        self.broker: Broker
+        directory = store_config.root / "config"
+        self._files = {
+            name: TableFile(directory / f"{name}.json")
+            for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+        }
+
+    @property
+    def port(self) -> int:
+        """The port for clients that is listened on."""
+        return self._servers[0].port
+
+    @property
+    def ready_line(self) -> str:
+        """What RocketMQ's broker prints when it is up; scripts wait for it."""
+        config = self.broker.config
+        line = f"The broker[{config.broker_name}, {self.broker.address}] boot success. serializeType=JSON"
+        return f"{line} and name server is {config.namesrv_addr}" if config.namesrv_addr else line
+
+    # -- start
+
+    async def start(self) -> None:
+        """Open the store, listen, take the role of the file (without controllers), register.
+
+        Raises `ConfigError`, `StoreError` or `OSError`; nothing is left open then.
+        """
+        loop = asyncio.get_running_loop()
+        config = self._config
+        store = await loop.run_in_executor(None, self._open_store)
+        try:
+            self._build(store)
+            await self._listen()
+        except BaseException:
+            await self._close_ports()
+            store.close()
+            raise
+        broker = self.broker
+        self._registration = Registration(broker)
+        broker.register_now = self._registration.now
+        broker.start_time_ms = self._clock.now_ms()
+        if not config.enable_controller_mode:
+            broker.role = BrokerRole[config.broker_role]
+            broker.broker_id = config.broker_id
+            broker.schedule.start()
+            self._registration.start()
+        self._spawn(self._persist_offsets())
+        self._spawn(self._persist_delays())
+        self._spawn(self._housekeeping())
+        self._spawn(self._flush_queues())
+        self._spawn(self._clean_disk())
+
+    def _open_store(self) -> MessageStore:
+        return MessageStore.open(
+            self._store_config, self._clock, wait_for_confirm=self._config.enable_controller_mode
+        )
+
+    def _build(self, store: MessageStore) -> None:
+        config, clock = self._config, self._clock
+        broker = self.broker = Broker(
+            config=config,
+            store_config=self._store_config,
+            ha_config=self._ha_config,
+            clock=clock,
+            rng=self._rng,
+            store=store,
+            topics=TopicTable(config, clock),
+            subscriptions=SubscriptionTable(config, clock),
+            offsets=OffsetTable(clock, config.consumer_offset_update_version_step),
+            consumers=ConsumerTable(),
+            producers=ProducerTable(),
+            stats=BrokerStats(clock.now_ms()),
+            outer=RemotingClient(tls=client_context(self._tls)),
+            role=BrokerRole.SLAVE,
+            broker_id=-1,
+        )
+        broker.schedule = DelaySchedule(broker)
+        broker.appender = Appender(broker, self._on_visible)
+        restore: dict[str, Callable[[bytes], None]] = {
+            "topics": broker.topics.restore,
+            "subscriptionGroup": broker.subscriptions.restore,
+            "consumerOffset": broker.offsets.restore,
+            "delayOffset": broker.schedule.restore,
+        }
+        for name, take in restore.items():
+            self._files[name].load(take)
+        broker.topics.on_change = lambda changed: self._topics_changed()
+        broker.subscriptions.on_change = lambda: self._save("subscriptionGroup", broker.subscriptions.encode)
+        broker.persist_soon = self._persist_tables
+
+    async def _listen(self) -> None:
+        config, broker = self._config, self.broker
+        tls = server_tls(self._tls)
+
+        def server(port: int) -> RemotingServer:
+            made = RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
+            made.on_close(self._connection_closed)
+            return made
+
+        first = server(config.listen_port)
+        await self._start_server(first)
+        broker.address = f"{config.broker_ip1}:{first.port}"
+        if config.enable_controller_mode:
+            broker.ha = await self._start_ha(first.port)
+            broker.ha_address = f"{config.broker_ip2}:{broker.ha.port}"
+        else:
+            broker.ha_address = f"{config.broker_ip2}:{self._ha_config.ha_listen_port or first.port + 1}"
+        for module in (admin, client, offsets, query, replication, send, statistics, topics):
+            module.register(self._dispatcher, broker)
+        self._pulls = pull.register(self._dispatcher, broker)
+        if config.vip_channel_enabled and config.listen_port > VIP_PORT_DISTANCE:
+            await self._start_server(server(config.listen_port - VIP_PORT_DISTANCE))
+
+    async def _start_server(self, server: RemotingServer) -> None:
+        try:
+            await server.start()
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on port {server.port}: {error.strerror or error}"
+            ) from error
+        self._servers.append(server)
+
+    async def _start_ha(self, listen_port: int) -> HAService:
+        store_config, ha_config = self._store_config, self._ha_config
+        epoch_file = ha_config.store_path_epoch_file or store_config.root / "epochFileCheckpoint"
+        port = ha_config.ha_listen_port or (listen_port + 1 if self._config.listen_port else 0)
+        ha = HAService(
+            self.broker.store,
+            ha_config,
+            self._clock,
+            epoch_file=epoch_file,
+            port=port,
+            host=self._config.bind_address,
+            file_size=store_config.mapped_file_size_commit_log,
+            sync_flush=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            flush_interval_ms=store_config.flush_interval_commit_log,
+        )
+        ha.on_progress = self.broker.appender.progress
+        try:
+            await ha.start()
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen on replication port {port}: {error.strerror or error}"
+            ) from error
+        return ha
+
+    # -- stop
+
+    async def stop(self) -> None:
+        """Leave the name servers, answer what is under way, write everything to disk, close."""
+        broker = self.broker
+        await self._registration.stop()
+        await self._drain()
+        broker.closing = True
+        self._pulls.release_all()
+        broker.schedule.stop()
+        for server in self._servers:
+            await server.stop(drain_ms=0)
+        if broker.ha is not None:
+            await broker.ha.stop()
+        broker.appender.abandon()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._index_timer is not None:
+            self._index_timer.cancel()
+        await broker.appender.stop()
+        await broker.outer.close()
+        await self._save_all()
+        await asyncio.get_running_loop().run_in_executor(None, broker.store.close)
+
+    async def _drain(self) -> None:
+        """Give sends that wait for replicas or disk the time to be answered; new ones are still served."""
+        deadline = self._clock.monotonic_ms() + DRAIN_MS
+        # Looked at, not signalled: an event would cost every acknowledgement something.
+        while self.broker.appender.backlog and self._clock.monotonic_ms() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def _close_ports(self) -> None:
+        for server in self._servers:
+            await server.stop()
+        if hasattr(self, "broker"):
+            if self.broker.ha is not None:
+                await self.broker.ha.stop()
+            await self.broker.outer.close()
+
+    # -- the role
+
+    async def become_master(self, epoch: int, sync_state_set: SyncStateSet, broker_id: int) -> None:
+        """This replica was elected for `epoch`. `broker_id` is its own id at the controller.
+
+        Writes are accepted when this returns. Raises as `HAService.become_master`; the role stays slave then.
+        """
+        broker = self.broker
+        assert broker.ha is not None, "roles change in controller mode only"
+        if not broker.role.is_master:
+            self._pulls.release_all()
+        broker.ha.local_id = broker_id
+        await broker.ha.become_master(epoch, sync_state_set)
+        broker.epoch = epoch
+        for table in (broker.topics, broker.subscriptions, broker.offsets):
+            table.state_version = epoch
+        broker.role = BrokerRole.SYNC_MASTER
+        broker.broker_id = MASTER_ID
+        broker.master_address = broker.address
+        broker.master_ha_address = broker.ha_address
+        broker.schedule.start()
+        self._registration.start()
+        log.info("master epoch=%d", epoch)
+
+    async def become_slave(
+        self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str
+    ) -> None:
+        """Follow the master of `epoch`. Sends that were not acknowledged get an error; held pulls are
+        answered."""
+        broker = self.broker
+        assert broker.ha is not None, "roles change in controller mode only"
+        broker.role = BrokerRole.SLAVE
+        broker.epoch = epoch
+        broker.broker_id = broker_id
+        broker.master_address = master_address
+        broker.master_ha_address = master_ha_address
+        broker.appender.abandon()
+        broker.schedule.stop()
+        self._pulls.release_all()
+        broker.ha.local_id = broker_id
+        await broker.ha.become_slave(master_ha_address, master_id, epoch)
+        self._registration.start()
+        log.info("slave of %s epoch=%d", master_address, epoch)
+
+    # -- what the parts tell each other
+
+    def _on_visible(self, grown: list[tuple[QueueKey, int]]) -> None:
+        self._pulls.on_visible(grown)
+        self.broker.schedule.on_visible(grown)
+        self._queues_dirty = True
+        if self._index_timer is None:
+            self._index_timer = asyncio.get_running_loop().call_later(1.0, self._build_index)
+
+    def _build_index(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        more = self.broker.store.build_index(INDEX_SLICE)
+        pause_s = (loop.time() - began) * INDEX_SHARE
+        self._index_timer = loop.call_later(pause_s, self._build_index) if more else None
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.broker.consumers.connection_closed(connection)
+        self.broker.producers.connection_closed(connection)
+
+    def _topics_changed(self) -> None:
+        self._save("topics", self.broker.topics.encode)
+        self.broker.register_now()
+
+    # -- files
+
+    def _persist_tables(self) -> None:
+        self._save("topics", self.broker.topics.encode)
+        self._save("subscriptionGroup", self.broker.subscriptions.encode)
+
+    def _save(self, name: str, encode: Callable[[], bytes]) -> None:
+        """Write a table soon; changes of one loop turn are written together."""
+        if name not in self._saving:
+            self._saving.add(name)
+            self._spawn(self._write(name, encode))
+
+    async def _write(self, name: str, encode: Callable[[], bytes]) -> None:
+        await asyncio.sleep(0)
+        self._saving.discard(name)
+        try:
+            await self._files[name].save(encode())
+        except OSError as error:
+            log.error("%s cannot be written: %s", self._files[name].path, error)
+
+    async def _save_all(self) -> None:
+        broker = self.broker
+        await self._write("topics", broker.topics.encode)
+        await self._write("subscriptionGroup", broker.subscriptions.encode)
+        await self._write("consumerOffset", broker.offsets.encode)
+        await self._write("delayOffset", broker.schedule.encode)
+
+    async def _persist_offsets(self) -> None:
+        broker = self.broker
+        while True:
+            await asyncio.sleep(broker.config.flush_consumer_offset_interval / 1000)
+            if broker.offsets.changed:
+                broker.offsets.changed = False
+                await self._write("consumerOffset", broker.offsets.encode)
+
+    async def _persist_delays(self) -> None:
+        broker = self.broker
+        while True:
+            await asyncio.sleep(broker.config.flush_delay_offset_interval / 1000)
+            if broker.schedule.changed:
+                broker.schedule.changed = False
+                await self._write("delayOffset", broker.schedule.encode)
+
+    # -- timers
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    async def _housekeeping(self) -> None:
+        broker = self.broker
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)
+            now_ms = self._clock.now_ms()
+            broker.stats.sample(now_ms)
+            broker.locks.drop_expired(now_ms)
+            timeout_ms = broker.config.channel_expired_timeout
+            for table in (broker.consumers, broker.producers):
+                for connection in table.drop_silent(now_ms, timeout_ms):
+                    connection.close()
+            broker.consumers.forget_old_subscriptions(now_ms, broker.config.subscription_expired_timeout)
+
+    async def _flush_queues(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._store_config.flush_interval_consume_queue / 1000)
+            if self._queues_dirty:
+                self._queues_dirty = False
+                try:
+                    await loop.run_in_executor(None, self.broker.store.flush_queues)
+                except OSError as error:
+                    log.error("consume queues cannot be brought to disk: %s", error)
+
+    async def _clean_disk(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._store_config.clean_resource_interval / 1000)
+            try:
+                paths = self.broker.store.delete_expired()
+                if paths:
+                    await loop.run_in_executor(None, _unlink, paths)
+            except OSError as error:
+                log.error("expired files cannot be deleted: %s", error)
+
+
+def _unlink(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+async def serve(
+    config: BrokerConfig,
+    store_config: StoreConfig,
+    ha_config: HAConfig,
+    *,
+    tls: TlsConfig | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Run until SIGTERM or SIGINT; says the ready line when up. Raises as `BrokerService.start`."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    service = BrokerService(config, store_config, ha_config, tls=tls)
+    await service.start()
+    try:
+        say(service.ready_line)
+        await stopping.wait()
+    finally:
+        await service.stop()
+
+
+def run(config_path: Path | None, *, overrides: Mapping[str, str] = {}) -> int:
+    """Run a broker from its `.conf` file; the exit code: 0 after a stop by signal, 1 with one line on stderr
+    when the configuration is wrong, a port is taken or the store cannot be used.
+    """
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    try:
+        config, store_config, ha_config, tls = load(
+            config_path, BrokerConfig, StoreConfig, HAConfig, TlsConfig, overrides=overrides
+        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, store_config, ha_config, tls=tls, say=say))
+    except (ConfigError, StoreError) as error:
+        sys.stderr.write(f"broker: {error}\n")
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"broker: {where}{error.strerror or error}\n")
+        return 1
+    return 0
