@@ -1,0 +1,209 @@
+"""TLS on one port with plain text, on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from batonmq.common.config import ConfigError, load
+from batonmq.net import (
+    ConnectFailed,
+    ConnectionLost,
+    Dispatcher,
+    Limits,
+    RemotingClient,
+    RemotingServer,
+    Reply,
+)
+from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.protocol.frame import Command
+
+ECHO = 30001
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command is not installed; it makes the test's certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        [
+            *[
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+                "-keyout",
+            ],
+            key,
+            "-out",
+            cert,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return str(cert), str(key)
+
+
+def on_both_loops(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
+
+
+def make_server(config: TlsConfig, **limits: int) -> RemotingServer:
+    table = Dispatcher()
+    table.on_code(ECHO, lambda request: Reply(body=bytes(request.command.body)))
+    return RemotingServer(table, "127.0.0.1", 0, tls=server_tls(config), limits=Limits(**limits))
+
+
+async def echo(client: RemotingClient, server: RemotingServer, size: int) -> None:
+    body = bytes(range(256)) * (size // 256)
+    answers = await asyncio.gather(
+        *(client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}, body)) for _ in range(3))
+    )
+    assert all(answer.body == body for answer in answers)
+
+
+def test_permissive_serves_both_on_one_port(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    server_config = TlsConfig(server_cert_path=cert, server_key_path=key)
+    client_config = TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=cert)
+
+    async def main() -> None:
+        server = make_server(server_config)
+        await server.start()
+        for context in (client_context(client_config), client_context(TlsConfig(enable=True)), None):
+            client = RemotingClient(tls=context)
+            for size in (256, 1 << 20):
+                await echo(client, server, size)
+            await client.close()
+        await server.stop()
+        assert not server.connections and not server._sniffers
+
+    on_both_loops(main)
+
+
+def test_enforcing_refuses_plain_text(certificate: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    cert, key = certificate
+    config = TlsConfig(server_mode="enforcing", server_cert_path=cert, server_key_path=key)
+
+    async def main() -> None:
+        server = make_server(config)
+        await server.start()
+        plain, secure = RemotingClient(), RemotingClient(tls=client_context(TlsConfig(enable=True)))
+        with pytest.raises(ConnectionLost):
+            await echo(plain, server, 256)
+        await echo(secure, server, 256)
+        await plain.close()
+        await secure.close()
+        await server.stop()
+
+    on_both_loops(main)
+    assert caplog.text.count("enforcing; closing") == 2
+
+
+def test_a_client_that_does_not_trust_the_server_fails_to_connect(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+
+    async def main() -> None:
+        server = make_server(TlsConfig(server_cert_path=cert, server_key_path=key))
+        await server.start()
+        client = RemotingClient(tls=ssl.create_default_context())
+        with pytest.raises(ConnectFailed):
+            await client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}))
+        await client.close()
+        good = RemotingClient(tls=client_context(TlsConfig(enable=True)))
+        await echo(good, server, 256)
+        await good.close()
+        await server.stop()
+
+    on_both_loops(main)
+
+
+def test_a_client_certificate_can_be_required(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    config = TlsConfig(
+        server_cert_path=cert,
+        server_key_path=key,
+        server_need_client_auth="require",
+        server_auth_client=True,
+        server_trust_cert_path=cert,
+    )
+
+    async def main() -> None:
+        server = make_server(config)
+        await server.start()
+        without = RemotingClient(tls=client_context(TlsConfig(enable=True)))
+        with pytest.raises((ConnectFailed, ConnectionLost)):
+            await echo(without, server, 256)
+        own = TlsConfig(enable=True, client_cert_path=cert, client_key_path=key)
+        with_certificate = RemotingClient(tls=client_context(own))
+        await echo(with_certificate, server, 256)
+        await without.close()
+        await with_certificate.close()
+        await server.stop()
+
+    on_both_loops(main)
+
+
+def test_garbage_and_silence_instead_of_a_handshake_are_ended(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+
+    async def main() -> None:
+        server = make_server(TlsConfig(server_cert_path=cert, server_key_path=key), idle_timeout_ms=150)
+        await server.start()
+        for first in (b"\x16garbage that is no hello" * 20, b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(first)
+            try:
+                while await asyncio.wait_for(reader.read(100), 5):
+                    pass  # a TLS alert may come first
+            except ConnectionResetError:
+                pass
+            writer.close()
+        assert not server._sniffers
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"\x16")
+        await asyncio.sleep(0.02)
+        await server.stop()  # with a handshake under way
+        writer.close()
+
+    on_both_loops(main)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"tls.server.mode": "maybe"}, "tls.server.mode=maybe"),
+        ({"tls.server.mode": "enforcing"}, "needs tls.server.certPath"),
+        ({"tls.server.need.client.auth": "x"}, "none, optional or require"),
+    ],
+)
+def test_bad_settings_are_named(keys: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(None, TlsConfig, overrides=keys)
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(ConfigError, match=r"tls\.server\.certPath=.*missing\.pem"):
+        server_tls(TlsConfig(server_cert_path=missing))
+    with pytest.raises(ConfigError, match=r"tls\.client\.trustCertPath=.*missing\.pem"):
+        client_context(TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=missing))
+    assert server_tls(TlsConfig()) is None and client_context(TlsConfig()) is None
