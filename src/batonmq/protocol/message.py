@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from zlib import crc32
 
 from batonmq.protocol.compression import COMPRESSED_FLAG, decompress
 
@@ -48,6 +48,7 @@ TRANSACTION_ROLLBACK_TYPE = 0x3 << 2
 TRANSACTION_MASK = 0x3 << 2
 BORNHOST_V6_FLAG = 0x1 << 4
 STOREHOST_V6_FLAG = 0x1 << 5
+HOSTS_V6_FLAGS = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
 NEED_UNWRAP_FLAG = 0x1 << 6
 INNER_BATCH_FLAG = 0x1 << 7
 
@@ -285,24 +286,16 @@ def encode_record(
     if message.batch:
         raise MessageFormatError("a batch is stored as several records")
     magic, topic = topic_field(message.topic)
-    properties = message.properties
+    body, properties = message.body, message.properties
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise MessageFormatError(f"properties take {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES}")
+    variable = len(topic) + 2 + len(properties)
     return b"".join(
         (
             encode_preamble(
-                message,
-                magic=magic,
-                topic_size=len(topic),
-                flag=message.flag,
-                body_crc=body_crc(message.body),
-                body_size=len(message.body),
-                properties_size=len(properties),
-                queue_offset=queue_offset,
-                physical_offset=physical_offset,
-                store_timestamp=store_timestamp,
+                message, magic, body, variable, message.flag, queue_offset, physical_offset, store_timestamp
             ),
-            message.body,
+            body,
             topic,
             _SHORT.pack(len(properties)),
             properties,
@@ -312,20 +305,37 @@ def encode_record(
 
 def encode_preamble(
     message: StoredMessage,
-    *,
     magic: int,
-    topic_size: int,
+    body: Buffer,
+    variable: int,
     flag: int,
-    body_crc: int,
-    body_size: int,
-    properties_size: int,
     queue_offset: int,
     physical_offset: int,
     store_timestamp: int,
 ) -> bytes:
-    """A record's bytes up to its body. `topic_size` counts the length field, `properties_size` does not."""
+    """A record's bytes up to its body. `variable` counts the bytes after the body, length fields included;
+    `body` and `flag` are those of the record, which in a batch differ from the message's."""
     born_host, store_host = message.born_host, message.store_host
-    sys_flag = message.sys_flag & ~(BORNHOST_V6_FLAG | STOREHOST_V6_FLAG)
+    size = len(body)
+    if len(born_host) == 8 and len(store_host) == 8:  # nearly always; one call instead of seven
+        return _FIXED_V4.pack(
+            BODY_POSITION_V4 + size + variable,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            message.queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            message.sys_flag & ~HOSTS_V6_FLAGS,
+            message.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            size,
+        )
+    sys_flag = message.sys_flag & ~HOSTS_V6_FLAGS
     if len(born_host) == 20:
         sys_flag |= BORNHOST_V6_FLAG
     if len(store_host) == 20:
@@ -333,9 +343,9 @@ def encode_preamble(
     return b"".join(
         (
             _HEAD.pack(
-                74 + len(born_host) + len(store_host) + body_size + topic_size + properties_size,
+                72 + len(born_host) + len(store_host) + size + variable,
                 magic,
-                body_crc,
+                crc32(body) & 0x7FFFFFFF,
                 message.queue_id,
                 flag,
                 queue_offset,
@@ -346,7 +356,7 @@ def encode_preamble(
             born_host,
             _LONG.pack(store_timestamp),
             store_host,
-            _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset, body_size),
+            _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset, size),
         )
     )
 
@@ -358,7 +368,7 @@ def encode_blank(size: int) -> bytes:
 
 def body_crc(body: Buffer) -> int:
     """CRC-32 without its sign bit, as the record keeps it."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 # ------------------------------------------------------------------------------------------------ decoding

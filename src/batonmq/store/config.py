@@ -1,0 +1,124 @@
+"""Keys of a broker's `.conf` file that belong to the files on disk.
+
+Spelling, defaults and units are those of RocketMQ's `MessageStoreConfig`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from batonmq.common.config import require
+
+UNIT_SIZE = 20
+"""Bytes of one consume queue unit."""
+
+
+class FlushDiskType(StrEnum):
+    """When a stored message counts as safe on disk."""
+
+    SYNC_FLUSH = "SYNC_FLUSH"
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Where the store lives, how large its files are, how long they stay."""
+
+    store_path_root_dir: str = field(
+        default_factory=lambda: str(Path.home() / "store"), metadata={"key": "storePathRootDir"}
+    )
+    """Directory of everything the broker keeps."""
+    store_path_commit_log: str = ""
+    """Directory of the commit log; empty: `commitlog` below storePathRootDir."""
+    mapped_file_size_commit_log: int = 1 << 30
+    """Bytes of one commit log file; all files of a store have the same size."""
+    mapped_file_size_consume_queue: int = 300_000 * UNIT_SIZE
+    """Bytes of one consume queue file; rounded up to whole units of 20."""
+    max_message_size: int = 4 << 20
+    """Largest message body in bytes; also of a whole batch."""
+    max_transfer_bytes_on_message_in_memory: int = 256 << 10
+    """Most bytes that one pull answer carries of messages that are likely in the page cache."""
+    max_transfer_count_on_message_in_memory: int = 32
+    """Most messages of such an answer."""
+    max_transfer_bytes_on_message_in_disk: int = 64 << 10
+    """Most bytes that one pull answer carries of messages that must be read from disk."""
+    max_transfer_count_on_message_in_disk: int = 8
+    """Most messages of such an answer."""
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory; messages further back than that count as on disk."""
+    max_filter_message_size: int = 16_000
+    """Bytes of consume queue that one pull looks through for messages its filter accepts."""
+    message_index_enable: bool = True
+    """Keep an index of keys and unique ids, for queryMsgByKey and queryMsgByUniqueKey."""
+    max_hash_slot_num: int = 5_000_000
+    """Hash slots of one index file."""
+    max_index_num: int = 20_000_000
+    """Entries of one index file."""
+    max_msgs_num_batch: int = 64
+    """Most messages that one query by key returns."""
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    """SYNC_FLUSH: a message is acknowledged once it is on disk; ASYNC_FLUSH: once it is in the page cache."""
+    flush_interval_commit_log: int = 500
+    """Milliseconds between two flushes of the commit log with ASYNC_FLUSH."""
+    flush_interval_consume_queue: int = 1_000
+    """Milliseconds between two flushes of consume queues, index and checkpoint."""
+    sync_flush_timeout: int = 5_000
+    """Milliseconds that a message waits for its flush with SYNC_FLUSH before FLUSH_DISK_TIMEOUT."""
+    check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
+    """Check every body's CRC in the part of the log that recovery walks."""
+    file_reserved_time: int = 72
+    """Hours after its last write when a commit log file may be deleted."""
+    delete_when: str = "04"
+    """Hours of the day, local time, in which old files are deleted, `;` between several."""
+    delete_file_batch_max: int = 10
+    """Most commit log files deleted at a time."""
+    clean_resource_interval: int = 10_000
+    """Milliseconds between two looks for files to delete and at the disk's usage."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of disk usage from which old files are deleted at any hour; 10 to 95."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent of disk usage from which files are deleted before their time; held between 30 and 85."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent of disk usage from which no message is accepted; held between 35 and 90."""
+    clean_file_forcibly_enable: bool = True
+    """Allow deletion before fileReservedTime when the disk is nearly full."""
+
+    def __post_init__(self) -> None:
+        size = self.mapped_file_size_commit_log
+        require(4096 <= size <= 1 << 30, f"mappedFileSizeCommitLog={size}: between 4096 and 1073741824")
+        require(self.mapped_file_size_consume_queue > 0, "mappedFileSizeConsumeQueue must be above 0")
+        require(self.max_message_size > 0, "maxMessageSize must be above 0")
+        require(0 < self.max_hash_slot_num < 1 << 31, "maxHashSlotNum must be above 0 and below 2^31")
+        require(1 < self.max_index_num < 1 << 27, "maxIndexNum must be above 1 and below 2^27")
+        require(
+            all(re.fullmatch(r"[01]?\d|2[0-3]", hour) for hour in self.delete_when.split(";")),
+            f"deleteWhen={self.delete_when}: hours from 00 to 23, separated by ';'",
+        )
+
+    @property
+    def root(self) -> Path:
+        """`storePathRootDir` as a path."""
+        return Path(self.store_path_root_dir)
+
+    @property
+    def commit_log_path(self) -> Path:
+        """Where the commit log files are."""
+        return Path(self.store_path_commit_log) if self.store_path_commit_log else self.root / "commitlog"
+
+    @property
+    def consume_queue_path(self) -> Path:
+        """Where the consume queues are: ``<topic>/<queue id>/`` below it."""
+        return self.root / "consumequeue"
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index files are."""
+        return self.root / "index"
+
+    @property
+    def consume_queue_file_size(self) -> int:
+        """`mapped_file_size_consume_queue` in whole units."""
+        return -(-self.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE

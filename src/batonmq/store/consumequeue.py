@@ -1,0 +1,313 @@
+"""Consume queues: per queue one unit of 20 bytes a message, in the order of their queue offsets.
+
+A unit is physical offset (8), size (4), tags code (8), big endian. Files hold a fixed number of units and are
+named by the byte offset of their first. A queue whose first message is not number 0 begins with filler units
+(offset 0, size 2^31-1), as in RocketMQ. Units are read and written with pread and pwrite: thousands of queues
+need neither maps nor open files for it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from batonmq.store.config import UNIT_SIZE
+from batonmq.store.mapped import file_name, list_bases, write_all
+
+UNIT = struct.Struct(">qiq")
+FILLER_SIZE = 0x7FFFFFFF
+_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+assert UNIT.size == UNIT_SIZE
+
+
+class OpenFiles:
+    """File descriptors by path, the least recently used closed first. Used by the event loop only."""
+
+    __slots__ = ("_fds", "_limit")
+
+    def __init__(self, limit: int = 256) -> None:
+        self._fds: OrderedDict[str, int] = OrderedDict()
+        self._limit = limit
+
+    def get(self, path: str, *, create_size: int = 0) -> int:
+        """Descriptor of `path`, created with `create_size` bytes if that is given; raises `OSError`."""
+        fd = self._fds.get(path)
+        if fd is not None:
+            self._fds.move_to_end(path)
+            return fd
+        if create_size:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            if os.fstat(fd).st_size < create_size:
+                os.ftruncate(fd, create_size)
+        else:
+            fd = os.open(path, os.O_RDWR)
+        if len(self._fds) >= self._limit:
+            os.close(self._fds.popitem(last=False)[1])
+        self._fds[path] = fd
+        return fd
+
+    def drop(self, path: str) -> None:
+        """Close the descriptor of `path` if it is open."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    __slots__ = (
+        "_bases",
+        "_dirty",
+        "_dirty_path",
+        "_files",
+        "_size",
+        "_tail",
+        "directory",
+        "end_physical",
+        "is_dirty",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "pending",
+        "pending_from",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        files: OpenFiles,
+        dirty: deque[tuple[ConsumeQueue | None, str]],
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        """First queue offset that can be read."""
+        self.max_offset = 0
+        """Queue offset after the last unit."""
+        self.end_physical = 0
+        """Where the last unit's record ends in the commit log; 0 if there is none."""
+        self.next_offset = 0
+        """Queue offset of the next message; ahead of `max_offset` while some wait for confirmation."""
+        self.pending: list[bytes] = []
+        """Units that `MessageStore` collects here in one turn, to be written with `write_pending`."""
+        self.pending_from = 0
+        self.is_dirty = False
+        self._size = file_size
+        self._files = files
+        self._dirty = dirty
+        self._dirty_path = ""
+        self._bases = list_bases(directory)
+        self._tail = (-1, "")
+
+    # -- loading and cutting
+
+    def load(self, safe_end: int, *, trusted: bool) -> None:
+        """Find the end: the units whose records end at or before commit log offset `safe_end` are kept, all
+        later ones, and any damage after them, are cut. `trusted`: zeros after them are the end, no damage."""
+        low = self._bases[0] // UNIT_SIZE if self._bases else 0
+        high = (self._bases[-1] + self._size) // UNIT_SIZE if self._bases else 0
+        self.min_offset = low
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and unit[1] > 0 and _ends_within(unit, safe_end):
+                low = middle + 1
+            else:
+                high = middle
+        following = self.unit(low)
+        self._set_end(low)
+        if following is not None and not (trusted and following[1] == 0):
+            self._cut(low)
+        self.next_offset = self.max_offset
+
+    def last_physical_end(self) -> int:
+        """Where the record of the last unit on disk ends, going by the units alone; 0 without units."""
+        for base in reversed(self._bases):
+            low, high = base // UNIT_SIZE, (base + self._size) // UNIT_SIZE
+            first = low
+            while low < high:
+                middle = (low + high) // 2
+                unit = self.unit(middle)
+                if unit is not None and unit[1] > 0:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low > first:
+                unit = self.unit(low - 1)
+                return unit[0] + unit[1] if unit and unit[1] != FILLER_SIZE else 0
+        return 0
+
+    def truncate(self, physical_offset: int) -> None:
+        """Forget every unit whose record does not end at or before `physical_offset`."""
+        low, high = self.first_index(), self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is not None and _ends_within(unit, physical_offset):
+                low = middle + 1
+            else:
+                high = middle
+        self._cut(low)
+
+    def _cut(self, queue_offset: int) -> None:
+        at = queue_offset * UNIT_SIZE
+        while self._bases and self._bases[-1] >= at:
+            path = self._path(self._bases.pop())
+            self._files.drop(path)
+            Path(path).unlink()
+        if self._bases:
+            base = self._bases[-1]
+            if at < base + self._size:
+                fd = self._files.get(self._path(base))
+                os.ftruncate(fd, at - base)
+                os.ftruncate(fd, self._size)
+                self._mark_dirty(self._path(base))
+        self._set_end(queue_offset)
+
+    def _set_end(self, queue_offset: int) -> None:
+        self.max_offset = queue_offset
+        self.min_offset = min(self.min_offset, queue_offset)
+        last = self.unit(queue_offset - 1) if self._bases else None
+        self.end_physical = last[0] + last[1] if last and last[1] != FILLER_SIZE else 0
+
+    # -- writing
+
+    def write_pending(self) -> None:
+        """Write the units collected in `pending`, the first of which has queue offset `pending_from`.
+
+        Units already there are passed over. `pending` is emptied in any case; raises `OSError`.
+        """
+        units, begin = self.pending, self.pending_from
+        self.pending = []
+        if begin < self.max_offset:
+            units = units[self.max_offset - begin :]
+            begin = self.max_offset
+        if units:
+            self._write(begin, units)
+
+    def _write(self, queue_offset: int, units: list[bytes]) -> None:
+        at = queue_offset * UNIT_SIZE
+        fillers = 0
+        if not self._bases and queue_offset:
+            fillers = at % self._size // UNIT_SIZE
+        elif queue_offset > self.max_offset:
+            fillers = queue_offset - self.max_offset
+        data = _FILLER * fillers + b"".join(units)
+        at -= fillers * UNIT_SIZE
+        done = 0
+        while done < len(data):
+            base = at - at % self._size
+            path = self._path(base)
+            if not self._bases or base > self._bases[-1]:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                fd = self._files.get(path, create_size=self._size)
+                self._bases.append(base)
+                for parent in (self.directory, self.directory.parent, self.directory.parent.parent):
+                    self._dirty.append((None, str(parent)))
+            else:
+                fd = self._files.get(path)
+            room = min(base + self._size - at, len(data) - done)
+            write_all(fd, data[done : done + room] if room < len(data) else data, at - base)
+            self._mark_dirty(path)
+            at += room
+            done += room
+        if self.max_offset == self.min_offset:
+            self.min_offset = queue_offset
+        self.max_offset = queue_offset + len(units)
+        if self.next_offset < self.max_offset:
+            self.next_offset = self.max_offset
+        offset, size, _ = UNIT.unpack(units[-1])
+        self.end_physical = offset + size
+
+    def _mark_dirty(self, path: str) -> None:
+        """Announce a write that has happened. The flushing thread lowers `is_dirty` before it syncs, so a
+        write is either synced by it or announced again."""
+        if not self.is_dirty or path is not self._dirty_path:
+            self.is_dirty = True
+            self._dirty_path = path
+            self._dirty.append((self, path))
+
+    # -- reading
+
+    def first_index(self) -> int:
+        """Queue offset of the first unit in the files, readable or not."""
+        return self._bases[0] // UNIT_SIZE if self._bases else self.max_offset
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) in the files at `queue_offset`, or None beyond them."""
+        data = self.read(queue_offset, 1)
+        return UNIT.unpack(data) if data else None
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """Up to `count` units from `queue_offset` on, as bytes; at most to the end of the file."""
+        at = queue_offset * UNIT_SIZE
+        base = at - at % self._size
+        if not self._bases or not self._bases[0] <= base <= self._bases[-1]:
+            return b""
+        count = min(count, (base + self._size - at) // UNIT_SIZE)
+        return os.pread(self._files.get(self._path(base)), count * UNIT_SIZE, at - base)
+
+    def units(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """The units from queue offset `begin` up to, not including, `end`."""
+        while begin < end:
+            data = self.read(begin, min(end - begin, 4096))
+            if not data:
+                return
+            yield from UNIT.iter_unpack(data)
+            begin += len(data) // UNIT_SIZE
+
+    # -- expiry
+
+    def set_min_physical(self, offset: int) -> list[Path]:
+        """The commit log now begins at `offset`: move `min_offset` behind units before it and detach files
+        that hold none other. The last file stays, for its name keeps the queue's place. Returns the paths to
+        unlink."""
+        low, high = max(self.min_offset, self.first_index()), self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[1] == FILLER_SIZE or unit[0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+        paths = []
+        while len(self._bases) > 1 and (self._bases[0] + self._size) // UNIT_SIZE <= low:
+            path = self._path(self._bases.pop(0))
+            self._files.drop(path)
+            paths.append(Path(path))
+        return paths
+
+    def remove(self) -> None:
+        """Delete all files."""
+        for base in self._bases:
+            self._files.drop(self._path(base))
+            Path(self._path(base)).unlink()
+        self._bases.clear()
+        self.min_offset = self.max_offset = self.next_offset = self.end_physical = 0
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def _path(self, base: int) -> str:
+        if self._tail[0] != base:
+            self._tail = (base, f"{self.directory}/{file_name(base)}")
+        return self._tail[1]
+
+
+def _ends_within(unit: tuple[int, int, int], end: int) -> bool:
+    return unit[1] == FILLER_SIZE or unit[0] + unit[1] <= end

@@ -1,0 +1,175 @@
+"""Reading what dispatch needs out of raw records, and walking a log by magic, position and CRC. No I/O."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+from zlib import crc32
+
+from batonmq.protocol.message import (
+    BORNHOST_V6_FLAG,
+    HOSTS_V6_FLAGS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    STOREHOST_V6_FLAG,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    find_property,
+)
+
+_START = struct.Struct(">iiiiiqqi")
+_SIZE_MAGIC = struct.Struct(">ii")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_SHORT = struct.Struct(">h")
+
+Source = bytes | mmap.mmap | memoryview
+
+
+class Record(NamedTuple):
+    """What consume queue and index need of one record."""
+
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    """ms"""
+    properties: bytes
+
+    @property
+    def has_unit(self) -> bool:
+        """Prepared and rolled-back transaction messages enter no consume queue."""
+        kind = self.sys_flag & TRANSACTION_MASK
+        return kind not in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
+
+
+class Damage(NamedTuple):
+    """Why a walk ended before the end of its file."""
+
+    physical_offset: int
+    reason: str
+    torn: bool
+    """Nothing that looks like a record begins here (zeros, or one that does not fit): an ordinary end."""
+
+
+@lru_cache(maxsize=65536)
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java: over UTF-16 units, 32 bits, signed."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@lru_cache(maxsize=65536)
+def _tag_hash(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=65536)
+def _topic_text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+def tags_code(properties: bytes) -> int:
+    """The number that stands for a message's tags in its consume queue unit; 0 without tags."""
+    tags = find_property(properties, b"TAGS") if b"TAGS\x01" in properties else None
+    return _tag_hash(tags) if tags else 0
+
+
+def read_record(data: Source, position: int, size: int, magic: int) -> Record:
+    """The record of `size` bytes at `position`, whose size and magic have been looked at already."""
+    _, _, _, queue_id, _, queue_offset, physical_offset, sys_flag = _START.unpack_from(data, position)
+    if sys_flag & HOSTS_V6_FLAGS:
+        born = 20 if sys_flag & BORNHOST_V6_FLAG else 8
+        store = 20 if sys_flag & STOREHOST_V6_FLAG else 8
+    else:
+        born = store = 8
+    (store_timestamp,) = _LONG.unpack_from(data, position + 48 + born)
+    at = position + 68 + born + store
+    at += 4 + _INT.unpack_from(data, at)[0]
+    if magic == MAGIC_V1:
+        topic_end = at + 1 + data[at]
+        topic = _topic_text(bytes(data[at + 1 : topic_end]))
+    else:
+        topic_end = at + 2 + _SHORT.unpack_from(data, at)[0]
+        topic = _topic_text(bytes(data[at + 2 : topic_end]))
+    properties = bytes(data[topic_end + 2 : position + size])
+    return Record(physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties)
+
+
+def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
+    """The whole records between `begin` and `end`, which are trusted; stops before a filler, zeros, or a
+    record that is not whole."""
+    unpack = _SIZE_MAGIC.unpack_from
+    last = end - MIN_RECORD_SIZE
+    while begin <= last:
+        size, magic = unpack(data, begin)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
+            return
+        yield read_record(data, begin, size, magic)
+        begin += size
+
+
+def blank_size(data: Source, position: int, end: int) -> int:
+    """Size of the filler that begins at `position`, 0 if there is none."""
+    if end - position < _SIZE_MAGIC.size:
+        return 0
+    size, magic = _SIZE_MAGIC.unpack_from(data, position)
+    return size if magic == MAGIC_BLANK else 0
+
+
+def check_record(data: Source, position: int, end: int, physical_offset: int, *, crc: bool) -> int | Damage:
+    """Size of the valid record at `position`, or what is wrong with it.
+
+    A record is valid when its parts add up, it says itself that it lies at `physical_offset`, and its body
+    has the CRC it was stored with (looked at if `crc`).
+    """
+
+    def damage(reason: str, torn: bool = False) -> Damage:
+        return Damage(physical_offset, reason, torn)
+
+    if end - position < _SIZE_MAGIC.size:
+        return damage("too few bytes for a record", torn=True)
+    size, magic = _SIZE_MAGIC.unpack_from(data, position)
+    if size == 0 and magic == 0:
+        return damage("zeros", torn=True)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return damage(f"magic {magic} is none of a record", torn=magic == 0)
+    if size < MIN_RECORD_SIZE:
+        return damage(f"size {size} is too small")
+    if position + size > end:
+        return damage(f"size {size} goes past the end", torn=True)
+    (_, _, body_crc, _, _, _, recorded_offset, sys_flag) = _START.unpack_from(data, position)
+    if recorded_offset != physical_offset:
+        return damage(f"says that it lies at {recorded_offset}")
+    at = position + 68
+    at += 20 if sys_flag & BORNHOST_V6_FLAG else 8
+    at += 20 if sys_flag & STOREHOST_V6_FLAG else 8
+    record_end = position + size
+    if at + 7 > record_end:
+        return damage("its parts do not add up to its size")
+    (body_size,) = _INT.unpack_from(data, at)
+    body = at + 4
+    at = body + body_size
+    if body_size < 0 or at + 3 > record_end:
+        return damage("its parts do not add up to its size")
+    if magic == MAGIC_V1:
+        at += 1 + data[at]
+    else:
+        at += 2 + _SHORT.unpack_from(data, at)[0]
+    if at + 2 > record_end or at < body or at + 2 + _SHORT.unpack_from(data, at)[0] != record_end:
+        return damage("its parts do not add up to its size")
+    if crc and crc32(data[body : body + body_size]) & 0x7FFFFFFF != body_crc:
+        return damage("the CRC of its body is wrong")
+    return int(size)
