@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable
 from batonmq.net import Connection, Dispatcher, Limits, NetError, RemotingClient, RemotingServer
 from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,8 @@ class NamesrvService:
         self._server.on_close(self._connection_closed)
         self._client = RemotingClient(tls=client_context(tls))
         self._scan_timer: asyncio.TimerHandle | None = None
-        self._notices: set[asyncio.Task[None]] = set()
+        self._outboxes: dict[str, deque[NotifyMinBrokerIdChange]] = {}
+        self._senders: dict[str, asyncio.Task[None]] = {}
 
     @property
     def port(self) -> int:
@@ -107,9 +110,10 @@ class NamesrvService:
         if self._scan_timer is not None:
             self._scan_timer.cancel()
         await self._server.stop(drain_ms=DRAIN_MS)
-        for task in list(self._notices):
+        senders = list(self._senders.values())
+        for task in senders:
             task.cancel()
-        await asyncio.gather(*self._notices, return_exceptions=True)
+        await asyncio.gather(*senders, return_exceptions=True)
         await self._client.close()
 
     def _apply_config(self) -> None:
@@ -143,15 +147,21 @@ class NamesrvService:
     def _notify(self, notices: list[Notice]) -> None:
         for notice in notices:
             for address in notice.addresses:
-                task = asyncio.ensure_future(self._tell(address, notice))
-                self._notices.add(task)
-                task.add_done_callback(self._notices.discard)
+                self._outboxes.setdefault(address, deque()).append(notice.header)
+                if address not in self._senders:
+                    self._senders[address] = asyncio.ensure_future(self._tell(address))
 
-    async def _tell(self, address: str, notice: Notice) -> None:
+    async def _tell(self, address: str) -> None:
+        """Send a broker its notices in their order; the last one is what it goes by."""
+        outbox = self._outboxes[address]
         try:
-            await self._client.oneway(address, notice.header)
-        except NetError as error:
-            log.warning("could not tell a broker of its group's new least id: %s", error)
+            while outbox:
+                try:
+                    await self._client.oneway(address, outbox.popleft())
+                except NetError as error:
+                    log.warning("could not tell a broker of its group's new least id: %s", error)
+        finally:
+            del self._senders[address], self._outboxes[address]
 
 
 async def serve(
