@@ -1,0 +1,28 @@
+"""The messages of a queue one by one, for questions that administrators ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from batonmq.protocol.message import MessageExt, decode_records
+
+if TYPE_CHECKING:
+    from batonmq.store.store import MessageStore
+
+_BATCH = 32
+_BATCH_BYTES = 256 * 1024
+
+
+def records_of(
+    store: MessageStore, topic: str, queue_id: int, offset: int, count: int
+) -> Iterator[MessageExt]:
+    """Up to `count` messages from a queue offset on, bodies not inflated; ends where the queue does."""
+    end = offset + count
+    while offset < end:
+        found = store.get(topic, queue_id, offset, min(_BATCH, end - offset), _BATCH_BYTES)
+        if not found.count:
+            return
+        for buffer in found.buffers:
+            yield from decode_records(buffer, inflate=False)
+        offset = found.next_offset

@@ -1,0 +1,191 @@
+"""The broker as a whole over the wire: figures, configuration, clients, replication, cleaning up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.conftest import Served
+from tests.unit.broker.fakes import FakeConnection, ask, json_of
+from tests.unit.broker.test_handlers_client import heartbeat
+
+from batonmq.broker.context import BrokerRole
+from batonmq.common.config import parse_properties
+from batonmq.ha.epochs import EpochCache
+from batonmq.ha.service import MasterStatus, ReplicaStatus
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.ha_frames import EpochStart
+from batonmq.protocol.headers import broker as wire
+
+WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
+
+RUNTIME_KEYS_OF_CLUSTER_LIST = (
+    "msgPutTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow msgGetTotalYesterdayMorning "
+    "msgGetTotalTodayMorning msgGetTotalTodayNow brokerActive putTps getTransferredTps brokerVersionDesc "
+    "sendThreadPoolQueueSize pullThreadPoolQueueSize sendThreadPoolQueueHeadWaitTimeMills "
+    "pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills earliestMessageTimeStamp "
+    "commitLogDiskRatio timerReadBehind timerOffsetBehind timerCongestNum timerEnqueueTps timerDequeueTps"
+)
+
+
+async def test_runtime_info_has_what_tools_print(served: Served) -> None:
+    served.put(0, b"x")
+    served.broker.stats.put("TopicJ", 1, 100)
+    info = json_of(await ask(served.dispatcher, wire.GetBrokerRuntimeInfo()))["table"]
+    assert set(RUNTIME_KEYS_OF_CLUSTER_LIST.split()) <= set(info)
+    assert all(isinstance(value, str) for value in info.values())
+    assert info["brokerActive"] == "true" and info["msgPutTotalTodayNow"] == "1"
+    assert info["runtime"] == "[ 0 days, 0 hours, 0 minutes, 1 seconds ]"
+    assert info["commitLogMaxOffset"] == str(served.store.max_offset)
+    assert len(info["putTps"].split()) == 3
+    served.broker.role = BrokerRole.SLAVE
+    assert (
+        json_of(await ask(served.dispatcher, wire.GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
+    )
+
+
+async def test_configuration_is_shown_in_rocketmqs_spelling(served: Served) -> None:
+    reply = await ask(served.dispatcher, wire.GetBrokerConfig())
+    shown = parse_properties(bytes(reply.body).decode())  # type: ignore[arg-type]
+    assert shown["brokerName"] == "broker-a" and shown["autoCreateTopicEnable"] == "true"
+    assert "fileReservedTime" in shown and "haListenPort" in shown
+    assert reply.header is not None and json.loads(reply.header.to_ext()["version"])["counter"] == 0
+
+
+async def test_configuration_changes_take_effect_and_are_saved(served: Served) -> None:
+    saved: list[Any] = []
+    registered: list[int] = []
+    served.broker.save_config = saved.append
+    served.broker.register_now = lambda: registered.append(1)
+    body = b"autoCreateTopicEnable=false\nfileReservedTime=48\nbrokerPermission=4\n"
+    await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
+    assert served.broker.topics.create_on_send("new", "TBW102", 4) is None
+    assert served.store.config.file_reserved_time == 48
+    assert served.broker.config.broker_permission == 4 and registered == [1]
+    assert saved == [{"autoCreateTopicEnable": "false", "fileReservedTime": "48", "brokerPermission": "4"}]
+    assert served.broker.config_version.counter == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (b"brokerConfigPath=x", 16, "Can not update config in black list."),
+        (b"noSuchKey=1", 1, "unknown key noSuchKey"),
+        (b"autoCreateTopicEnabel=true", 1, "did you mean autoCreateTopicEnable?"),
+        (b"brokerPermission=abc", 1, "brokerPermission=abc"),
+        (b"autoCreateTopicEnable=false\nslaveTimeout=0", 1, "slaveTimeout=0"),
+        (b"listenPort=1", 1, "listenPort cannot change while the broker runs"),
+        (b"storePathRootDir=/x", 1, "storePathRootDir cannot change while the broker runs"),
+        (b"\xff\xfe", 1, "no properties text"),
+    ],
+)
+async def test_a_bad_change_is_refused_whole_in_one_line(
+    served: Served, body: bytes, code: int, words: str
+) -> None:
+    before = served.broker.config
+    with pytest.raises(MQError) as refused:
+        await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
+    assert refused.value.code == code and words in refused.value.remark and "\n" not in refused.value.remark
+    assert served.broker.config is before
+
+
+async def test_connections(served: Served) -> None:
+    connection = FakeConnection("127.0.0.1:36860")
+    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    ours = json_of(await ask(served.dispatcher, wire.GetConsumerConnectionList(consumer_group="GroupJ")))
+    java = json.loads((WIRE / "consumerconn.json").read_bytes())
+    del java["subscriptionTable"]["%RETRY%GroupJ"]
+    ours["subscriptionTable"]["TopicJ"]["subVersion"] = 1_700_000_000_000
+    java["connectionSet"][0]["clientAddr"] = connection.peer
+    assert ours == java
+    producers = json_of(await ask(served.dispatcher, wire.GetProducerConnectionList(producer_group="ProdJ")))
+    assert producers == {"connectionSet": java["connectionSet"]}
+    everyone = json_of(await ask(served.dispatcher, wire.GetAllProducerInfo()))
+    (info,) = everyone["data"]["ProdJ"]
+    assert set(info) == set(json.loads((WIRE / "allproducers.json").read_bytes())["data"]["ProdJ"][0])
+
+
+async def test_connections_of_groups_that_are_not_there(served: Served) -> None:
+    with pytest.raises(MQError) as consumer:
+        await ask(served.dispatcher, wire.GetConsumerConnectionList(consumer_group="Gnope"))
+    assert (consumer.value.code, consumer.value.remark) == (206, "the consumer group[Gnope] not online")
+    with pytest.raises(MQError) as producer:
+        await ask(served.dispatcher, wire.GetProducerConnectionList(producer_group="Pnope"))
+    assert (producer.value.code, producer.value.remark) == (1, "the producer group[Pnope] not exist")
+
+
+async def test_unused_topics_lose_their_queues(served: Served) -> None:
+    served.put(0, b"x")
+    served.put(0, b"x", topic="Gone")
+    await ask(served.dispatcher, wire.CleanUnusedTopic())
+    assert served.store.queues() == [("TopicJ", 0)]
+    await ask(served.dispatcher, wire.CleanExpiredConsumeQueue())
+    await ask(served.dispatcher, wire.DeleteExpiredCommitLog())
+
+
+class FakeHA:
+    """Stands for `HAService` as far as tools ask it."""
+
+    def __init__(self) -> None:
+        self.epochs = EpochCache([EpochStart(1, 0), EpochStart(3, 500)])
+        self.master_address = ""
+
+    def replicas(self) -> list[ReplicaStatus]:
+        return [ReplicaStatus(2, "10.0.0.2:4000", 80, 100, True, False, 7)]
+
+    def master(self) -> MasterStatus | None:
+        return MasterStatus("10.0.0.3:10912", 1, 2, 9)
+
+    def set_master_address(self, address: str) -> None:
+        self.master_address = address
+
+
+async def test_ha_status(served: Served) -> None:
+    alone = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    java = json.loads((WIRE / "hastatus.json").read_bytes())
+    assert set(alone) == set(java) and alone["master"] is True and alone["haConnectionInfo"] == []
+    served.put(0, b"x")
+    served.broker.ha = FakeHA()  # type: ignore[assignment]
+    master = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    (replica,) = master["haConnectionInfo"]
+    assert replica["addr"] == "10.0.0.2:4000" and replica["diff"] == served.store.max_offset - 80
+    assert master["inSyncSlaveNums"] == 1
+    served.broker.role = BrokerRole.SLAVE
+    slave = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    assert slave["haClientRuntimeInfo"]["masterAddr"] == "10.0.0.3:10912" and slave["master"] is False
+
+
+async def test_epochs(served: Served) -> None:
+    with pytest.raises(MQError, match="this request only for controllerMode"):
+        await ask(served.dispatcher, wire.GetBrokerEpochCache())
+    config = type(served.broker.config)
+    served.broker.config = config(
+        broker_name="broker-a", enable_controller_mode=True, controller_addr="127.0.0.1:9878"
+    )
+    served.broker.ha = FakeHA()  # type: ignore[assignment]
+    cache = json_of(await ask(served.dispatcher, wire.GetBrokerEpochCache()))
+    assert cache["epochList"] == [
+        {"epoch": 1, "startOffset": 0, "endOffset": 500},
+        {"epoch": 3, "startOffset": 500, "endOffset": 2**63 - 1},
+    ]
+
+
+async def test_master_and_slave_exchange_addresses(served: Served) -> None:
+    reply = await ask(served.dispatcher, wire.ExchangeHAInfo())
+    assert reply.header is not None
+    assert reply.header.to_ext()["masterHaAddress"] == "10.0.0.1:10912"
+    served.broker.role, served.broker.ha = BrokerRole.SLAVE, FakeHA()  # type: ignore[assignment]
+    told = wire.ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
+    await ask(served.dispatcher, told)
+    assert served.broker.master_address == "10.0.0.5:10911"
+    assert served.broker.ha.master_address == "10.0.0.5:10912"  # type: ignore[union-attr]
+    asked = await ask(served.dispatcher, wire.ExchangeHAInfo())
+    assert asked.header is not None and asked.header.to_ext() == {}
+
+
+async def test_notices_between_brokers(served: Served) -> None:
+    await ask(served.dispatcher, wire.NotifyMinBrokerIdChange(min_broker_id=2))
+    assert served.broker.min_broker_id == 2
+    await ask(served.dispatcher, wire.ResetMasterFlushOffset(master_flush_offset=9))
