@@ -437,14 +437,14 @@ class ControllerMachine:
         return Outcome(effects=tuple(effects)) if effects else _DONE
 
     def _channel_closed(self, event: events.ChannelClosed) -> Outcome:
-        effects: list[Effect] = []
+        gone: list[tuple[BrokerSet, int]] = []
         for name, broker_id in event.brokers:
             broker_set = self.broker_sets.get(name)
             live = None if broker_set is None else broker_set.live.get(broker_id)
-            if broker_set is None or live is None or live.session != event.session:
-                continue  # it has a newer connection, or was counted as down before
-            self._drop(broker_set, broker_id, "channel-closed", event.allow_unclean, effects)
-        return Outcome(effects=tuple(effects))
+            # With another session it has a newer connection; without, it was counted as down before.
+            if broker_set is not None and live is not None and live.session == event.session:
+                gone.append((broker_set, broker_id))
+        return Outcome(effects=tuple(self._drop(gone, "channel-closed", event.allow_unclean)))
 
     def _leader_started(self, event: events.LeaderStarted) -> Outcome:
         sessions = {(name, broker_id): session for name, broker_id, session in event.sessions}
@@ -457,22 +457,24 @@ class ControllerMachine:
     def _scan(self, event: events.Scan) -> Outcome:
         effects: list[Effect] = []
         if event.brokers:
-            for broker_set, broker_id in self.silent_brokers(self.now_ms):
-                self._drop(broker_set, broker_id, "heartbeat-timeout", event.allow_unclean, effects)
+            silent = self.silent_brokers(self.now_ms)
+            effects += self._drop(silent, "heartbeat-timeout", event.allow_unclean)
         if event.masters:
             for broker_set in self.sets_to_elect(self.now_ms, event.allow_unclean):
                 outcome = self._elect(broker_set, "scan", NO_BROKER, False, event.allow_unclean)
                 effects.extend(outcome.effects)
         return Outcome(effects=tuple(effects))
 
-    def _drop(
-        self, broker_set: BrokerSet, broker_id: int, cause: str, allow_unclean: bool, effects: list[Effect]
-    ) -> None:
-        """Counts a replica as down, and elects at once if it was the master."""
-        del broker_set.live[broker_id]
-        effects.append(ReplicaDown(broker_set.broker_name, broker_id, cause))
-        if broker_set.master_id == broker_id:
-            effects.extend(self._elect(broker_set, cause, NO_BROKER, False, allow_unclean).effects)
+    def _drop(self, gone: list[tuple[BrokerSet, int]], cause: str, allow_unclean: bool) -> list[Effect]:
+        """Counts replicas as down, and then elects at once where the master was among them."""
+        effects: list[Effect] = []
+        for broker_set, broker_id in gone:
+            del broker_set.live[broker_id]
+            effects.append(ReplicaDown(broker_set.broker_name, broker_id, cause))
+        for broker_set, broker_id in gone:
+            if broker_set.master_id == broker_id:
+                effects.extend(self._elect(broker_set, cause, NO_BROKER, False, allow_unclean).effects)
+        return effects
 
     # -- what the leader's timers ask ----------------------------------------------------------------------
 

@@ -1,0 +1,215 @@
+"""Keys of a controller's `.conf` file, and the group of controllers they describe.
+
+Both of RocketMQ's families are understood and mean the same engine: `controllerType=DLedger`, where Raft and
+RPC share the port, and `controllerType=jRaft`, where Raft has a port of its own. Spelling, defaults and units
+are RocketMQ's (`ControllerConfig`, `JraftConfig`); keys below "our own" are additions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batonmq.common.config import ConfigError, require
+
+DLEDGER = "DLedger"
+JRAFT = "jRaft"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who forms the group of controllers. Addresses are `host:port`, ids as they appear in metadata."""
+
+    group: str
+    self_id: str
+    raft_addresses: dict[str, str]
+    rpc_addresses: dict[str, str]
+    peers_text: str
+    """The members as getControllerMetaData shows them."""
+
+    @property
+    def shared_port(self) -> bool:
+        """Raft messages come in on the port that brokers use."""
+        return self.raft_addresses == self.rpc_addresses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """One controller: its group, its disk, and how it judges brokers."""
+
+    controller_type: str = DLEDGER
+    """DLedger or jRaft: which of the two families of keys below names the group."""
+    controller_d_leger_group: str = "group1"
+    """Name of the group of controllers (DLedger)."""
+    controller_d_leger_peers: str = ""
+    """All controllers, `n0-127.0.0.1:9877;n1-127.0.0.1:9878;…` (DLedger)."""
+    controller_d_leger_self_id: str = ""
+    """Which of the peers this one is (DLedger)."""
+    j_raft_group_id: str = "jRaft-Controller"
+    """Name of the group of controllers (jRaft)."""
+    j_raft_server_id: str = "localhost:9880"
+    """This controller's Raft address, one of jRaftInitConf (jRaft)."""
+    j_raft_init_conf: str = "localhost:9880,localhost:9881,localhost:9882"
+    """Raft addresses of all controllers (jRaft)."""
+    j_raft_controller_rpc_addr: str = field(
+        default="localhost:9770,localhost:9771,localhost:9772", metadata={"key": "jRaftControllerRPCAddr"}
+    )
+    """Addresses for brokers, in the order of jRaftInitConf (jRaft)."""
+    j_raft_election_timeout_ms: int = 1_000
+    """Silence of the leading controller, ms, after which another stands for election (both families)."""
+    j_raft_snapshot_interval_secs: int = 3_600
+    """How often the state is written as a snapshot and the log before it dropped, s (both families)."""
+    bind_address: str = "0.0.0.0"
+    """Local address the listening sockets bind to."""
+    controller_store_path: str = ""
+    """Directory for Raft log, snapshots and events.jsonl; empty: DLedgerController or jRaftController in the
+    home directory."""
+    config_store_path: str = ""
+    """File that updateControllerConfig writes; empty: controller.properties in controllerStorePath."""
+    config_black_list: str = "configBlackList;configStorePath"
+    """Keys that updateControllerConfig must not touch, separated by `;`."""
+    enable_elect_unclean_master: bool = False
+    """Elect a replica outside the SyncStateSet when nobody inside is alive: acknowledged messages may get
+    lost."""
+    scan_not_active_broker_interval: int = 5_000
+    """How often brokers whose heartbeats stopped are looked for, ms."""
+    scan_inactive_master_interval: int = 5_000
+    """How often broker sets without a living master are looked for, ms."""
+    elect_master_max_retry_count: int = 3
+    """How often an election that could not be written to the log is tried again."""
+    notify_broker_role_changed: bool = True
+    """Tell the replicas of a new master at once; else they find out when they next ask."""
+    is_process_read_event: bool = False
+    """Confirm each read with a quorum even where a lease would allow to answer alone."""
+    controller_request_thread_pool_queue_capacity: int = 50_000
+    """Requests waiting to be written to the log before more are refused with SYSTEM_BUSY."""
+
+    # our own
+    enable_lease_read: bool = False
+    """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
+    run alike (10 % drift over an election timeout)."""
+    controller_raft_secret: str = ""
+    """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
+    heartbeat_coalesce_ms: int = 2
+    """Heartbeats that arrive within this time share one log entry, ms."""
+    request_timeout_ms: int = 5_000
+    """A request whose outcome the log has not decided by then is answered with an error, ms."""
+    event_log_max_bytes: int = 16 << 20
+    """events.jsonl is rotated at this size."""
+    event_log_backups: int = 4
+    """Rotated files kept."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.controller_type.lower() in (DLEDGER.lower(), JRAFT.lower()),
+            f"controllerType={self.controller_type}: expected {DLEDGER} or {JRAFT}",
+        )
+        for key, value in (
+            ("jRaftElectionTimeoutMs", self.j_raft_election_timeout_ms),
+            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
+            ("scanInactiveMasterInterval", self.scan_inactive_master_interval),
+            ("requestTimeoutMs", self.request_timeout_ms),
+            ("eventLogMaxBytes", self.event_log_max_bytes),
+            ("controllerRequestThreadPoolQueueCapacity", self.controller_request_thread_pool_queue_capacity),
+        ):
+            require(value > 0, f"{key}={value}: must be positive")
+        require(
+            self.j_raft_election_timeout_ms >= 30, "jRaftElectionTimeoutMs: below 30 ms no leader would stay"
+        )
+        require(self.heartbeat_coalesce_ms >= 0, "heartbeatCoalesceMs: must not be negative")
+        require(self.elect_master_max_retry_count >= 0, "electMasterMaxRetryCount: must not be negative")
+
+    @property
+    def is_jraft(self) -> bool:
+        return self.controller_type.lower() == JRAFT.lower()
+
+    @property
+    def store_path(self) -> Path:
+        if self.controller_store_path:
+            return Path(self.controller_store_path).expanduser()
+        return Path.home() / ("jRaftController" if self.is_jraft else "DLedgerController")
+
+    @property
+    def config_file(self) -> Path:
+        if self.config_store_path:
+            return Path(self.config_store_path).expanduser()
+        return self.store_path / "controller.properties"
+
+    def topology(self) -> Topology:
+        """The group of controllers. Raises `ConfigError` naming the key that does not fit."""
+        return self._jraft() if self.is_jraft else self._dledger()
+
+    def _dledger(self) -> Topology:
+        key = "controllerDLegerPeers"
+        peers: dict[str, str] = {}
+        for part in _split(self.controller_d_leger_peers, ";"):
+            peer_id, dash, address = part.partition("-")
+            require(bool(dash and peer_id), f"{key}={part}: expected id-host:port, e.g. n0-127.0.0.1:9877")
+            require(peer_id not in peers, f"{key}: peer {peer_id} appears twice")
+            _check_address(key, address)
+            peers[peer_id] = address
+        require(bool(peers), f"{key} is empty: name all controllers, e.g. n0-127.0.0.1:9877")
+        self_id = self.controller_d_leger_self_id
+        require(
+            self_id in peers,
+            f"controllerDLegerSelfId={self_id}: is not one of the peers {', '.join(peers)} of {key}",
+        )
+        text = "".join(f"{peer_id}:{address};" for peer_id, address in peers.items())
+        return Topology(self.controller_d_leger_group, self_id, peers, peers, text)
+
+    def _jraft(self) -> Topology:
+        raft = _split(self.j_raft_init_conf, ",")
+        rpc = _split(self.j_raft_controller_rpc_addr, ",")
+        for key, addresses in (("jRaftInitConf", raft), ("jRaftControllerRPCAddr", rpc)):
+            require(bool(addresses), f"{key} is empty: name all controllers, e.g. 127.0.0.1:9880")
+            require(len(set(addresses)) == len(addresses), f"{key}: an address appears twice")
+            for address in addresses:
+                _check_address(key, address)
+        require(
+            len(raft) == len(rpc),
+            f"jRaftControllerRPCAddr names {len(rpc)} controllers, jRaftInitConf {len(raft)}",
+        )
+        require(
+            self.j_raft_server_id in raft,
+            f"jRaftServerId={self.j_raft_server_id}: is not one of jRaftInitConf={self.j_raft_init_conf}",
+        )
+        return Topology(
+            self.j_raft_group_id,
+            self.j_raft_server_id,
+            dict(zip(raft, raft, strict=True)),
+            dict(zip(raft, rpc, strict=True)),
+            "".join(f"{address};" for address in rpc),
+        )
+
+
+FIXED_KEYS = frozenset(
+    {
+        "controllerType",
+        "controllerDLegerGroup",
+        "controllerDLegerPeers",
+        "controllerDLegerSelfId",
+        "jRaftGroupId",
+        "jRaftServerId",
+        "jRaftInitConf",
+        "jRaftControllerRPCAddr",
+        "jRaftElectionTimeoutMs",
+        "jRaftSnapshotIntervalSecs",
+        "bindAddress",
+        "controllerStorePath",
+        "enableLeaseRead",
+        "controllerRaftSecret",
+        "eventLogMaxBytes",
+        "eventLogBackups",
+    }
+)
+"""Keys that a running controller cannot change."""
+
+
+def _split(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator) if part.strip()]
+
+
+def _check_address(key: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{key}: {address!r} is no address, expected host:port")

@@ -1,0 +1,121 @@
+"""Tells the replicas of a broker set who their new master is, until each shows that it knows.
+
+Each replica has its own task: a slow or dead broker delays nobody. A notice is repeated, ever more seldom,
+until the replica's heartbeat carries the new master epoch, until it stops being alive, or until the next
+election makes the notice pointless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.replicas import BrokerSet
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import controller as wire
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_MS = 1_000
+LAST_PAUSE_MS = 8_000
+CALL_TIMEOUT_MS = 3_000
+
+
+class RoleChangeNotices:
+    """Belongs to the leader: `stop` when the reign ends."""
+
+    def __init__(self, machine: ControllerMachine, client: RemotingClient) -> None:
+        self._machine = machine
+        self._client = client
+        self._tasks: dict[tuple[str, int], tuple[int, asyncio.Task[None]]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Replicas that are being told."""
+        return len(self._tasks)
+
+    def announce(self, broker_set: BrokerSet) -> None:
+        """A master was elected: tell every living replica now."""
+        for broker_id in broker_set.live:
+            self._start(broker_set, broker_id, pause_ms=0)
+
+    def remind(self, broker_set: BrokerSet, broker_id: int) -> None:
+        """A replica appeared, which may have missed an election; it is also asking on its own."""
+        live = broker_set.live.get(broker_id)
+        if broker_set.master_id is not None and live is not None and live.epoch < broker_set.master_epoch:
+            self._start(broker_set, broker_id, pause_ms=FIRST_PAUSE_MS)
+
+    def remind_all(self) -> None:
+        """A new leader does not know which notices the former one got delivered."""
+        for broker_set in self._machine.broker_sets.values():
+            for broker_id in broker_set.live:
+                self.remind(broker_set, broker_id)
+
+    async def stop(self) -> None:
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, broker_set: BrokerSet, broker_id: int, pause_ms: int) -> None:
+        key = (broker_set.broker_name, broker_id)
+        running = self._tasks.get(key)
+        if running is not None:
+            if running[0] == broker_set.master_epoch:
+                return
+            running[1].cancel()
+        epoch = broker_set.master_epoch
+        task = asyncio.get_running_loop().create_task(self._tell(key, epoch, pause_ms))
+        self._tasks[key] = (epoch, task)
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        if key in self._tasks and self._tasks[key][1] is task:
+            del self._tasks[key]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("telling replica %d of %s failed", key[1], key[0], exc_info=task.exception())
+
+    async def _tell(self, key: tuple[str, int], epoch: int, pause_ms: int) -> None:
+        name, broker_id = key
+        attempt = 0
+        if pause_ms:
+            await asyncio.sleep(pause_ms / 1000)
+        while True:
+            broker_set = self._machine.broker_sets.get(name)
+            live = None if broker_set is None else broker_set.live.get(broker_id)
+            if broker_set is None or live is None or broker_set.master_epoch != epoch:
+                return
+            if (attempt or pause_ms) and live.epoch >= epoch:
+                return
+            address = broker_set.address(broker_id)
+            if address is not None:
+                await self._call(broker_set, broker_id, address)
+            await asyncio.sleep(min(LAST_PAUSE_MS, FIRST_PAUSE_MS << min(attempt, 8)) / 1000)
+            attempt += 1
+
+    async def _call(self, broker_set: BrokerSet, broker_id: int, address: str) -> None:
+        header = wire.NotifyBrokerRoleChanged(
+            broker_set.master_address,
+            broker_set.master_epoch,
+            broker_set.sync_state_set_epoch,
+            broker_set.master_id,
+        )
+        body = wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch).encode()
+        try:
+            await self._client.call(address, header, body, timeout_ms=CALL_TIMEOUT_MS)
+            log.debug(
+                "replica %d of %s (%s) was told of its master", broker_id, broker_set.broker_name, address
+            )
+        except (NetError, MQError) as error:
+            log.info(
+                "replica %d of %s could not be told of master %s epoch=%d: %s",
+                broker_id,
+                broker_set.broker_name,
+                broker_set.master_id,
+                broker_set.master_epoch,
+                error,
+            )

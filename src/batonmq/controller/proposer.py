@@ -1,0 +1,186 @@
+"""Events on their way into the log: all that arrive in one turn of the loop share one entry.
+
+Order is kept: an event is applied after everything that was submitted before it, also across the heartbeats,
+which may wait a little for company. At most `PIPELINE` entries are under way; what arrives meanwhile gathers,
+so under load entries grow instead of queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from batonmq.controller import events
+from batonmq.controller.machine import Outcome
+from batonmq.protocol.codes import ResponseCode
+from batonmq.raft.errors import NotLeader, Overloaded, RaftError, TransferInProgress
+
+log = logging.getLogger(__name__)
+
+PIPELINE = 2
+"""Entries under way at once: the second gathers while the first is on the disks."""
+MAX_EVENTS = 2_048
+"""Events of one entry; applying them blocks the loop for some 10 µs each."""
+
+Callback = Callable[[Outcome], None]
+
+NOT_LEADER = Outcome(
+    code=int(ResponseCode.CONTROLLER_NOT_LEADER), remark="The controller is not in leader state"
+)
+BUSY = Outcome(code=int(ResponseCode.SYSTEM_BUSY), remark="too many requests wait for the controllers' log")
+
+
+class Log(Protocol):
+    """The part of `RaftNode` that this module needs."""
+
+    async def propose(self, data: bytes) -> object: ...
+
+
+class Proposer:
+    """`submit` returns at once; the callback gets the event's outcome, or one that says why there is none."""
+
+    def __init__(
+        self,
+        node: Log,
+        now_ms: Callable[[], int],
+        *,
+        coalesce_ms: int,
+        timeout_ms: int,
+        capacity: int,
+    ) -> None:
+        self.coalesce_ms = coalesce_ms
+        self.timeout_ms = timeout_ms
+        self.capacity = capacity
+        self._node = node
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._events: list[events.AnyEvent] = []
+        self._callbacks: list[Callback | None] = []
+        self._beats: list[events.Beat] = []
+        self._beat_callbacks: list[Callback] = []
+        self._timer: asyncio.Handle | None = None
+        self._timer_is_late = False
+        self._last_flush = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Events not yet handed to the log."""
+        return len(self._events) + len(self._beats)
+
+    def submit(self, event: events.AnyEvent, callback: Callback | None = None) -> None:
+        if self._refuse(callback):
+            return
+        self._move_beats()
+        self._events.append(event)
+        self._callbacks.append(callback)
+        self._arm(0)
+
+    def submit_beat(self, beat: events.Beat, callback: Callback) -> None:
+        """As `submit` for one broker's heartbeat, which may wait `coalesce_ms` for others."""
+        if self._refuse(callback):
+            return
+        self._beats.append(beat)
+        self._beat_callbacks.append(callback)
+        idle_ms = (self._loop.time() - self._last_flush) * 1000
+        self._arm(0 if idle_ms >= self.coalesce_ms or len(self._beats) >= MAX_EVENTS else self.coalesce_ms)
+
+    async def close(self) -> None:
+        """Waits for entries under way; the log itself must have been stopped. What waits is refused."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._move_beats()
+        _answer(self._callbacks, [NOT_LEADER] * len(self._callbacks))
+        self._events, self._callbacks = [], []
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    def _refuse(self, callback: Callback | None) -> bool:
+        if self._closed or self.waiting >= self.capacity:
+            if callback is not None:
+                callback(NOT_LEADER if self._closed else BUSY)
+            return True
+        return False
+
+    def _move_beats(self) -> None:
+        if not self._beats:
+            return
+        beats, self._beats = tuple(self._beats), []
+        callbacks, self._beat_callbacks = self._beat_callbacks, []
+
+        def all_of_them(outcome: Outcome) -> None:
+            # The effects belong to the entry: only the first callback reports them.
+            callbacks[0](outcome)
+            if outcome.effects:
+                outcome = Outcome(code=outcome.code, remark=outcome.remark)
+            for callback in callbacks[1:]:
+                callback(outcome)
+
+        self._events.append(events.Heartbeats(beats))
+        self._callbacks.append(all_of_them)
+
+    def _arm(self, delay_ms: int) -> None:
+        if len(self._tasks) >= PIPELINE:
+            return  # the next entry to be decided makes room and flushes
+        if self._timer is not None:
+            if delay_ms or not self._timer_is_late:
+                return
+            self._timer.cancel()
+        self._timer_is_late = delay_ms > 0
+        if delay_ms:
+            self._timer = self._loop.call_later(delay_ms / 1000, self._flush)
+        else:
+            self._timer = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._move_beats()
+        if not self._events:
+            return
+        batch, self._events = self._events[:MAX_EVENTS], self._events[MAX_EVENTS:]
+        callbacks, self._callbacks = self._callbacks[:MAX_EVENTS], self._callbacks[MAX_EVENTS:]
+        self._last_flush = self._loop.time()
+        data = events.encode(self._now_ms(), tuple(batch))
+        task = self._loop.create_task(self._propose(data, callbacks))
+        self._tasks.add(task)
+        if self._events:
+            self._arm(0)
+
+    async def _propose(self, data: bytes, callbacks: list[Callback | None]) -> None:
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                outcomes = cast("list[Outcome]", await self._node.propose(data))
+        except NotLeader:
+            outcomes = [NOT_LEADER] * len(callbacks)
+        except TimeoutError:
+            outcomes = [_failure(f"no quorum within {self.timeout_ms} ms; it may yet happen")] * len(
+                callbacks
+            )
+        except (Overloaded, TransferInProgress) as error:
+            outcomes = [Outcome(code=int(ResponseCode.SYSTEM_BUSY), remark=str(error))] * len(callbacks)
+        except RaftError as error:
+            outcomes = [_failure(str(error))] * len(callbacks)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.discard(task)
+        if not self._closed and (self._events or self._beats):
+            self._arm(0)
+        _answer(callbacks, outcomes)
+
+
+def _failure(why: str) -> Outcome:
+    return Outcome(code=int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR), remark=why)
+
+
+def _answer(callbacks: list[Callback | None], outcomes: list[Outcome]) -> None:
+    for callback, outcome in zip(callbacks, outcomes, strict=True):
+        if callback is not None:
+            try:
+                callback(outcome)
+            except Exception:
+                # One request's bug must not keep the others from their answers.
+                log.exception("answering a request failed")

@@ -1,0 +1,75 @@
+"""Consistent reads: all of one loop turn share one barrier of the log (ReadIndex, or the leader's lease)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from batonmq.controller.machine import Outcome
+from batonmq.controller.proposer import NOT_LEADER
+from batonmq.protocol.codes import ResponseCode
+from batonmq.raft.errors import NodeStopped, NotLeader, RaftError
+
+log = logging.getLogger(__name__)
+
+PIPELINE = 2
+"""Barriers under way at once."""
+
+
+class ReadLog(Protocol):
+    """The part of `RaftNode` that this module needs."""
+
+    async def read_index(self) -> None: ...
+
+
+class Reads:
+    """`submit` a function to run on the state machine once it shows everything committed before the call."""
+
+    def __init__(self, node: ReadLog) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Callable[[], Outcome], Callable[[Outcome], None]]] = []
+        self._scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, read: Callable[[], Outcome], callback: Callable[[Outcome], None]) -> None:
+        self._waiting.append((read, callback))
+        if not self._scheduled and len(self._tasks) < PIPELINE:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def close(self) -> None:
+        """Waits for barriers under way; the log itself must have been stopped."""
+        while self._tasks or self._waiting:
+            self._flush()
+            await asyncio.gather(*self._tasks)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._waiting:
+            return
+        batch, self._waiting = self._waiting, []
+        self._tasks.add(self._loop.create_task(self._read(batch)))
+
+    async def _read(self, batch: list[tuple[Callable[[], Outcome], Callable[[Outcome], None]]]) -> None:
+        refusal: Outcome | None = None
+        try:
+            await self._node.read_index()
+        except (NotLeader, NodeStopped):
+            refusal = NOT_LEADER
+        except RaftError as error:
+            refusal = Outcome(code=int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR), remark=str(error))
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.discard(task)
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        for read, callback in batch:
+            try:
+                callback(read() if refusal is None else refusal)
+            except Exception:
+                # One request's bug must not keep the others from their answers.
+                log.exception("answering a read failed")

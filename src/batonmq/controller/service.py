@@ -1,0 +1,406 @@
+"""The controller as a program: sockets, the Raft node, timers; what is decided is decided elsewhere.
+
+`ControllerService` keeps no globals, so a name server can hold one, and tests any number. `serve` runs one
+until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from batonmq.common import config as conf
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import ConfigError
+from batonmq.controller import events
+from batonmq.controller.config import ControllerConfig
+from batonmq.controller.eventlog import EventLog
+from batonmq.controller.handlers import Handlers
+from batonmq.controller.machine import ControllerMachine, Election, Outcome, ReplicaUp
+from batonmq.controller.notices import RoleChangeNotices
+from batonmq.controller.proposer import Proposer
+from batonmq.controller.reads import Reads
+from batonmq.controller.sessions import Sessions
+from batonmq.net.client import RemotingClient
+from batonmq.net.connection import Connection
+from batonmq.net.dispatch import Dispatcher
+from batonmq.net.server import RemotingServer
+from batonmq.protocol.codes import ResponseCode
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.core import Role
+from batonmq.raft.disk import Disk, OsDisk
+from batonmq.raft.errors import StorageCorrupt
+from batonmq.raft.messages import Members
+from batonmq.raft.node import RaftNode
+from batonmq.raft.storage import Storage
+from batonmq.raft.transport import Authenticator, NoAuthentication, RemotingTransport, SharedSecret
+
+log = logging.getLogger(__name__)
+
+READY = "The Controller Server boot success. serializeType=JSON"
+FIRST_SCAN_MS = 2_000
+"""A new leader's first look for silent brokers (Java waits as long)."""
+
+
+class ControllerService:
+    """One member of a group of controllers.
+
+    `disk` replaces the directory below controllerStorePath (for simulation), `clock` and `rng` are the
+    sources of time and chance. `failed` is done when the node had to stop itself: a broken disk, an
+    unreadable log.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self.config = config
+        self.topology = config.topology()
+        self.machine = ControllerMachine()
+        self.sessions: Sessions[Connection] = Sessions()
+        self.node: RaftNode
+        self.proposer: Proposer
+        self.reads: Reads
+        self.notices: RoleChangeNotices
+        self.events: EventLog
+        self.failed: asyncio.Future[BaseException]
+        self.elections = 0
+        """New masters that this node, leading, saw elected."""
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._rng = rng if rng is not None else random.Random()  # election jitter, no secret
+        self._disk = disk
+        self._leading = False
+        self._term = 0
+        self._reign_wall_ms = 0
+        self._reign_monotonic_ms = 0
+        self._servers: list[RemotingServer] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._raft_client: RemotingClient
+        self._notice_client: RemotingClient
+        self._transport: RemotingTransport
+        self._stopping = False
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recovers the state, listens, joins the group; does not wait for a leader.
+
+        Raises `OSError` (port taken, disk not writable) or `StorageCorrupt`.
+        """
+        config, topology = self.config, self.topology
+        loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
+        store = config.store_path
+        self.events = EventLog(
+            store / "events.jsonl", max_bytes=config.event_log_max_bytes, backups=config.event_log_backups
+        )
+        name = topology.self_id.replace(":", "_")
+        disk = self._disk
+        if disk is None:
+            disk = await loop.run_in_executor(None, OsDisk, store / f"raft-{name}")
+        raft_config = RaftConfig(
+            election_timeout_ms=config.j_raft_election_timeout_ms,
+            snapshot_interval_ms=config.j_raft_snapshot_interval_secs * 1000,
+            lease_read=config.enable_lease_read and not config.is_process_read_event,
+        )
+        self._raft_client = RemotingClient()
+        self._notice_client = RemotingClient()
+        dispatcher = Dispatcher()
+        raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
+        authenticator: Authenticator = (
+            SharedSecret(config.controller_raft_secret)
+            if config.controller_raft_secret
+            else NoAuthentication()
+        )
+        self._transport = RemotingTransport(
+            topology.group, topology.self_id, self._raft_client, raft_dispatcher, authenticator
+        )
+        self.node = RaftNode(
+            topology.group,
+            topology.self_id,
+            Members(topology.raft_addresses),
+            self.machine,
+            Storage(disk, topology.group, topology.self_id, segment_bytes=raft_config.segment_bytes),
+            self._transport,
+            config=raft_config,
+            rng=self._rng,
+        )
+        self._transport.bind(self.node.receive)
+        self.node.on_role_change = self._on_role_change
+        self.node.on_failure = self._on_failure
+        self.proposer = Proposer(
+            self.node,
+            self.leader_now_ms,
+            coalesce_ms=config.heartbeat_coalesce_ms,
+            timeout_ms=config.request_timeout_ms,
+            capacity=config.controller_request_thread_pool_queue_capacity,
+        )
+        self.reads = Reads(self.node)
+        self.notices = RoleChangeNotices(self.machine, self._notice_client)
+        Handlers(self).register(dispatcher)
+        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id])
+        rpc.on_close(self._on_connection_closed)
+        if not topology.shared_port:
+            self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id])
+        started: list[RemotingServer] = []
+        try:
+            for server in self._servers:
+                await server.start()
+                started.append(server)
+            await self.node.start()
+        except BaseException:
+            for server in started:
+                await server.stop()
+            await self._transport.close()
+            await self._raft_client.close()
+            await self._notice_client.close()
+            raise
+
+    def _listen(self, dispatcher: Dispatcher, address: str) -> RemotingServer:
+        port = int(address.rpartition(":")[2])
+        server = RemotingServer(dispatcher, self.config.bind_address, port)
+        self._servers.append(server)
+        return server
+
+    async def stop(self) -> None:
+        """Hands leadership over if it can, answers what is under way, closes everything."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self.node.role is Role.LEADER and len(self.topology.raft_addresses) > 1 and not self.failed.done():
+            await self._hand_over()
+        self._end_reign()
+        await self.notices.stop()
+        for server in self._servers:
+            await server.stop(drain_ms=200)
+        await self.node.stop()
+        await self.proposer.close()
+        await self.reads.close()
+        await self._transport.close()
+        await self._raft_client.close()
+        await self._notice_client.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.events.close()
+
+    async def _hand_over(self) -> None:
+        core = self.node.core
+        followers = [peer for peer in core.members.voters if peer != core.id and peer in core.peers]
+        best = max(followers, key=lambda peer: core.peers[peer].match, default=None)
+        if best is None:
+            return
+        try:
+            await asyncio.wait_for(self.node.transfer_leadership(best), 1.0)
+        except Exception as error:
+            log.info("leadership was not handed over to %s: %s", best, error)
+
+    # -- who leads -----------------------------------------------------------------------------------------
+
+    @property
+    def leading(self) -> bool:
+        return self._leading
+
+    @property
+    def leader_id(self) -> str | None:
+        return self.node.leader_id
+
+    def leader_now_ms(self) -> int:
+        """The time of this reign: the wall clock when it began, and steady from there on."""
+        return self._reign_wall_ms + self._clock.monotonic_ms() - self._reign_monotonic_ms
+
+    def _on_role_change(self, role: Role, term: int, leader_id: str | None) -> None:
+        leads = role is Role.LEADER and not self._stopping
+        if leads and term != self._term:
+            self._end_reign()
+            self._term = term
+            self._reign_wall_ms = self._clock.now_ms()
+            self._reign_monotonic_ms = self._clock.monotonic_ms()
+            self._begin_reign(term)
+        elif not leads and self._term:
+            self._end_reign()
+
+    def _begin_reign(self, term: int) -> None:
+        """First of all the state machine must know of the new leader, its clock and its connections."""
+
+        def begun(outcome: Outcome) -> None:
+            if self._term != term or self._stopping:
+                return
+            if outcome.code:
+                log.warning("the reign in term %d did not begin yet: %s", term, outcome.remark)
+                self._at("begin", 100, lambda: self._begin_reign(term))
+                return
+            self._leading = True
+            log.info("controller %s leads in term %d", self.topology.self_id, term)
+            self.decided(outcome)
+            if self.config.notify_broker_role_changed:
+                self.notices.remind_all()
+            self._at(
+                "brokers", min(FIRST_SCAN_MS, self.config.scan_not_active_broker_interval), self._scan_brokers
+            )
+            self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
+
+        self.proposer.submit(events.LeaderStarted(self.topology.self_id, self.sessions.known()), begun)
+
+    def _end_reign(self) -> None:
+        self._term = 0
+        self._leading = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if not self._stopping:
+            self._spawn(self.notices.stop())
+
+    def _on_failure(self, cause: BaseException) -> None:
+        self._end_reign()
+        if not self.failed.done():
+            self.failed.set_result(cause)
+
+    # -- timers and connections ----------------------------------------------------------------------------
+
+    def _at(self, name: str, delay_ms: int, call: Callable[[], None]) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_ms / 1000, call)
+
+    def _scan_brokers(self) -> None:
+        self._at("brokers", self.config.scan_not_active_broker_interval, self._scan_brokers)
+        silent = self.machine.silent_brokers(self.leader_now_ms())
+        if silent:  # looked up first only to spare the log; the event decides anew when it is applied
+            for broker_set, broker_id in silent:
+                log.warning("replica %d of %s is silent", broker_id, broker_set.broker_name)
+            self._decide(events.Scan(True, False, self.config.enable_elect_unclean_master))
+
+    def _scan_masters(self) -> None:
+        self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
+        unclean = self.config.enable_elect_unclean_master
+        if self.machine.sets_to_elect(self.leader_now_ms(), unclean):
+            self._decide(events.Scan(False, True, unclean))
+
+    def _on_connection_closed(self, connection: Connection) -> None:
+        session = self.sessions.closed(connection)
+        if session is None or not session.brokers or not self._term or self._stopping:
+            return
+        brokers = tuple(sorted(session.brokers))
+        log.info("connection %s of brokers %s closed", connection.peer, brokers)
+        self._decide(events.ChannelClosed(session.id, brokers, self.config.enable_elect_unclean_master))
+
+    def _decide(self, event: events.AnyEvent, attempt: int = 0) -> None:
+        """Puts an event of the controller's own into the log; tries again while this reign lasts."""
+        term = self._term
+
+        def answer(outcome: Outcome) -> None:
+            if outcome.code == 0:
+                self.decided(outcome)
+            elif outcome.code == ResponseCode.CONTROLLER_NOT_LEADER or term != self._term:
+                log.info("%s was not decided here: %s", type(event).__name__, outcome.remark)
+            elif attempt < self.config.elect_master_max_retry_count:
+                log.warning("%s was not decided, trying again: %s", type(event).__name__, outcome.remark)
+                self._decide(event, attempt + 1)
+            else:
+                log.error("%s was not decided: %s", type(event).__name__, outcome.remark)
+
+        self.proposer.submit(event, answer)
+
+    def decided(self, outcome: Outcome) -> None:
+        """Acts on what the state machine decided under this node's lead."""
+        self.events.write(self.leader_now_ms(), self.topology.self_id, outcome.effects)
+        for effect in outcome.effects:
+            if isinstance(effect, Election):
+                self._elected(effect)
+            elif isinstance(effect, ReplicaUp) and self.config.notify_broker_role_changed and self._leading:
+                self.notices.remind(self.machine.broker_sets[effect.broker_name], effect.broker_id)
+
+    def _elected(self, election: Election) -> None:
+        level = logging.INFO if election.result == "new-master" else logging.WARNING
+        log.log(
+            level,
+            "election in %s by %s: %s, master %s -> %s epoch=%d from %s alive %s",
+            election.broker_name,
+            election.cause,
+            election.result,
+            election.old_master,
+            election.new_master,
+            election.master_epoch,
+            election.candidates,
+            election.alive,
+        )
+        if election.result != "new-master":
+            return
+        self.elections += 1
+        broker_set = self.machine.broker_sets.get(election.broker_name)
+        if broker_set is not None and self.config.notify_broker_role_changed and self._term:
+            self.notices.announce(broker_set)
+
+    # -- configuration -------------------------------------------------------------------------------------
+
+    async def update_config(self, config: ControllerConfig) -> None:
+        """Raises `OSError` when the file cannot be written; the configuration is in force all the same."""
+        self.config = config
+        self.proposer.coalesce_ms = config.heartbeat_coalesce_ms
+        self.proposer.timeout_ms = config.request_timeout_ms
+        self.proposer.capacity = config.controller_request_thread_pool_queue_capacity
+        if self._leading:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._at("brokers", config.scan_not_active_broker_interval, self._scan_brokers)
+            self._at("masters", config.scan_inactive_master_interval, self._scan_masters)
+        await asyncio.get_running_loop().run_in_executor(
+            None, _write_file, config.config_file, conf.to_properties(config)
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _write_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+async def serve(config: ControllerConfig, *, ready: Callable[[str], None] | None = None) -> int:
+    """Runs a controller until SIGTERM or SIGINT; returns the exit code.
+
+    The ready line goes to stdout (or `ready`), what prevents a start to stderr as one line.
+    """
+    try:
+        service = ControllerService(config)
+        await service.start()
+    except ConfigError as error:
+        print(f"controller: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except (OSError, StorageCorrupt) as error:
+        print(f"controller: cannot start: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        if ready is not None:
+            ready(READY)
+        else:
+            print(READY, flush=True)  # noqa: T201
+        service.failed.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await service.stop()
+    if service.failed.done():
+        print(f"controller: stopped itself: {service.failed.result()}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
