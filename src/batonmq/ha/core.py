@@ -75,6 +75,7 @@ class MasterSession:
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
         self._sent_confirm = -2
+        self._sent_epoch = -1
         self._mark: tuple[int, int] | None = None
 
         self.slave_id: int | None = None
@@ -124,7 +125,6 @@ class MasterSession:
                 raise HAFrameError(f"slave claims {offset} bytes, the log has {log.max_offset}")
             self.next_offset = self._start_of_transfer(offset, log)
             self._phase = _Phase.TRANSFER
-            self._sent_confirm = -1  # an empty frame is due at once: with it the slave learns the epoch
         elif not self.ack_offset <= offset <= self.next_offset:
             # apache/rocketmq #3015: an ack of what was never sent must not release anything.
             raise HAFrameError(f"ack of {offset} after {self.ack_offset}, sent up to {self.next_offset}")
@@ -160,6 +160,7 @@ class MasterSession:
         self.next_offset += size
         self._last_write_ms = now_ms
         self._sent_confirm = log.confirm_offset
+        self._sent_epoch = batch.epoch
         if self._mark is None:
             # One mark is kept until it is acknowledged. Moving it with every send, as RocketMQ does, lets a
             # slave under steady load look as if it never caught up.
@@ -167,14 +168,15 @@ class MasterSession:
         return Transfer(size, batch.offset, batch.epoch, batch.epoch_start, log.confirm_offset).encode()
 
     def heartbeat(self, log: LogBounds, now_ms: int) -> bytes:
-        """An empty frame if one is due: after silence, at the start, or to tell of a newer confirm offset."""
+        """An empty frame if one is due: after silence, or to tell of a newer confirm offset or epoch."""
         if self._phase is not _Phase.TRANSFER:
             return b""
-        if now_ms - self._last_write_ms < self._heartbeat_ms and log.confirm_offset <= self._sent_confirm:
-            return b""
         segment = self._epochs.segment(self.next_offset)
-        if segment is None:
+        assert segment is not None, "a master always has an epoch of its own"
+        silent = now_ms - self._last_write_ms >= self._heartbeat_ms
+        if not silent and log.confirm_offset <= self._sent_confirm and segment.epoch == self._sent_epoch:
             return b""
+        self._sent_epoch = segment.epoch
         self._last_write_ms = now_ms
         self._sent_confirm = log.confirm_offset
         return Transfer(0, self.next_offset, segment.epoch, segment.start_offset, log.confirm_offset).encode()
@@ -263,6 +265,11 @@ class SlaveSession:
         """Whether the common point was found; acks may be sent from here on."""
         return self._master_epochs is not None
 
+    @property
+    def acked(self) -> bool:
+        """Whether the first ack was sent, which asks the master to begin."""
+        return self._acked >= 0
+
     def open(self) -> bytes:
         """The first bytes to send."""
         return self._hello.encode()
@@ -326,12 +333,11 @@ class SlaveSession:
             self._known_epoch = -1
         if frame.body_size:
             self._fresh = False
-        end = frame.offset + frame.body_size
-        self.master_max_offset = max(self.master_max_offset, end)
-        self._learn(frame, end, effects)
+        self.master_max_offset = max(self.master_max_offset, frame.offset + frame.body_size)
+        self._learn(frame, effects)
 
-    def _learn(self, frame: Transfer, end: int, effects: list[Effect]) -> None:
-        """Epochs that data up to `end` belongs to and that are not on record yet.
+    def _learn(self, frame: Transfer, effects: list[Effect]) -> None:
+        """Epochs that begin at or before this frame and are not on record yet.
 
         The master's handshake is asked first: a RocketMQ master labels the last piece of an epoch with the
         *next* epoch, so the labels alone would leave epochs out.
@@ -341,11 +347,11 @@ class SlaveSession:
         assert self._master_epochs is not None
         fresh = [
             entry
-            for entry in self._master_epochs.between(frame.offset, max(end, frame.offset + 1))
-            if self._known_epoch < entry.epoch <= frame.epoch and entry.start_offset <= end
+            for entry in self._master_epochs.between(frame.offset, frame.offset + 1)
+            if self._known_epoch < entry.epoch <= frame.epoch
         ]
         newest = fresh[-1].epoch if fresh else self._known_epoch
-        if frame.epoch > newest and frame.epoch_start <= end:
+        if frame.epoch > newest and frame.epoch_start <= frame.offset:
             fresh.append(EpochStart(frame.epoch, frame.epoch_start))
         if fresh:
             self._known_epoch = fresh[-1].epoch

@@ -145,5 +145,5 @@ def consistent_point(
             continue
         our_end = local[index + 1].start_offset if index + 1 < len(local) else local_end
         their_end = remote[other + 1].start_offset if other + 1 < len(remote) else remote_end
-        return min(our_end, their_end)
+        return min(our_end, local_end, their_end)
     return None

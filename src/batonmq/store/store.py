@@ -786,6 +786,25 @@ class MessageStore:
                 self._dispatched = max((queue.end_physical for queue in self._queues.values()), default=0)
                 self._dispatched = max(self._dispatched, self.min_offset)
 
+    def discard(self) -> None:
+        """Throw everything away: this log shares nothing with the one it is to become a copy of. An empty log
+        may begin at any file (`append_raw`). Durable on return; raises `OSError`."""
+        self.truncate(self.min_offset)
+        with self._offsets_lock:
+            self._truncations += 1
+            for path in self._log.drop_first(len(self._log.files)):
+                path.unlink(missing_ok=True)
+            sync_path(self._log.directory)
+            for queue in self._queues.values():
+                queue.remove()
+            self._queues.clear()
+            if self._index is not None:
+                self._index.truncate(0)
+            self._forget_pending()
+            self._offsets_known = False
+            self._confirm = self._dispatched = self._index_position = 0
+            self.max_offset = self.flushed_offset = 0
+
     # ---------------------------------------------------------------------------------------------- expiry
 
     def check_disk(self) -> DiskState:

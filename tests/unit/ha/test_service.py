@@ -1,0 +1,351 @@
+"""HAService with real stores over loopback sockets."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from batonmq.ha.config import HAConfig
+from batonmq.ha.service import HARole, StaleEpoch
+from batonmq.protocol.ha_frames import Ack, SlaveHandshake
+
+from .conftest import same_set, until
+
+
+async def test_a_slave_copies_confirms_and_dispatches(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    master.put(b"one", b"two")
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    end = master.put(b"three")
+    assert master.store.confirm_offset < end, "not confirmed before the slave has it"
+    await until(lambda: master.store.confirm_offset == end)
+    await until(lambda: slave.store.confirm_offset == end)
+    assert slave.log() == master.log()
+    assert slave.bodies() == [b"one", b"two", b"three"] == master.bodies()
+    assert slave.ha.epochs.entries == ((1, 0),)
+    (status,) = master.ha.replicas()
+    assert (status.broker_id, status.ack_offset, status.in_sync) == (2, end, True)
+    assert slave.ha.master().address == master.address
+
+
+async def test_many_files_and_a_slow_start(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+    assert master.store.max_offset > 4 * 64 * 1024
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.log() == master.log()
+    await until(lambda: len(slave.bodies()) == 300)
+
+
+async def test_acked_by_and_on_progress(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    seen = []
+    dispatch = master.ha.on_progress
+    master.ha.on_progress = lambda: (seen.append(master.ha.acked_by(2)), dispatch())
+    await slave.follow(master, 1)
+    end = master.put(b"x")
+    assert master.ha.acked_by(1) == end
+    await until(lambda: master.ha.acked_by(2) == end)
+    assert end in seen
+    assert master.ha.acked_by(3) == -1
+    await until(lambda: master.ha.in_sync_replicas == 2)
+
+
+async def test_kill_and_switch_back_and_forth(replicas):
+    """The killed master comes back with a tail nobody else has, twice."""
+    first, second = await replicas(2)
+    await first.lead(1)
+    await second.follow(first, 1)
+    first.put(b"a1", b"a2")
+    await until(lambda: second.store.max_offset == first.store.max_offset)
+    for epoch, (old, new) in enumerate([(first, second), (second, first), (first, second)], start=2):
+        await new.ha.become_slave(None, old.broker_id, epoch - 1)  # the link is gone
+        old.put(b"alone %d" % epoch)
+        await old.restart(crash=True)
+        await new.lead(epoch)
+        new.put(b"new %d" % epoch)
+        await old.follow(new, epoch)
+        await until(lambda old=old, new=new: old.store.max_offset == new.store.max_offset)
+        assert old.log() == new.log()
+        assert old.ha.epochs.entries == new.ha.epochs.entries
+    assert first.bodies() == [b"a1", b"a2", b"new 2", b"new 3", b"new 4"]
+    await until(lambda: second.bodies() == first.bodies())
+
+
+async def test_a_torn_record_is_cut_before_a_new_term(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    master.put(b"whole")
+    whole = master.store.max_offset
+    master.put(b"never complete at the slave")
+    slave.store.append_raw(0, memoryview(master.log())[: whole + 30])
+    await slave.lead(2)
+    assert slave.store.max_offset == whole
+    assert slave.ha.epochs.entries == ((2, 0),), (
+        "a log of unknown origin belongs to its first term as a whole"
+    )
+    slave.put(b"next")
+    assert slave.bodies() == [b"whole", b"next"]
+
+
+async def test_a_log_that_shares_nothing_starts_over(replicas):
+    master, slave, late = await replicas(3)
+    await slave.lead(1)
+    slave.put(*[b"of another history" * 100] * 50)
+    await master.lead(2)
+    master.put(*[b"m" * 1000] * 200)
+    for path in master.store._log.drop_first(2):
+        path.unlink()  # the oldest files expired
+    assert master.store.min_offset == 128 * 1024
+    for node in (slave, late):
+        await node.follow(master, 2)
+        await until(lambda node=node: node.store.max_offset == master.store.max_offset)
+        assert node.store.min_offset == 128 * 1024
+        assert node.log() == master.log()
+        assert node.ha.epochs.entries == ((2, 0),)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2, 3})
+    master.put(b"last")
+    await until(lambda: slave.store.confirm_offset == master.store.max_offset)
+    bounds = slave.store.queue_bounds("T", 0)
+    assert bounds == late.store.queue_bounds("T", 0)
+    await slave.restart()
+    assert slave.log() == master.log()
+    assert slave.store.queue_bounds("T", 0) == bounds
+
+
+async def test_role_changes_refuse_old_epochs_and_repeat_harmlessly(replicas):
+    (master,) = await replicas(1)
+    await master.lead(5)
+    master.put(b"x")
+    await master.lead(5)
+    assert master.ha.epochs.entries == ((5, 0),)
+    with pytest.raises(StaleEpoch):
+        await master.lead(4)
+    with pytest.raises(StaleEpoch):
+        await master.ha.become_slave(None, 2, 4)
+    assert master.ha.role is HARole.MASTER
+    await master.lead(6)
+    assert [entry.epoch for entry in master.ha.epochs.entries] == [5, 6]
+
+
+async def test_a_new_term_of_the_same_master_reaches_slaves_9689(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    master.put(b"one")
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    await master.lead(4, 1, 2)
+    master.put(b"two")
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.ha.epochs.entries == master.ha.epochs.entries
+    assert slave.ha.last_epoch == 4
+
+
+async def test_a_slave_takes_no_slaves(replicas):
+    first, second, third = await replicas(3)
+    await first.lead(1)
+    await second.follow(first, 1)
+    await third.follow(second, 1)
+    await asyncio.sleep(0.1)
+    assert not third.ha.following
+
+
+async def raw(replica, data: bytes) -> bytes:
+    """Send bytes to a replication port; returns what comes back until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", replica.ha.port)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, Ack(0).encode(), b"\xff" * 1000])
+async def test_garbage_closes_the_connection_with_one_line(replicas, caplog, data):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await raw(master, data)
+    lines = [record for record in caplog.records if "replication port: dropped" in record.message]
+    assert len(lines) == 1
+    await slave.follow(master, 1)
+    master.put(b"x")
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+
+
+async def test_a_forged_ack_confirms_nothing_3015(replicas):
+    master, _ = await replicas(2)
+    await master.lead(1, 1, 2)
+    end = master.put(b"only here")
+    await raw(master, SlaveHandshake(2).encode() + Ack(end + 1).encode())
+    await raw(master, SlaveHandshake(9).encode() + Ack(0).encode() + Ack(end + 100).encode())
+    assert master.store.confirm_offset == 0
+    assert master.bodies() == []
+
+
+async def test_one_link_per_broker_id(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: slave.ha.following)
+    twin_reader, twin = await asyncio.open_connection("127.0.0.1", master.ha.port)
+    twin.write(SlaveHandshake(2).encode() + Ack(0).encode())
+    await until(lambda: len(master.ha.replicas()) == 1)
+    await until(lambda: slave.ha.following and len(master.ha._links) == 1, 10)
+    assert await twin_reader.read() is not None
+    twin.close()
+    master.put(b"x")
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+
+
+async def test_a_lost_slave_is_asked_out_at_once_and_comes_back(replicas):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    await slave.ha.become_slave(None, 1, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1}, 1)
+    end = master.put(b"alone")
+    assert master.store.confirm_offset == end
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+
+
+async def test_without_the_controllers_word_a_lost_slave_holds_the_confirm_offset(replicas):
+    """Two masters under isolation (#7017): the old one cannot shrink the set and confirms nothing more."""
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    master.agreeable = False
+    confirmed = master.put(b"both")
+    await until(lambda: master.store.confirm_offset == confirmed)
+    await slave.lead(2)
+    end = master.put(b"alone")
+    await asyncio.sleep(0.3)
+    assert master.store.confirm_offset == confirmed < end
+    assert master.bodies() == [b"both"]
+    await master.follow(slave, 2)
+    await until(lambda: master.log() == slave.log())
+    assert master.bodies() == [b"both"]
+
+
+async def test_a_learner_copies_and_never_joins(replicas):
+    master, learner = await replicas(2, HAConfig(async_learner=True))
+    await master.lead(1)
+    await learner.follow(master, 1)
+    end = master.put(b"x")
+    await until(lambda: learner.store.max_offset == end)
+    await asyncio.sleep(0.3)
+    assert master.ha.tracker.agreed.members == {1}
+    assert master.ha.replicas()[0].async_learner
+
+
+async def test_sync_flush_acknowledges_what_is_on_disk(replicas):
+    master, slave = await replicas(2, sync_flush=True)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    gate, flush = asyncio.Event(), slave.store.flush
+    loop = asyncio.get_running_loop()
+
+    def held() -> int:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(5)
+        return flush()
+
+    slave.store.flush = held
+    before = slave.store.flushed_offset
+    end = master.put(b"x")
+    await until(lambda: slave.store.max_offset == end)
+    await asyncio.sleep(0.05)
+    assert master.ha.acked_by(2) == before
+    gate.set()
+    await until(lambda: master.ha.acked_by(2) == end)
+    assert slave.store.flushed_offset == end
+    slave.store.flush = flush
+
+
+async def test_a_slow_slave_costs_bounded_memory(replicas):
+    (master,) = await replicas(1, HAConfig(ha_send_buffer_size=128 * 1024, ha_transfer_batch_size=32 * 1024))
+    await master.lead(1)
+    for _ in range(100):
+        master.put(bytes(50_000))
+    reader, writer = await asyncio.open_connection("127.0.0.1", master.ha.port, limit=1024)
+    writer.write(SlaveHandshake(2).encode() + Ack(0).encode())
+    await until(lambda: bool(master.ha.replicas()))
+    await asyncio.sleep(0.3)
+    (link,) = master.ha._links
+    assert link._transport.get_write_buffer_size() <= 128 * 1024 + 33 * 1024
+    assert link.session.next_offset < master.store.max_offset
+    assert reader is not None
+    writer.close()
+
+
+async def test_a_disk_that_fails_at_the_slave_drops_the_link_and_heals(replicas, caplog):
+    master, slave = await replicas(2)
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: slave.ha.following)
+    append = slave.store.append_raw
+
+    def full(offset, data):
+        raise OSError(28, "No space left on device")
+
+    slave.store.append_raw = full
+    end = master.put(b"x")
+    await until(lambda: "No space left" in caplog.text)
+    slave.store.append_raw = append
+    await until(lambda: slave.store.max_offset == end)
+
+
+async def test_random_faults_end_in_equal_logs(replicas):
+    """Random masters, cut links and crashes; whoever leads next has all that was confirmed."""
+    chance = random.Random(7)
+    nodes = await replicas(3)
+    leader, epoch, number = nodes[0], 1, 0
+    await leader.lead(epoch)
+    for node in nodes[1:]:
+        await node.follow(leader, epoch)
+    confirmed: list[bytes] = []
+    for _ in range(25):
+        for _ in range(chance.randint(0, 6)):
+            leader.put(b"%d" % number + bytes(chance.randint(0, 3000)))
+            number += 1
+            if chance.random() < 0.3:
+                await asyncio.sleep(0.005 * chance.random())
+        action = chance.random()
+        if action < 0.3:
+            for link in list(leader.ha._links):
+                link.close("cut by the test")
+        elif action < 0.5:
+            node = chance.choice([node for node in nodes if node is not leader])
+            await node.restart(crash=chance.random() < 0.5)
+            await node.follow(leader, epoch)
+        else:
+            confirmed = leader.bodies()
+            members = leader.ha.tracker.counted
+            leader_candidates = [node for node in nodes if node.broker_id in members]
+            agreed = leader.ha.tracker.agreed
+            epoch += 1
+            leader = chance.choice(leader_candidates)
+            await leader.ha.become_master(epoch, same_set(leader.broker_id, epoch=agreed.epoch + 1))
+            assert leader.bodies()[: len(confirmed)] == confirmed
+            for node in nodes:
+                if node is not leader:
+                    await node.follow(leader, epoch)
+    await until(lambda: leader.ha.tracker.agreed.members == {1, 2, 3}, 20)
+    await until(lambda: all(node.store.max_offset == leader.store.max_offset for node in nodes))
+    assert len({node.log() for node in nodes}) == 1
+    assert len({node.ha.epochs.entries for node in nodes}) == 1
+    await until(lambda: all(node.bodies() == leader.bodies() for node in nodes))

@@ -1,0 +1,174 @@
+"""The SyncStateSet: what the confirm offset may be while members come, go and are asked for."""
+
+import pytest
+
+from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
+
+
+def tracker(members=(1, 2), *, confirm=100, epoch_start=100, epoch=1) -> SyncStateTracker:
+    return SyncStateTracker(
+        local_id=1,
+        agreed=SyncStateSet(frozenset(members), epoch),
+        epoch_start=epoch_start,
+        confirm_offset=confirm,
+        max_lag_ms=3000,
+        started_ms=0,
+    )
+
+
+def ack(state: SyncStateTracker, broker_id: int, offset: int, now: int = 0, *, learner=False) -> None:
+    replica = state.replicas.get(broker_id)
+    if replica is None or not replica.connected:
+        replica = state.connected(broker_id, async_learner=learner, now_ms=now)
+    replica.ack_offset = offset
+    replica.caught_up_ms = now
+
+
+def test_confirm_is_the_minimum_over_all_members():
+    state = tracker((1, 2, 3))
+    ack(state, 2, 150)
+    ack(state, 3, 130)
+    assert state.confirm(200) == 130
+    ack(state, 3, 180)
+    assert state.confirm(140) == 140, "the master's own end counts too"
+
+
+def test_alone_everything_is_confirmed():
+    assert tracker((1,)).confirm(500) == 500
+
+
+def test_a_member_without_a_link_holds_the_confirm_offset_6662():
+    state = tracker((1, 2, 3))
+    ack(state, 2, 150)
+    assert state.confirm(200) == 100
+    ack(state, 3, 150)
+    assert state.confirm(200) == 150
+    state.disconnected(3)
+    ack(state, 2, 200)
+    assert state.confirm(200) == 150
+
+
+def test_a_member_that_has_not_spoken_in_this_term_holds_it():
+    state = tracker((1, 2))
+    state.connected(2, async_learner=False, now_ms=0)
+    assert state.confirm(200) == 100
+
+
+def test_confirm_never_sinks_when_a_replica_joins_or_returns_with_less():
+    state = tracker((1,))
+    assert state.confirm(200) == 200
+    ack(state, 2, 200)
+    assert state.propose(0) == {1, 2}
+    assert state.confirm(300) == 200
+    state.disconnected(2)
+    ack(state, 2, 150)
+    assert state.confirm(300) == 200
+
+
+def test_expanding_counts_the_new_member_before_the_controller_answers_5663():
+    """The answer may be lost and the new member elected: it must have all that was confirmed."""
+    state = tracker((1,))
+    ack(state, 2, 100)
+    assert state.confirm(100) == 100
+    assert state.propose(0) == {1, 2}
+    assert state.confirm(500) == 100, "without the union this would be 500"
+    ack(state, 2, 400)
+    assert state.confirm(500) == 400
+
+
+def test_shrinking_counts_the_old_member_until_the_controller_answers():
+    state = tracker((1, 2))
+    ack(state, 2, 100, now=0)
+    assert state.propose(3001) == {1}
+    assert state.confirm(500) == 100
+    state.answered(SyncStateSet(frozenset({1}), 2))
+    assert state.confirm(500) == 500
+
+
+def test_an_unknown_outcome_keeps_both_and_is_asked_again():
+    state = tracker((1,))
+    ack(state, 2, 100)
+    assert state.propose(0) == {1, 2}
+    assert state.propose(0) is None, "one at a time"
+    state.answered(None)
+    state.disconnected(2)
+    assert state.counted == {1, 2}
+    assert state.confirm(500) == 100
+    assert state.propose(10) == {1, 2}, "only a definite answer tells what became of the first"
+    state.answered(None, refused=True)
+    assert state.counted == {1}
+    assert state.confirm(500) == 500
+    assert state.propose(20) is None
+
+
+def test_a_newer_set_heard_elsewhere_settles_a_proposal():
+    state = tracker((1,))
+    ack(state, 2, 100)
+    state.propose(0)
+    state.answered(None)
+    state.agree(SyncStateSet(frozenset({1, 2}), 2))
+    assert state.agreed.members == {1, 2}
+    assert state.proposal is None
+    state.agree(SyncStateSet(frozenset({1}), 2))
+    assert state.agreed.members == {1, 2}, "the same version again changes nothing"
+
+
+def test_news_during_a_proposal_do_not_uncount_it():
+    state = tracker((1,))
+    ack(state, 2, 100)
+    state.propose(0)
+    state.agree(SyncStateSet(frozenset({1, 3}), 2))
+    assert state.counted == {1, 2, 3}
+    state.answered(None, refused=True)
+    assert state.counted == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("offset", "learner", "broker_id", "expected"),
+    [
+        (150, False, 2, {1, 2}),
+        (149, False, 2, {1}),  # below the confirm offset
+        (150, True, 2, {1}),  # an async learner never joins
+        (150, False, -1, {1}),  # a slave without an id of the controller's
+    ],
+)
+def test_who_may_join(offset, learner, broker_id, expected):
+    state = tracker((1,), confirm=150, epoch_start=120)
+    ack(state, broker_id, offset, learner=learner)
+    assert state.wanted(0) == expected
+
+
+def test_a_replica_below_this_term_may_not_join():
+    state = tracker((1,), confirm=100, epoch_start=160)
+    ack(state, 2, 159)
+    assert state.wanted(0) == {1}
+    ack(state, 2, 160)
+    assert state.wanted(0) == {1, 2}
+
+
+def test_who_must_leave():
+    state = tracker((1, 2, 3, 4))
+    ack(state, 2, 100, now=0)
+    ack(state, 3, 100, now=0)
+    assert state.wanted(3000) == {1, 2, 3, 4}, "4 was not seen yet and has time to come"
+    assert state.wanted(3001) == {1}
+    ack(state, 2, 150, now=3000)
+    assert state.wanted(3001) == {1, 2}
+    state.disconnected(2)
+    assert state.wanted(3001) == {1}
+
+
+def test_acked_by_counts_copies():
+    state = tracker((1, 2, 3))
+    assert state.acked_by(1, 500) == 500
+    assert state.acked_by(2, 500) == -1
+    ack(state, 2, 300)
+    ack(state, 3, 400)
+    ack(state, 4, 450, learner=True)
+    assert [state.acked_by(copies, 500) for copies in (0, 1, 2, 3, 4)] == [-1, 500, 400, 300, -1]
+
+
+def test_acks_of_strangers_do_not_move_the_confirm_offset():
+    state = tracker((1, 2))
+    ack(state, 9, 500)
+    assert state.confirm(500) == 100
