@@ -8,12 +8,12 @@ from importlib.metadata import version
 import click
 
 COMMANDS = {
-    "namesrv": ("batonmq.cli.programs", "namesrv"),
-    "controller": ("batonmq.cli.programs", "controller"),
-    "broker": ("batonmq.cli.programs", "broker"),
-    "admin": ("batonmq.admin.main", "admin"),
-    "spark": ("batonmq.spark.main", "spark"),
-    "demo": ("batonmq.demo.main", "demo"),
+    "namesrv": ("batonmq.cli.programs:namesrv", "Run a name server."),
+    "controller": ("batonmq.cli.programs:controller", "Run a controller."),
+    "broker": ("batonmq.cli.programs:broker", "Run a broker."),
+    "admin": ("batonmq.admin.main:admin", "Look at and change a cluster, with mqadmin's commands."),
+    "spark": ("batonmq.spark.main:spark", "Run a Spark job over topics: archive, audit, rollup."),
+    "demo": ("batonmq.demo.main:demo", "A cluster, 336,776 flights, a kill -9 and a pipeline over it."),
 }
 
 
@@ -23,10 +23,14 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name]
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         try:
             command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as missing:

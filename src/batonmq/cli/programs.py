@@ -1,0 +1,185 @@
+"""``batonmq namesrv``, ``controller`` and ``broker``: a configuration file to a running service.
+
+One runner for all: load the configuration, start the services, say that they serve, wait for SIGTERM or
+SIGINT, stop in reverse order. Exit code 0 after a stop by signal; 1, with one line on stderr, when a
+service cannot start or had to stop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import uvloop
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.common.config import ConfigError, describe, load, to_properties
+from batonmq.common.log import set_up
+from batonmq.controller.config import ControllerConfig
+from batonmq.ha.config import HAConfig
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.net.tls import TlsConfig
+from batonmq.raft.errors import StorageCorrupt
+from batonmq.store.config import StoreConfig
+from batonmq.store.errors import StoreError
+
+
+class Service(Protocol):
+    """What the runner needs of a program."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    @property
+    def ready_line(self) -> str: ...
+
+
+async def serve(services: Sequence[Service], say: Callable[[str], None]) -> BaseException | None:
+    """Run `services` until a signal; returns what made one of them stop by itself, if that happened."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def end(cause: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result(cause)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, None)
+    started: list[Service] = []
+    try:
+        for service in services:
+            await service.start()
+            started.append(service)
+            failed: asyncio.Future[BaseException] | None = getattr(service, "failed", None)
+            if failed is not None:
+                failed.add_done_callback(lambda f: end(None if f.cancelled() else f.result()))
+            say(service.ready_line)
+        return await ended
+    finally:
+        for service in reversed(started):
+            await service.stop()
+
+
+def run(program: str, make: Callable[[], Sequence[Service]]) -> int:
+    """The process of `program`; `make` loads the configuration and builds the services. The exit code."""
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    set_up()
+    try:
+        services = make()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            cause = runner.run(serve(services, say))
+    except (ConfigError, StoreError, StorageCorrupt) as error:
+        return _fail(program, str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(program, f"{where}{error.strerror or error}")
+    finally:
+        logging.shutdown()
+    return 0 if cause is None else _fail(program, f"stopped itself: {cause}")
+
+
+def _fail(program: str, reason: str) -> int:
+    sys.stderr.write(f"{program}: {reason}\n")
+    return 1
+
+
+def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[..., Any]], click.Command]:
+    """The options that every program takes, as RocketMQ's start scripts spell them."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        @click.command(name, help=function.__doc__, context_settings={"help_option_names": ["-h", "--help"]})
+        @click.option(
+            "-c",
+            "config",
+            type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+            help="Configuration file in RocketMQ's format: key=value lines.",
+        )
+        @click.option("-n", "namesrv_addr", help="Name servers, host:port;host:port (namesrvAddr).")
+        @click.option(
+            "-p", "print_config", is_flag=True, help="Print every key, its value and meaning, and exit."
+        )
+        def command(config: Path | None, namesrv_addr: str | None, print_config: bool) -> None:
+            overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
+            if print_config:
+                try:
+                    click.echo(_explain(config, classes, overrides), nl=False)
+                except ConfigError as error:
+                    raise SystemExit(_fail(name, str(error))) from None
+                return
+            raise SystemExit(run(name, lambda: function(config, overrides)))
+
+        return command
+
+    return decorate
+
+
+def _explain(config: Path | None, classes: Sequence[type[Any]], overrides: dict[str, str]) -> str:
+    """Every key with its value in force; what it means stands above it as a comment."""
+    values = dict(
+        line.partition("=")[::2]
+        for line in to_properties(*load(config, *classes, overrides=overrides)).splitlines()
+    )
+    lines = []
+    for key in describe(*classes):
+        if key.doc:
+            lines.append(f"# {key.doc}")
+        lines.append(f"{key.key}={values.get(key.key, '')}")
+    return "\n".join(lines) + "\n"
+
+
+@_program("namesrv", (NamesrvConfig, TlsConfig, ControllerConfig))
+def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
+    """Run a name server: brokers register here, clients ask it for routes.
+
+    With enableControllerInNamesrv=true the process also runs a controller, from the same file.
+    """
+    from batonmq.controller.service import ControllerService
+    from batonmq.namesrv.service import NamesrvService
+
+    classes = (NamesrvConfig, TlsConfig, ControllerConfig)
+    config, tls, controller_config = load(config_path, *classes, overrides=overrides)
+    if config_path is not None:
+        config = replace(config, config_store_path=str(config_path))
+    services: list[Service] = [NamesrvService(config, tls=tls)]
+    if config.enable_controller_in_namesrv:
+        services.append(ControllerService(controller_config))
+    return services
+
+
+@_program("controller", (ControllerConfig, TlsConfig))
+def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
+    """Run a controller: it decides which replica of each broker group is master.
+
+    Run one, or three or five with the same controllerDLegerPeers (or jRaftInitConf) to survive the loss of
+    one or two of them.
+    """
+    from batonmq.controller.service import ControllerService
+
+    (config,) = load(config_path, ControllerConfig, overrides=overrides)
+    return [ControllerService(config)]
+
+
+@_program("broker", (BrokerConfig, StoreConfig, HAConfig, TlsConfig))
+def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
+    """Run a broker: it stores messages and serves producers and consumers.
+
+    With enableControllerMode=true and controllerAddr it joins its group (brokerName) as master or slave, as
+    the controller decides.
+    """
+    from batonmq.broker.service import BrokerService
+
+    classes = (BrokerConfig, StoreConfig, HAConfig, TlsConfig)
+    config, store_config, ha_config, tls = load(config_path, *classes, overrides=overrides)
+    return [BrokerService(config, store_config, ha_config, tls=tls)]
