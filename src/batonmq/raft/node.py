@@ -251,8 +251,8 @@ class RaftNode:
     async def propose(self, data: bytes) -> object:
         """Replicate ``data``; returns what ``StateMachine.apply`` returned for it on this node.
 
-        Raises NotLeader, TransferInProgress, Overloaded, ProposalTooLarge (nothing happened), ProposalLost (it never will),
-        ProposalUncertain (it may yet be applied), NodeStopped.
+        Raises NotLeader, TransferInProgress, Overloaded, ProposalTooLarge (nothing happened), ProposalLost
+        (it never will be applied), ProposalUncertain (it may yet be), NodeStopped.
         """
         self._require_running()
         if self.core.role is not Role.LEADER:

@@ -1,6 +1,6 @@
 """Raft over RocketMQ remoting: one private oneway request, on a port of its own or on the RPC port.
 
-A payload is dropped when the peer cannot be reached, reads too slowly, or the buffer before a first connection
+A payload is dropped when the peer cannot be reached, reads too slowly, or the buffer before a connection
 is full: Raft repeats what matters, and memory stays bounded.
 """
 
@@ -122,7 +122,7 @@ class RemotingTransport:
             backlog.append(payload)
 
     async def _connect(self, peer: str, address: str) -> None:
-        """Send the backlog once there is a connection; drop it, and what comes in the pause, if there is none."""
+        """Send the backlog once connected; else drop it, and what comes in the pause."""
         seal = self._authenticator.seal
         try:
             backlog = self._backlog[peer]

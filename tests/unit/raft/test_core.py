@@ -1,0 +1,114 @@
+"""What holds for every role and message, and what tables cannot show."""
+
+import random
+import typing
+
+import pytest
+
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.core import IGNORED, STEP, RaftCore, Role
+from batonmq.raft.errors import NotLeader, Overloaded
+from batonmq.raft.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    InstallSnapshot,
+    Kind,
+    Members,
+    Message,
+    SnapshotMeta,
+)
+
+MESSAGES: tuple[type, ...] = typing.get_args(Message)
+
+
+def core(name: str = "n0", size: int = 3, **options: object) -> RaftCore:
+    return RaftCore(
+        name,
+        RaftConfig(**options),  # type: ignore[arg-type]
+        members=Members({f"n{i}": "" for i in range(size)}),
+        rng=random.Random(1),
+        now_ms=0,
+    )
+
+
+def leading(**options: object) -> RaftCore:
+    alone = core(size=1, **options)
+    save = alone.take_save()
+    assert save is not None
+    alone.saved(save, 0)
+    assert alone.role is Role.LEADER
+    return alone
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.__name__)
+def test_each_message_is_handled_or_ignored_for_a_reason(role: Role, message: type) -> None:
+    assert (message in STEP[role]) != ((role, message) in IGNORED)
+
+
+def test_a_follower_refuses_proposals_naming_the_leader() -> None:
+    follower = core()
+    follower.step("n1", Append(1, 0, 0, 0, []), 10)
+    with pytest.raises(NotLeader) as refused:
+        follower.propose([b"x"])
+    assert refused.value.leader_id == "n1"
+
+
+def test_too_much_uncommitted_is_refused_and_taken_again_later() -> None:
+    leader = leading(max_uncommitted_bytes=100)
+    leader.propose([bytes(200)])
+    with pytest.raises(Overloaded):
+        leader.propose([b"x"])
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 0)
+    leader.propose([b"x"])
+
+
+def test_flow_control_bounds_what_is_under_way() -> None:
+    leader = core(max_append_bytes=100, max_inflight_bytes=300, max_inflight_messages=50)
+    leader.become_candidate(transfer=False)
+    leader._note_vote("n1", True)
+    leader._note_vote("n0", True)
+    leader.ready(0)
+    leader.step("n1", AppendReply(1, 1), 0)
+    leader.propose([bytes(34) for _ in range(100)])
+    sent = [m for to, m in leader.ready(0).messages if to == "n1" and isinstance(m, Append)]
+    assert [len(m.entries) for m in sent] == [2, 2, 2]
+    assert leader.ready(0).messages == []
+    leader.step("n1", AppendReply(1, 3), 0)
+    assert [len(m.entries) for to, m in leader.ready(0).messages if to == "n1" and isinstance(m, Append)] == [
+        2
+    ]
+
+
+def test_cutting_a_committed_entry_stops_the_node() -> None:
+    follower = core()
+    follower.step("n1", Append(1, 0, 0, 1, [Entry(1, Kind.NOOP, b"")]), 10)
+    assert follower.commit_index == 1
+    with pytest.raises(AssertionError, match="a committed entry would be cut at 1"):
+        follower._drop_known(0, [Entry(2, Kind.NOOP, b"")])
+
+
+def test_a_snapshot_over_the_limit_is_not_collected() -> None:
+    follower = core(max_snapshot_bytes=10)
+    meta = SnapshotMeta(5, 1, Members({"n1": ""}))
+    follower.step("n1", InstallSnapshot(1, meta, 11, 0, 0, bytes(5)), 10)
+    assert follower._incoming is None
+
+
+def test_a_damaged_snapshot_transfer_starts_again() -> None:
+    follower = core()
+    meta = SnapshotMeta(5, 1, Members({"n1": ""}))
+    follower.step("n1", InstallSnapshot(1, meta, 4, 12345, 0, b"abcd"), 10)
+    assert follower.commit_index == 0
+    (_, reply) = follower.ready(10).messages[-1]
+    assert (reply.index, reply.next_offset) == (5, 0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "options", [{"election_timeout_ms": 100, "heartbeat_interval_ms": 50}, {"max_clock_drift": 1}]
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"heartbeat|drift"):
+        RaftConfig(**options)  # type: ignore[arg-type]
