@@ -1,4 +1,4 @@
-"""What a client's caller can get besides an answer that says no (`MQError`) and a broken network (`NetError`)."""
+"""What a caller can get besides an answer that says no (`MQError`) and a broken network (`NetError`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class ClientError(Exception):
 class SendFailed(ClientError):
     """A message was not acknowledged within the send timeout.
 
-    ``cause`` is the last failure. The message may have been stored nevertheless when ``maybe_stored``: an attempt
-    was sent and its answer never came. Sending the same `Message` again keeps its id, so a duplicate shows.
+    ``cause`` is the last failure. The message may have been stored nevertheless when ``maybe_stored``: an
+    attempt was sent and its answer never came. Sending the same `Message` again keeps its id, so that a
+    duplicate shows.
     """
 
     def __init__(self, topic: str, attempts: int, cause: Exception | None, maybe_stored: bool) -> None:

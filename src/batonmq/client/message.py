@@ -36,7 +36,7 @@ class Message:
         flag: a number of the application's own.
         wait_store_ok: False asks the broker to acknowledge before the message is safe.
 
-    Its ``unique_id`` is set when it is first sent and kept when it is sent again, so that a duplicate is visible.
+    Its ``unique_id`` is set when it is first sent and kept when it is sent again, so that a duplicate shows.
     """
 
     __slots__ = (

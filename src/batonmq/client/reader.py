@@ -58,11 +58,11 @@ class QueueReader:
 
     Args:
         namesrv: ``host:port``, several joined by ``;``.
-        retry_timeout_ms: how long a call keeps trying while a queue has no master (a switch takes well below 1 s).
+        retry_timeout_ms: how long a call keeps trying while a queue has no master.
         group: consumer group named in requests.
 
-    Every method raises `TopicNotExistError` for an unknown topic, `MQError` for an answer that says no, and the
-    last `NetError` when nobody answered in ``retry_timeout_ms``.
+    Every method raises `TopicNotExistError` for an unknown topic, `MQError` for an answer that says no, and
+    the last `NetError` when nobody answered in ``retry_timeout_ms``.
     """
 
     def __init__(

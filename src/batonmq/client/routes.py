@@ -31,7 +31,7 @@ class TopicRoute:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def replica(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
-        """Address to read from: the preferred replica, else the master, else any; None without a live one."""
+        """Address to read from: the preferred replica's, else the master's, else any; None without one."""
         addresses = self.brokers.get(broker_name, {})
         address = addresses.get(preferred_id) or addresses.get(MASTER_ID)
         return address or next(iter(addresses.values()), None)
@@ -41,7 +41,7 @@ class TopicRoute:
 
 
 def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """A route from what the name server said; ``topic`` is the one asked for, or stands in for it (TBW102)."""
+    """A route from what the name server said of ``topic``, or of one that stands in for it (TBW102)."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     write: list[list[MessageQueue]] = []
     read: list[MessageQueue] = []
@@ -72,7 +72,7 @@ class QueuePicker:
     def pick(
         self, route: TopicRoute, topic: str, now_ms: int, avoid: str | None = None
     ) -> MessageQueue | None:
-        """The next queue of a topic, on another broker than ``avoid`` if there is one; None without queues."""
+        """The next queue, on another broker than ``avoid`` if there is one; None without queues."""
         queues = route.write_queues
         if not queues:
             return None

@@ -1,0 +1,387 @@
+"""Sending messages.
+
+A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
+On any failure the route is asked for again at once, and the next attempt follows within 20 ms, on another
+broker or on the new master: a group that lost its master is used again as soon as the name server knows the
+next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.message import Message, SendResult, SendStatus
+from batonmq.client.routes import QueuePicker, TopicRoute
+from batonmq.client.session import OUTAGE_POLL_S, Session
+from batonmq.common.clock import Clock
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.compression import CompressionType, compress
+from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
+from batonmq.protocol.frame import Command
+from batonmq.protocol.headers.broker import Heartbeat, SendMessageResponse, SendMessageV2, UnregisterClient
+from batonmq.protocol.message import BatchItem, UniqueIds, encode_batch
+from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_group
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_S = 30.0
+DEFAULT_TOPIC_QUEUES = 4
+"""Queues a topic gets when a broker creates it for our first message."""
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Picks the queue of a message among those that can be written to now."""
+
+_STATUS = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+class Producer:
+    """Sends messages; an asynchronous context manager.
+
+    Args:
+        group: producer group, as `mqadmin producerConnection` shows it.
+        namesrv: ``host:port``, several joined by ``;``.
+        send_timeout_ms: how long `send` may take with all its attempts.
+        attempt_timeout_ms: how long one attempt waits for its answer; None is all that is left.
+        retries: attempts after the first that a broker's own refusal may cost (overload, an internal error).
+            A broker that is gone or no longer master does not count: it is tried again until the timeout.
+        compress_over: bodies of more bytes are compressed; 0 never does.
+        compression: the algorithm; consumers need no setting.
+        max_message_size: the brokers' `maxMessageSize`, bytes.
+        auto_create: send to unknown topics, which brokers with `autoCreateTopicEnable` create.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Iterable[str],
+        *,
+        send_timeout_ms: int = 3_000,
+        attempt_timeout_ms: int | None = None,
+        retries: int = 2,
+        compress_over: int = 4096,
+        compression: CompressionType = CompressionType.ZLIB,
+        compression_level: int = 5,
+        max_message_size: int = 4 * 1024 * 1024,
+        auto_create: bool = True,
+        poll_interval_ms: int = 30_000,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        remoting: RemotingClient | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self._session = Session(
+            namesrv, tls=tls, clock=clock, rng=rng, poll_interval_ms=poll_interval_ms, remoting=remoting
+        )
+        self._session.on_route = self._route_changed
+        self._timeout_ms = send_timeout_ms
+        self._attempt_timeout_ms = attempt_timeout_ms
+        self._retries = retries
+        self._compress_over = compress_over
+        self._compression = compression
+        self._compression_level = compression_level
+        self._max_size = max_message_size
+        self._auto_create = auto_create
+        rng = self._session.rng
+        self._ids = UniqueIds(self._session.ip, os.getpid(), rng.getrandbits(32))
+        self._picker = QueuePicker(rng.randrange(1 << 16))
+        self._greeted: set[str] = set()
+        self._heartbeats: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._session.client_id
+
+    async def close(self) -> None:
+        """Leave the group and close all connections. Sends under way fail."""
+        if self._session.closed:
+            return
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            goodbye = UnregisterClient(self.client_id, producer_group=self.group)
+            connections = filter(None, map(self._session.net.connected, self._greeted))
+            answers = await asyncio.gather(
+                *(connection.call(goodbye, timeout_ms=500) for connection in connections),
+                return_exceptions=True,
+            )
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    log.info("unregister: %s", answer)
+        await self._session.close()
+
+    # -- sending
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Queues of a topic that can be written to now. Raises `TopicNotExistError`, `NetError`."""
+        return list((await self._session.refresh(topic)).write_queues)
+
+    async def send(
+        self,
+        message: Message | Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message, or several of one topic as one batch, and wait for the acknowledgement.
+
+        ``queue`` or ``selector`` decides where to; otherwise all queues take turns. Messages that must keep
+        their order are sent one after the other to one queue.
+
+        Raises:
+            MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending).
+            NotSafelyStored: the master has it, but the disk or the replicas did not follow in time.
+            SendFailed: no acknowledgement within the timeout; the message may be stored or not.
+            TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
+        """
+        head, code, sys_flag, body, message_id = self._prepare(message)
+        topic = head.topic
+        session = self._session
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        route = session.known_route(topic)
+        attempts = refusals = 0
+        maybe_stored = False
+        avoid: str | None = None
+        failure: Exception | None = None
+        command = Command(code, binary=True)
+        properties = head.encoded_properties().decode()
+        born = str(session.clock.now_ms())
+        while True:
+            if route is None:
+                route, failure = await self._route(topic, failure)
+            target = self._target(route, head, queue, selector, avoid) if route is not None else None
+            address = route.master(target.broker_name) if route is not None and target is not None else None
+            left_ms = (deadline - loop.time()) * 1000
+            if left_ms <= 0:
+                raise SendFailed(topic, attempts, failure, maybe_stored) from failure
+            if target is not None and address is not None:
+                attempts += 1
+                command.ext.clear()
+                command.ext.update(self._fields(topic, target, sys_flag, born, head.flag, properties, code))
+                wait_ms = (
+                    left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
+                )
+                try:
+                    answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
+                    status = _STATUS.get(answer.code)
+                    if status is not None:
+                        self._picker.worked(target.broker_name)
+                        return self._result(status, answer, message_id, target)
+                    raise error_for(answer.code, answer.remark, answer.ext)
+                except NetError as error:
+                    maybe_stored = maybe_stored or error.sent
+                    failure = error
+                except MQError as error:
+                    if not error.retryable:
+                        raise
+                    if not error.stale_route or isinstance(error, TopicNotExistError):
+                        refusals += 1
+                        if refusals > self._retries:
+                            raise
+                    failure = error
+                log.debug("send to %s at %s failed: %s", target, address, failure)
+                self._picker.failed(target.broker_name, session.clock.monotonic_ms())
+                avoid = target.broker_name
+            elif failure is None:
+                failure = ConnectFailed(target.broker_name if target else topic, "has no master now")
+            another = route is not None and queue is None and self._another(route, avoid)
+            route, failure = await self._route(topic, failure)
+            if not another:
+                await asyncio.sleep(min(OUTAGE_POLL_S, max(0.0, deadline - loop.time())))
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send without waiting for an acknowledgement: the message may be lost and nobody is told.
+
+        Raises `MQError` for a message that no broker would take, `NetError` when there is no connection.
+        """
+        head, code, sys_flag, body, _ = self._prepare(message)
+        route = await self._session.route(head.topic, fallback=self._auto_create)
+        target = self._target(route, head, queue, None, None)
+        address = route.master(target.broker_name) if target is not None else None
+        if target is None or address is None:
+            raise ConnectFailed(head.topic, "has no master now")
+        session = self._session
+        fields = self._fields(
+            head.topic,
+            target,
+            sys_flag,
+            str(session.clock.now_ms()),
+            head.flag,
+            head.encoded_properties().decode(),
+            code,
+        )
+        await session.net.oneway(address, SendMessageV2.from_ext(fields), body)
+
+    # -- parts of a send
+
+    def _prepare(
+        self, message: Message | Sequence[Message]
+    ) -> tuple[Message, int, int, bytes | memoryview, str]:
+        """Check and encode: (whose topic and properties, request code, sys flag, body, message id)."""
+        now_ms = self._session.clock.now_ms()
+        if isinstance(message, Message):
+            message.check(self._max_size)
+            if message.unique_id is None:
+                message.unique_id = self._ids.next(now_ms)
+            body = message.body if isinstance(message.body, bytes | memoryview) else bytes(message.body)
+            sys_flag = 0
+            if self._compress_over and len(body) > self._compress_over:
+                body = compress(body, self._compression, self._compression_level)
+                sys_flag = self._compression.sys_flag
+            return message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id
+        return self._prepare_batch(list(message), now_ms)
+
+    def _prepare_batch(self, messages: list[Message], now_ms: int) -> tuple[Message, int, int, bytes, str]:
+        if not messages:
+            raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        first = messages[0]
+        items: list[BatchItem] = []
+        ids: list[str] = []
+        for message in messages:
+            message.check(self._max_size)
+            if message.topic != first.topic:
+                raise MQError(
+                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch must have the same topic"
+                )
+            if message.wait_store_ok != first.wait_store_ok:
+                raise MQError(
+                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch must agree on wait_store_ok"
+                )
+            if message.delay_level:
+                raise MQError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+            if message.unique_id is None:
+                message.unique_id = self._ids.next(now_ms)
+            ids.append(message.unique_id)
+            items.append(
+                BatchItem(body=message.body, properties=message.encoded_properties(), flag=message.flag)
+            )
+        body = encode_batch(items)
+        if len(body) > self._max_size:
+            raise MQError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch of {len(body)} bytes is over the limit of {self._max_size}: send fewer at once",
+            )
+        head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
+        head.unique_id = self._ids.next(now_ms)
+        return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
+
+    def _fields(
+        self,
+        topic: str,
+        target: MessageQueue,
+        sys_flag: int,
+        born: str,
+        flag: int,
+        properties: str,
+        code: int,
+    ) -> dict[str, str]:
+        """The header of `SendMessageV2`, in its wire form (a struct and back would cost twice as much)."""
+        return {
+            "a": self.group,
+            "b": topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": str(DEFAULT_TOPIC_QUEUES),
+            "e": str(target.queue_id),
+            "f": str(sys_flag),
+            "g": born,
+            "h": str(flag),
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "n": target.broker_name,
+        }
+
+    async def _route(
+        self, topic: str, failure: Exception | None
+    ) -> tuple[TopicRoute | None, Exception | None]:
+        """The route asked for anew, and the failure to report should nothing come of it."""
+        try:
+            return await self._session.refresh_or_known(topic, fallback=self._auto_create), failure
+        except TopicNotExistError:
+            raise
+        except (NetError, MQError) as error:
+            return None, failure or error
+
+    def _target(
+        self,
+        route: TopicRoute,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        avoid: str | None,
+    ) -> MessageQueue | None:
+        if queue is not None:
+            return queue
+        if selector is not None:
+            return selector(route.write_queues, message) if route.write_queues else None
+        return self._picker.pick(route, message.topic, self._session.clock.monotonic_ms(), avoid)
+
+    def _another(self, route: TopicRoute, failed: str | None) -> bool:
+        """There is a broker that did not fail lately, so that the next attempt need not wait."""
+        now_ms = self._session.clock.monotonic_ms()
+        names = {queue.broker_name for queue in route.write_queues}
+        return any(name != failed and not self._picker.is_faulty(name, now_ms) for name in names)
+
+    def _result(
+        self, status: SendStatus, answer: Command, message_id: str, target: MessageQueue
+    ) -> SendResult:
+        stored = SendMessageResponse.from_ext(answer.ext)
+        queue = MessageQueue(target.topic, target.broker_name, stored.queue_id)
+        result = SendResult(status, message_id, stored.msg_id, queue, stored.queue_offset)
+        if status is not SendStatus.SEND_OK:
+            raise NotSafelyStored(result)
+        return result
+
+    # -- heartbeats: brokers list producers by them, and ask them about transactions
+
+    def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        if self._heartbeats is None and not self._session.closed:
+            self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
+
+    async def _beat(self) -> None:
+        body = bodies.encode(
+            bodies.HeartbeatData(self.client_id, producer_data_set=[bodies.ProducerData(self.group)])
+        )
+        while True:
+            masters: set[str] = set()
+            for topic in self._session.topics:
+                route = self._session.known_route(topic)
+                if route is not None:
+                    masters.update(filter(None, map(route.master, route.brokers)))
+            for address in masters:
+                try:
+                    await self._session.net.call(address, Heartbeat(), body)
+                    self._greeted.add(address)
+                except (NetError, MQError) as error:
+                    log.info("heartbeat to %s: %s", address, error)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
