@@ -157,9 +157,9 @@ class ControllerMachine:
         return [_HANDLERS[type(event)](self, event) for event in entry.events]
 
     def snapshot(self) -> bytes:
-        ordered = [self.broker_sets[name] for name in sorted(self.broker_sets)]
-        return msgspec.msgpack.Encoder(order="deterministic").encode(
-            _Snapshot(SNAPSHOT_VERSION, self.now_ms, ordered)
+        # In the order of the dicts, which the log determines: a restored machine goes on exactly like this one.
+        return msgspec.msgpack.encode(
+            _Snapshot(SNAPSHOT_VERSION, self.now_ms, list(self.broker_sets.values()))
         )
 
     def restore(self, data: bytes) -> None:

@@ -111,7 +111,8 @@ class Script:
             case "leader":
                 sessions = [part.split("/") for part in args.get("sessions", "").split(",") if part]
                 return events.LeaderStarted(
-                    "n0", tuple((set_name, int(number), int(session)) for set_name, number, session in sessions)
+                    "n0",
+                    tuple((set_name, int(number), int(session)) for set_name, number, session in sessions),
                 )
         raise ValueError(f"unknown command {verb}")
 
@@ -145,5 +146,7 @@ _CONSTANT = {"clusterName", "brokerName"}
 def _effect(effect: object) -> str:
     if isinstance(effect, Election):
         unclean = " unclean" if effect.unclean else ""
-        return f"election by {effect.cause}: {effect.result} {effect.old_master} -> {effect.new_master}{unclean}"
+        return (
+            f"election by {effect.cause}: {effect.result} {effect.old_master} -> {effect.new_master}{unclean}"
+        )
     return str(effect)

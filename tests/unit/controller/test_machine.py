@@ -1,0 +1,257 @@
+"""Random histories: the invariants of the state machine hold after every event, whatever the order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batonmq.controller import events
+from batonmq.controller.machine import ControllerMachine, Election, Outcome
+from batonmq.protocol.codes import ResponseCode
+
+NAMES = st.sampled_from(["a", "b"])
+IDS = st.integers(1, 4)
+EPOCHS = st.integers(0, 6)
+
+
+def beats(draw: st.DrawFn) -> events.Heartbeats:
+    return events.Heartbeats(
+        tuple(
+            events.Beat(
+                draw(st.sampled_from(["c", "c", "c", "other"])),
+                draw(NAMES),
+                draw(IDS),
+                "h:1",
+                draw(st.integers(1, 4)),
+                draw(st.sampled_from([500, 5_000])),
+                draw(EPOCHS),
+                draw(st.integers(0, 9)),
+                0,
+                draw(st.integers(0, 3)),
+            )
+            for _ in range(draw(st.integers(1, 6)))
+        )
+    )
+
+
+@st.composite
+def event(draw: st.DrawFn) -> events.AnyEvent:
+    kind = draw(st.integers(0, 11))
+    name, broker_id, flag = draw(NAMES), draw(IDS), draw(st.booleans())
+    match kind:
+        case 0 | 1:
+            code = f"h{broker_id}:1;{draw(st.integers(1, 2))}"
+            return events.ApplyBrokerId("c", name, draw(st.integers(-1, 5)), code)
+        case 2:
+            return events.RegisterBroker("c", name, broker_id, f"h{broker_id}:{draw(st.integers(1, 2))}")
+        case 3 | 4 | 5:
+            return beats(draw)
+        case 6:
+            asked = draw(st.sampled_from([events.NO_BROKER, 1, 2, 3, 4]))
+            return events.ElectMaster(name, asked, flag and asked > 0, draw(st.booleans()), "broker")
+        case 7 | 8:
+            members = draw(st.lists(IDS, max_size=4).map(tuple))
+            return events.AlterSyncStateSet(name, broker_id, draw(EPOCHS), members, draw(EPOCHS))
+        case 9:
+            ids = ";".join(map(str, draw(st.lists(IDS, max_size=2))))
+            return events.CleanBrokerData("c", name, ids, flag)
+        case 10:
+            brokers = tuple(draw(st.lists(st.tuples(NAMES, IDS), max_size=4)))
+            return events.ChannelClosed(draw(st.integers(0, 4)), brokers, flag)
+        case _:
+            if flag:
+                return events.Scan(draw(st.booleans()), draw(st.booleans()), draw(st.booleans()))
+            return events.LeaderStarted("n", ((name, broker_id, draw(st.integers(1, 4))),))
+
+
+entries = st.lists(
+    st.tuples(st.integers(-2_000, 3_000), st.lists(event(), min_size=1, max_size=3)), min_size=1, max_size=40
+)
+
+
+def encoded(history: list[tuple[int, list[events.AnyEvent]]]) -> list[bytes]:
+    now_ms, out = 100_000, []
+    for step_ms, batch in history:
+        now_ms += step_ms
+        out.append(events.encode(now_ms, tuple(batch)))
+    return out
+
+
+def check(machine: ControllerMachine) -> None:
+    for name, broker_set in machine.broker_sets.items():
+        assert name == broker_set.broker_name
+        assert broker_set.replicas
+        assert set(broker_set.live) <= set(broker_set.replicas)
+        assert set(broker_set.sync_state_set) <= set(broker_set.replicas)
+        assert list(broker_set.sync_state_set) == sorted(set(broker_set.sync_state_set))
+        assert broker_set.master_id is None or broker_set.master_id in broker_set.sync_state_set
+        assert (broker_set.master_epoch == 0) <= (broker_set.master_id is None)
+        assert broker_set.next_broker_id > max(broker_set.replicas)
+
+
+class Watcher:
+    """Remembers masters and epochs of each life of a broker set: a cleaned set begins anew."""
+
+    def __init__(self) -> None:
+        self.masters: dict[tuple[str, int], int] = {}
+        self.before: dict[str, tuple[int, int, tuple[int, ...], int | None]] = {}
+
+    def look(self, machine: ControllerMachine, outcomes: list[Outcome]) -> None:
+        for name in [name for name in self.before if name not in machine.broker_sets]:
+            del self.before[name]
+            self.masters = {key: value for key, value in self.masters.items() if key[0] != name}
+        for name, broker_set in machine.broker_sets.items():
+            epoch, set_epoch, members, master = self.before.get(name, (0, 0, (), None))
+            assert broker_set.master_epoch >= epoch, "the master epoch went back"
+            assert broker_set.sync_state_set_epoch >= set_epoch, "the SyncStateSet epoch went back"
+            if broker_set.sync_state_set != members:
+                assert broker_set.sync_state_set_epoch > set_epoch, "the set changed within one epoch"
+            if broker_set.master_id != master:
+                assert broker_set.master_epoch > epoch, "the master changed within one epoch"
+            if broker_set.master_id is not None:
+                ruler = self.masters.setdefault((name, broker_set.master_epoch), broker_set.master_id)
+                assert ruler == broker_set.master_id, "two masters in one epoch"
+            self.before[name] = (
+                broker_set.master_epoch,
+                broker_set.sync_state_set_epoch,
+                broker_set.sync_state_set,
+                broker_set.master_id,
+            )
+        for outcome in outcomes:
+            for effect in outcome.effects:
+                if isinstance(effect, Election) and effect.result == "new-master":
+                    clean = effect.new_master in effect.candidates
+                    first = effect.master_epoch == 1 or not effect.candidates
+                    assert clean or first or effect.unclean
+
+
+def signature(outcomes: list[Outcome]) -> list[bytes]:
+    return [msgspec.json.encode((o.code, o.remark, o.header, o.body, o.effects)) for o in outcomes]
+
+
+@settings(max_examples=120, deadline=None)
+@given(entries)
+def test_invariants_hold_after_every_event(history: list[tuple[int, list[events.AnyEvent]]]) -> None:
+    machine, watcher = ControllerMachine(), Watcher()
+    now_ms = 100_000
+    index = 0
+    for step_ms, batch in history:
+        now_ms += step_ms
+        for one in batch:
+            index += 1
+            outcomes = machine.apply(index, events.encode(now_ms, (one,)))
+            check(machine)
+            watcher.look(machine, outcomes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(entries, st.integers(0, 40))
+def test_replicas_agree_also_across_a_snapshot(
+    history: list[tuple[int, list[events.AnyEvent]]], cut: int
+) -> None:
+    first, second = ControllerMachine(), ControllerMachine()
+    for index, data in enumerate(encoded(history), start=1):
+        if index == cut:
+            restored = ControllerMachine()
+            restored.restore(second.snapshot())
+            second = restored
+        assert signature(first.apply(index, data)) == signature(second.apply(index, data))
+    assert first.snapshot() == second.snapshot()
+    assert first.now_ms == second.now_ms
+
+
+@settings(max_examples=40, deadline=None)
+@given(entries)
+def test_without_unclean_elections_every_master_comes_from_the_sync_state_set(
+    history: list[tuple[int, list[events.AnyEvent]]],
+) -> None:
+    machine = ControllerMachine()
+    for index, data in enumerate(encoded(history), start=1):
+        entry = events.decode(data)
+        clean = tuple(
+            msgspec.structs.replace(one, allow_unclean=False) if hasattr(one, "allow_unclean") else one
+            for one in entry.events
+        )
+        for outcome in machine.apply(index, events.encode(entry.now_ms, clean)):
+            for effect in outcome.effects:
+                if isinstance(effect, Election) and effect.result == "new-master":
+                    assert not effect.unclean
+                    assert effect.new_master in effect.candidates or effect.master_epoch == 1
+
+
+def test_an_unknown_event_stops_the_replica() -> None:
+    machine = ControllerMachine()
+    data = msgspec.msgpack.encode([events.ENTRY_VERSION, 5, [["later-invention", 1]]])
+    with pytest.raises(events.UnknownEvent, match="cannot be read"):
+        machine.apply(1, data)
+
+
+def test_an_entry_of_another_version_stops_the_replica() -> None:
+    with pytest.raises(events.UnknownEvent, match="version 9"):
+        ControllerMachine().apply(1, msgspec.msgpack.encode([9, 5, []]))
+
+
+def test_an_event_with_fields_of_a_later_version_is_read() -> None:
+    data = msgspec.msgpack.encode(
+        [events.ENTRY_VERSION, 5, [["apply-id", "c", "s", 1, "h:1;1", "new field"]]]
+    )
+    outcomes = ControllerMachine().apply(1, data)
+    assert [outcome.code for outcome in outcomes] == [0]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93", msgspec.msgpack.encode([2, 0, []])])
+def test_a_bad_snapshot_changes_nothing(data: bytes) -> None:
+    machine = ControllerMachine()
+    machine.apply(1, events.encode(1, (events.ApplyBrokerId("c", "s", 1, "h:1;1"),)))
+    before = machine.snapshot()
+    with pytest.raises(events.UnknownEvent):
+        machine.restore(data)
+    assert machine.snapshot() == before
+
+
+def test_answers_have_the_shapes_that_java_reads() -> None:
+    machine = ControllerMachine()
+    beat = events.Beat("c", "s", 1, "h:1", 1, 10_000, 0, 0, 0, 0)
+    outcomes = machine.apply(
+        1,
+        events.encode(
+            1_000,
+            (
+                events.ApplyBrokerId("c", "s", 1, "h:1;1"),
+                events.Heartbeats((beat,)),
+                events.ElectMaster("s", 1, False, False, "broker"),
+            ),
+        ),
+    )
+    elected = outcomes[2]
+    assert elected.header is not None and elected.body is not None
+    assert elected.header.to_ext() == {
+        "masterBrokerId": "1",
+        "masterAddress": "h:1",
+        "masterEpoch": "1",
+        "syncStateSetEpoch": "1",
+    }
+    assert msgspec.json.decode(elected.body.encode()) == {
+        "syncStateSet": [1],
+        "brokerMemberGroup": {"cluster": "c", "brokerName": "s", "brokerAddrs": {"1": "h:1"}},
+        "cluster": "c",
+        "brokerName": "s",
+        "brokerAddrs": {"1": "h:1"},
+    }
+    data = machine.sync_state_data(["s", "unknown"], 1_000)
+    assert data.body is not None
+    assert msgspec.json.decode(data.body.encode()) == {
+        "replicasInfoTable": {
+            "s": {
+                "masterBrokerId": 1,
+                "masterAddress": "h:1",
+                "masterEpoch": 1,
+                "syncStateSetEpoch": 1,
+                "inSyncReplicas": [{"brokerName": "s", "brokerId": 1, "brokerAddress": "h:1", "alive": True}],
+                "notInSyncReplicas": [],
+            }
+        }
+    }
+    assert machine.replica_info("unknown").code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
