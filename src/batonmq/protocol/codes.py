@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-PROTOCOL_VERSION = 514
+PROTOCOL_VERSION = 513
 """What a frame's ``version`` field says: the ordinal of release 5.5.0 in RocketMQ's `MQVersion`."""
 
 

@@ -33,6 +33,8 @@ VERSION_5_0_0 = 413
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 """A body that inflates beyond this is refused: some two million topics, or a bomb."""
 
+_ZLIB_FIRST_BYTE = 0x78
+"""Of a zlib stream with the usual window; JSON never begins with it."""
 _INT = struct.Struct(">i")
 
 
@@ -49,7 +51,8 @@ def decode_register_body(data: bytes | memoryview, *, compressed: bool, version:
         return RegisterBrokerBody(
             TopicConfigAndMappingSerializeWrapper(old.topic_config_table, old.data_version)
         )
-    if not compressed:
+    # Brokers of release 5 compress the body and say in the header that they did not.
+    if not compressed and data[0] != _ZLIB_FIRST_BYTE:
         return decode(data, RegisterBrokerBody)
     pieces = _Pieces(_inflate(data))
     data_version = decode(pieces.next(), DataVersion)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,10 @@ def test_what_is_encoded_is_decoded(
     )
 
 
+def test_brokers_of_release_5_deny_that_they_compressed() -> None:
+    assert decode_register_body(GOOD, compressed=False, version=V5) == GOOD_BODY
+
+
 def test_releases_before_5_sent_no_mappings() -> None:
     body = RegisterBrokerBody(TopicConfigAndMappingSerializeWrapper({"t": TopicConfig("t")}))
     data = zlib.decompress(encode_register_body(body, compressed=True))
@@ -74,9 +79,8 @@ def test_no_body_is_an_empty_table_of_version_zero() -> None:
     assert wrapper.data_version == DataVersion(0, 0, 0) and not wrapper.topic_config_table
 
 
-GOOD = encode_register_body(
-    RegisterBrokerBody(TopicConfigAndMappingSerializeWrapper({"t": TopicConfig("t")})), compressed=True
-)
+GOOD_BODY = RegisterBrokerBody(TopicConfigAndMappingSerializeWrapper({"t": TopicConfig("t")}))
+GOOD = encode_register_body(GOOD_BODY, compressed=True)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +105,14 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register_body, "MAX_INFLATED_BYTES", 1000)
     with pytest.raises(BodyError, match="more than 1000"):
         decode_register_body(zlib.compress(bytes(100_000)), compressed=True, version=V5)
+
+
+def test_what_a_java_broker_of_5_5_sent() -> None:
+    file = Path(__file__).parents[2] / "data" / "namesrv" / "register-compressed-java-5.5.0.bin"
+    wrapper = decode_register_body(
+        file.read_bytes(), compressed=False, version=V5
+    ).topic_config_serialize_wrapper
+    assert len(wrapper.topic_config_table) == 14
+    assert wrapper.data_version == DataVersion(timestamp=1795262372003, counter=0, state_version=0)
+    template = wrapper.topic_config_table["TBW102"]
+    assert (template.read_queue_nums, template.write_queue_nums, template.perm) == (8, 8, 7)
