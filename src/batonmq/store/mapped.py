@@ -94,9 +94,13 @@ class MappedFile:
             self._allocated = end
 
     def zero(self, position: int, end: int) -> None:
-        """Overwrite with zeros what was written from `position` to `end`."""
-        for at in range(position, end, 1 << 20):
-            write_all(self._fd, bytes(min(1 << 20, end - at)), at)
+        """Overwrite with zeros what was written from `position` to `end`. Pages that were not are left alone:
+        writing them could need room on a disk that has none."""
+        while position < end:
+            upto = min(end, position - position % 4096 + 4096)
+            if self.map[position:upto].count(0) != upto - position:
+                write_all(self._fd, bytes(upto - position), position)
+            position = upto
 
     def zero_rest(self, position: int) -> None:
         """Make everything from `position` on read as zeros, by giving the blocks back. Nobody may hold views

@@ -1,0 +1,505 @@
+"""The store as its callers see it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from batonmq.protocol.message import (
+    MAGIC_BLANK,
+    BatchItem,
+    StoredMessage,
+    decode_record,
+    decode_records,
+    encode_batch,
+    pack_host,
+)
+from batonmq.store import mapped
+from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
+from batonmq.store.results import Boundary, GetStatus, PutStatus
+from batonmq.store.scan import java_hash
+from batonmq.store.verify import read_store, verify
+
+
+def numbered(opener, count, queues=1, **properties):
+    return [opener.message(b"%d" % n, queue_id=n % queues, **properties) for n in range(count)]
+
+
+def test_messages_come_back_in_order_and_with_their_offsets(opener):
+    store = opener()
+    results = opener.put(store, *numbered(opener, 300, 3, TAGS="a"))
+    assert [result.queue_offset for result in results[:7]] == [0, 0, 0, 1, 1, 1, 2]
+    for queue_id in range(3):
+        assert opener.bodies(store, queue_id) == [b"%d" % n for n in range(queue_id, 300, 3)]
+    assert results[-1].end_offset == store.max_offset > 3 * opener.file_size
+    record = decode_record(store.message_at(results[100].physical_offset), check_crc=True)
+    assert (record.body, record.physical_offset) == (b"100", results[100].physical_offset)
+    assert record.store_timestamp == opener.clock.now_ms()
+    assert store.message_at(results[100].physical_offset + 1) is None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_reopened_store_goes_on_where_it_was(opener, clean):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2, KEYS=f"k{n}") for n in range(101)])
+    end = store.max_offset
+    if clean:
+        store.close()
+    else:
+        store.abandon()
+    again = opener()
+    assert (again.max_offset, again.dispatched_offset) == (end, end)
+    (result,) = opener.put(again, opener.message(b"new"))
+    assert (result.queue_offset, result.physical_offset) == (51, end)
+    assert opener.bodies(again) == [b"%d" % n for n in range(0, 101, 2)] + [b"new"]
+    assert [decode_record(r).body for r in again.query_by_key("T", "k77", 5).records] == [b"77"]
+    assert verify(opener.root / "store").ok
+
+
+def test_a_wire_batch_is_stored_as_one_record_a_message(opener):
+    store = opener()
+    opener.put(store, opener.message(b"first"))
+    items = [BatchItem(body=b"%d" % n * 50, properties=b"TAGS\x01t%d\x02" % n, flag=n) for n in range(200)]
+    batch = StoredMessage(topic="T", queue_id=0, body=encode_batch(items), batch=True)
+    (result,) = opener.put(store, batch)
+    assert (result.records, result.queue_offset) == (200, 1)
+    found = opener.messages(store)[1:]
+    assert [m.body for m in found] == [item.body for item in items]
+    assert [m.flag for m in found] == list(range(200))
+    assert [m.queue_offset for m in found] == list(range(1, 201))
+    assert tuple(m.physical_offset for m in found) == result.physical_offsets
+    assert found[7].tags == "t7"
+    assert store.get("T", 0, 0, 500, accept=lambda code: code == java_hash("t7")).count == 1
+
+
+@pytest.mark.parametrize("hosts", [("10.0.0.1", "::1"), ("::1", "10.0.0.1"), ("::1", "::2")])
+def test_ipv6_hosts_and_long_topics(opener, hosts):
+    store = opener()
+    topic = "x" * 200
+    message = StoredMessage(
+        topic=topic,
+        queue_id=1,
+        body=b"b",
+        born_host=pack_host(hosts[0], 1),
+        store_host=pack_host(hosts[1], 2),
+    )
+    opener.put(store, message, message)
+    found = opener.messages(store, 1, topic)
+    assert [(m.born_address, m.store_address, m.topic) for m in found] == [
+        ((hosts[0], 1), (hosts[1], 2), topic)
+    ] * 2
+    store.abandon()
+    assert opener().queue_bounds(topic, 1).max_offset == 2
+
+
+def test_a_file_ends_with_a_filler_and_records_never_cross(opener):
+    store = opener()
+    opener.put(store, *[opener.message(b"y" * 700) for _ in range(40)])
+    end = 0
+    for message in opener.messages(store):
+        assert message.physical_offset // opener.file_size == (
+            (message.physical_offset + message.store_size + 7) // opener.file_size
+        )
+        if message.physical_offset != end:
+            filler = store.read(end, 8)
+            assert int.from_bytes(filler[4:8], "big", signed=True) == MAGIC_BLANK
+            assert end + int.from_bytes(filler[:4], "big") == message.physical_offset
+        end = message.physical_offset + message.store_size
+
+
+def test_messages_that_cannot_be_stored_are_refused_one_by_one(opener):
+    store = opener(max_message_size=2000)
+    bad_batch = StoredMessage(topic="T", queue_id=0, body=b"nonsense", batch=True)
+    results = store.put(
+        [
+            opener.message(b"good"),
+            opener.message(bytes(2001)),
+            bad_batch,
+            StoredMessage(topic="T", queue_id=0, body=b"", properties=bytes(32768)),
+            opener.message(b"fine"),
+        ]
+    )
+    assert [result.status.name for result in results] == [
+        "PUT_OK",
+        "MESSAGE_ILLEGAL",
+        "MESSAGE_ILLEGAL",
+        "PROPERTIES_SIZE_EXCEEDED",
+        "PUT_OK",
+    ]
+    assert opener.bodies(store) == [b"good", b"fine"]
+    large = opener("large")
+    assert large.put([opener.message(bytes(8192 - 92))])[0].status is PutStatus.MESSAGE_ILLEGAL
+    assert large.put([]) == []
+
+
+def test_prepared_and_rolled_back_messages_take_no_queue_offset(opener):
+    store = opener()
+    prepared = StoredMessage(topic="T", queue_id=0, body=b"p", sys_flag=4)
+    rolled_back = StoredMessage(topic="T", queue_id=0, body=b"r", sys_flag=12)
+    committed = StoredMessage(topic="T", queue_id=0, body=b"c", sys_flag=8)
+    results = opener.put(store, prepared, committed, rolled_back, opener.message(b"n"))
+    assert [result.queue_offset for result in results] == [0, 0, 0, 1]
+    assert opener.bodies(store) == [b"c", b"n"]
+    store.abandon()
+    assert opener.bodies(opener()) == [b"c", b"n"]
+
+
+@pytest.mark.parametrize(
+    ("queue_offset", "status", "next_offset"),
+    [
+        (5, GetStatus.FOUND, 12),
+        (20, GetStatus.OFFSET_OVERFLOW_ONE, 20),
+        (21, GetStatus.OFFSET_OVERFLOW_BADLY, 20),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_statuses_of_get(opener, queue_offset, status, next_offset):
+    store = opener()
+    opener.put(store, *numbered(opener, 20))
+    result = store.get("T", 0, queue_offset, 7)
+    assert (result.status, result.next_offset, result.max_offset) == (status, next_offset, 20)
+    assert result.count == (7 if status is GetStatus.FOUND else 0)
+    assert store.get("unknown", 0, 0, 1).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+
+
+def test_get_keeps_to_its_limits_and_its_filter(opener):
+    store = opener()
+    opener.put(store, *[opener.message(bytes(100), TAGS="ab"[n % 2]) for n in range(16)])
+    size = store.get("T", 0, 0, 1).size
+    assert store.get("T", 0, 0, 32, max_bytes=3 * size).count == 3
+    assert store.get("T", 0, 0, 32, max_bytes=1).count == 1
+    only_b = store.get("T", 0, 0, 32, accept=lambda code: code == java_hash("b"))
+    assert (only_b.count, only_b.next_offset) == (8, 16)
+    none = store.get("T", 0, 0, 32, accept=lambda code: False)
+    assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 16)
+    far = opener("far", access_message_in_memory_max_ratio=0, max_transfer_count_on_message_in_disk=2)
+    opener.put(far, *numbered(opener, 9))
+    assert (far.get("T", 0, 0, 32).count, far.get("T", 0, 0, 32).suggest_slave) == (2, True)
+
+
+def test_offsets_are_found_by_time(opener):
+    store = opener()
+    begin = opener.clock.now_ms()
+    for _ in range(3):  # at 0, 10 and 20 ms, two messages each
+        opener.put(store, *numbered(opener, 2))
+        opener.clock.advance(10)
+    for at, lower, upper in [(-1, 0, 0), (0, 0, 1), (5, 2, 1), (10, 2, 3), (20, 4, 5), (25, 6, 5)]:
+        assert store.offset_by_time("T", 0, begin + at) == lower, at
+        assert store.offset_by_time("T", 0, begin + at, Boundary.UPPER) == upper, at
+    assert store.earliest_message_time("T", 0) == store.earliest_message_time() == begin
+    assert store.queue_store_time("T", 0, 5) == begin + 20
+    assert store.queue_store_time("T", 0, 6) == store.earliest_message_time("no") == -1
+
+
+def test_messages_wait_for_confirmation_but_have_their_offsets(opener):
+    store = opener(confirm=True)
+    results = opener.put(store, *numbered(opener, 100))
+    assert [result.queue_offset for result in results] == list(range(100))
+    assert store.queue_bounds("T", 0).max_offset == 0
+    assert store.message_at(0) is None
+    store.confirm_offset = results[49].end_offset + 5
+    assert store.dispatch() == results[49].end_offset
+    assert opener.bodies(store) == [b"%d" % n for n in range(50)]
+    store.close()
+    again = opener(confirm=True)
+    assert again.confirm_offset == results[49].end_offset + 5
+    assert again.queue_bounds("T", 0).max_offset == 50
+    assert opener.put(again, opener.message(b"next"))[0].queue_offset == 100
+    again.confirm_offset = 1 << 60
+    again.dispatch()
+    assert opener.bodies(again) == [b"%d" % n for n in range(100)] + [b"next"]
+
+
+def test_views_outlive_the_files_they_show(opener):
+    store = opener()
+    opener.put(store, *numbered(opener, 200))
+    (view,) = store.get("T", 0, 0, 5).buffers
+    opener.clock.advance(80 * 3_600_000)
+    opener.usage = 0.8
+    for path in store.delete_expired():
+        os.unlink(path)
+    store.close()
+    assert [message.body for message in decode_records(view)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_old_files_go_and_offsets_stay(opener):
+    store = opener(
+        file_reserved_time=1,
+        delete_when="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
+    )
+    results = opener.put(store, *numbered(opener, 400))
+    opener.clock.advance(10**12)  # well past the files' times
+    paths = store.delete_expired()
+    assert store.min_offset == store.max_offset - store.max_offset % opener.file_size
+    for path in paths:
+        os.unlink(path)
+    bounds = store.queue_bounds("T", 0)
+    first = next(n for n, result in enumerate(results) if result.physical_offset >= store.min_offset)
+    assert (bounds.min_offset, bounds.max_offset) == (first, 400)
+    assert opener.bodies(store) == [b"%d" % n for n in range(first, 400)]
+    assert store.get("T", 0, first - 1, 1).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.delete_expired() == []  # the file in use stays
+    store.abandon()
+    again = opener()
+    assert again.queue_bounds("T", 0) == bounds
+    assert opener.put(again, opener.message())[0].queue_offset == 400
+
+
+@pytest.mark.parametrize(
+    ("usage", "hour_fits", "old", "deleted", "writable"),
+    [
+        (0.5, False, True, False, True),
+        (0.5, True, True, True, True),
+        (0.5, True, False, False, True),
+        (0.8, False, True, True, True),
+        (0.8, False, False, False, True),
+        (0.87, False, False, True, True),
+        (0.95, False, False, True, False),
+    ],
+)
+def test_when_files_are_deleted(opener, usage, hour_fits, old, deleted, writable):
+    from datetime import datetime
+
+    hour = datetime.fromtimestamp(opener.clock.now_ms() / 1000).hour
+    store = opener(delete_when=str(hour if hour_fits else (hour + 2) % 24))
+    opener.put(store, *numbered(opener, 200))
+    for file in store._log.files:
+        seconds = opener.clock.now_ms() / 1000 - (100 * 3600 if old else 0)
+        os.utime(file.path, (seconds, seconds))
+    opener.usage = usage
+    assert bool(store.delete_expired()) == deleted
+    status = store.put([opener.message()])[0].status
+    assert (status is PutStatus.PUT_OK) == writable
+    if not writable:
+        assert status is PutStatus.SERVICE_NOT_AVAILABLE
+        opener.usage = 0.2
+        store.check_disk()
+        opener.put(store, opener.message())
+
+
+def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypatch):
+    store = opener()
+    opener.put(store, *numbered(opener, 70))
+    real = os.pwrite
+    calls = []
+
+    def full(fd, data, position):
+        calls.append(len(data))
+        if len(calls) == 1:
+            return real(fd, data[: len(data) // 2], position)
+        if any(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, position)
+
+    monkeypatch.setattr(mapped.os, "pwrite", full)
+    results = store.put(numbered(opener, 30))
+    assert {result.status for result in results} == {PutStatus.CREATE_MAPPED_FILE_FAILED}
+    monkeypatch.undo()
+    assert (opener.bodies(store), len(calls) > 1) == ([b"%d" % n for n in range(70)], True)
+    (result,) = opener.put(store, opener.message(b"after"))
+    assert result.queue_offset == 70
+    store.abandon()
+    assert opener.bodies(opener()) == [b"%d" % n for n in range(70)] + [b"after"]
+
+
+def test_full_consume_queues_catch_up_later(opener, monkeypatch):
+    from batonmq.store import consumequeue
+
+    store = opener()
+    opener.put(store, *numbered(opener, 3))
+
+    def full(fd, data, position):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(consumequeue, "write_all", full)
+    opener.put(store, *numbered(opener, 3))
+    assert store.queue_bounds("T", 0).max_offset == 3
+    monkeypatch.undo()
+    (result,) = opener.put(store, opener.message(b"last"))
+    assert result.queue_offset == 6
+    assert opener.bodies(store) == [b"0", b"1", b"2", b"0", b"1", b"2", b"last"]
+
+
+def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
+    """The limit stands for a full disk in a process of its own: a store through a map would be killed."""
+    program = """
+import sys, resource, signal
+from batonmq.common.clock import SystemClock
+from batonmq.protocol.message import StoredMessage
+from batonmq.store.config import StoreConfig
+from batonmq.store.store import MessageStore
+store = MessageStore.open(StoreConfig(store_path_root_dir=sys.argv[1], mapped_file_size_commit_log=1 << 20,
+    message_index_enable=False), SystemClock(), wait_for_confirm=False)
+store.put([StoredMessage(topic="T", queue_id=0, body=b"")])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+message = StoredMessage(topic="T", queue_id=0, body=bytes(1000))
+statuses = [store.put([message])[0].status.name for _ in range(400)]
+print(statuses.count("PUT_OK") > 200, statuses[-1])
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "True CREATE_MAPPED_FILE_FAILED\n", done.stderr
+
+
+def test_a_failed_fsync_ends_the_service(opener, monkeypatch):
+    store = opener()
+    opener.put(store, opener.message())
+
+    def broken(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("batonmq.store.store.sync_path", broken)
+    with pytest.raises(OSError):
+        store.flush()
+    monkeypatch.undo()
+    with pytest.raises(OSError):
+        store.flush()
+    assert store.put([opener.message()])[0].status is PutStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(OSError):
+        store.close()
+    assert (opener.root / "store/abort").exists()
+
+
+def test_flush_tells_what_is_durable(opener):
+    store = opener()
+    assert store.flush() == 0
+    (result,) = opener.put(store, opener.message())
+    assert store.flushed_offset == 0
+    assert store.flush() == store.flushed_offset == result.end_offset
+    assert store.flush_queues() == result.end_offset
+
+
+def test_replication_of_arbitrary_pieces(opener):
+    master, slave = opener("master"), opener("slave")
+    opener.put(master, *numbered(opener, 200, 3))
+    piece = 1
+    while slave.max_offset < master.max_offset:
+        slave.append_raw(slave.max_offset, master.read(slave.max_offset, piece))
+        slave.dispatch()
+        piece = piece * 3 % 1009 + 1
+    for queue_id in range(3):
+        assert opener.bodies(slave, queue_id) == opener.bodies(master, queue_id)
+    with pytest.raises(OffsetGap):
+        slave.append_raw(slave.max_offset + 1, b"x")
+    with pytest.raises(StoreError):
+        slave.read(slave.max_offset + 1, 1)
+    assert not slave.read(slave.max_offset, 10)
+
+
+def test_a_slave_may_begin_with_a_later_file(opener):
+    master, slave = opener("master"), opener("slave")
+    opener.put(master, *numbered(opener, 300))
+    start = 2 * opener.file_size
+    with pytest.raises(OffsetGap):
+        slave.append_raw(start + 1, b"x")
+    while (at := max(start, slave.max_offset)) < master.max_offset:
+        slave.append_raw(at, master.read(at, 999))
+        slave.dispatch()
+    first = slave.queue_bounds("T", 0).min_offset
+    assert first > 0
+    assert opener.bodies(slave) == [b"%d" % n for n in range(first, 300)]
+    slave.close()
+    again = opener("slave")
+    assert (again.min_offset, again.queue_bounds("T", 0).min_offset) == (start, first)
+    assert opener.put(again, opener.message())[0].queue_offset == 300
+
+
+@pytest.mark.parametrize("kept", [0, 1, 60, 150])
+def test_a_torn_record_is_cut_when_a_slave_becomes_master(opener, kept):
+    master, slave = opener("master"), opener("slave", confirm=True)
+    results = opener.put(master, *numbered(opener, 150))
+    end = results[kept].physical_offset + 50 if kept < 150 else master.max_offset
+    while slave.max_offset < end:
+        slave.append_raw(slave.max_offset, master.read(slave.max_offset, end - slave.max_offset))
+    expected = results[kept].physical_offset if kept < 150 else end
+    if kept and results[kept - 1].end_offset != expected:
+        expected = results[kept - 1].end_offset if end < expected + 0 else expected
+    assert slave.cut_torn_tail() == expected
+    slave.confirm_offset = 1 << 60
+    (result,) = opener.put(slave, opener.message(b"mine"))
+    assert result.queue_offset == kept
+    assert opener.bodies(slave) == [b"%d" % n for n in range(kept)] + [b"mine"]
+
+
+def test_truncation_takes_everything_behind_it(opener):
+    store = opener()
+    results = opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(200)])
+    while store.build_index():
+        pass
+    store.truncate(results[120].physical_offset)
+    assert store.max_offset == results[120].physical_offset
+    assert opener.bodies(store) == [b"%d" % n for n in range(120)]
+    assert store.query_by_key("T", "k119", 1).records
+    assert not store.query_by_key("T", "k120", 1).records
+    (result,) = opener.put(store, opener.message(b"new", KEYS="k120"))
+    assert result.queue_offset == 120
+    assert [decode_record(r).body for r in store.query_by_key("T", "k120", 9).records] == [b"new"]
+    store.abandon()
+    again = opener()
+    assert opener.bodies(again) == [b"%d" % n for n in range(120)] + [b"new"]
+    again.truncate(0)
+    assert (again.max_offset, again.queue_bounds("T", 0).max_offset) == (0, 0)
+    assert opener.put(again, opener.message(b"0"))[0].queue_offset == 0
+
+
+def test_keys_are_found_newest_first_within_times(opener):
+    store = opener()
+    begin = opener.clock.now_ms()
+    for n in range(100):
+        opener.put(store, opener.message(b"%d" % n, KEYS=f"a{n % 10} common", UNIQ_KEY=f"U{n}"))
+        opener.clock.advance(1000)
+
+    def bodies(key, count=64, **times):
+        return [decode_record(r).body for r in store.query_by_key("T", key, count, **times).records]
+
+    assert bodies("U42") == [b"42"]
+    assert bodies("a3") == [b"%d" % n for n in range(93, 0, -10)]
+    assert bodies("common", 3) == [b"99", b"98", b"97"]
+    assert bodies("a3", begin_ms=begin + 13_000, end_ms=begin + 33_000) == [b"33", b"23", b"13"]
+    assert bodies("a", 5) == []
+    assert store.query_by_key("other", "a3", 5).records == []
+    assert len(store._index.files) > 3
+
+
+def test_one_store_a_directory(opener):
+    opener()
+    with pytest.raises(StoreLocked):
+        opener()
+
+
+def test_a_wrong_file_size_is_named(opener):
+    store = opener()
+    opener.put(store, opener.message())
+    store.close()
+    with pytest.raises(StoreError, match="00000000000000000000 has 8192 bytes"):
+        opener(mapped_file_size_commit_log=4096)
+
+
+def test_a_read_only_store_reads_all_records(opener):
+    store = opener()
+    opener.put(store, *numbered(opener, 150, 2, TAGS="t"))
+    report = verify(opener.root / "store")
+    assert (report.ok, report.records, report.queues, report.units, report.waiting) == (True, 150, 2, 150, 0)
+    assert [decode_record(view).body for _, view in read_store(opener.root / "store")] == [
+        b"%d" % n for n in range(150)
+    ]
+    file = store._log.files[1]
+    mapped.write_all(file._fd, b"!", 300)
+    report = verify(opener.root / "store")
+    assert not report.ok
+    assert file.base <= report.damage.physical_offset <= file.base + 300
+    with pytest.raises(StoreError, match="no commit log"):
+        verify(opener.root / "nothing")
+
+
+def test_a_topic_is_deleted_with_its_queues(opener):
+    store = opener()
+    opener.put(store, opener.message(), opener.message(topic="U"))
+    store.delete_topic("T")
+    assert store.queues() == [("U", 0)]
+    assert not (opener.root / "store/consumequeue/T").exists()
+    assert opener.put(store, opener.message())[0].queue_offset == 0
