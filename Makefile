@@ -62,9 +62,11 @@ sim: all  ## SEEDS=1000 runs of the deterministic simulation
 bench: all  ## figures beside Apache RocketMQ in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
-lock: .venv/all  ## resolve the locked requirements anew
-	$(BIN)/pip-compile -q -U --all-extras --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes -o requirements/all.lock pyproject.toml
-	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes -c requirements/all.lock -o requirements/run.lock pyproject.toml
+COMPILE := .cache/lock/bin/pip-compile -q -U --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes
+lock: .venv/python  ## resolve the locked requirements anew
+	@test -x .cache/lock/bin/pip-compile || { $(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install --quiet pip-tools; }
+	$(COMPILE) --all-extras -o requirements/all.lock pyproject.toml
+	$(COMPILE) -c requirements/all.lock -o requirements/run.lock pyproject.toml
 
 clean:  ## the virtual environment and caches
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out

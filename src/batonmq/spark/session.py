@@ -7,8 +7,12 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import batonmq
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def package_zip(directory: Path) -> Path:
@@ -21,7 +25,9 @@ def package_zip(directory: Path) -> Path:
     return target
 
 
-def spark_session(app_name: str, *, master: str | None = None, settings: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+def spark_session(
+    app_name: str, *, master: str | None = None, settings: dict[str, str] | None = None
+) -> SparkSession:
     """A session named `app_name` on `master` (None: what spark-submit set, else ``local[*]``)."""
     from pyspark.sql import SparkSession
 

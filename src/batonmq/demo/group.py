@@ -1,0 +1,68 @@
+"""What the controllers say of the demonstration's replica group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """Who leads the group, and who holds all that was acknowledged."""
+
+    master_address: str | None
+    master_epoch: int
+    sync_state_set: frozenset[int]
+
+
+class Group:
+    """Asks the controllers about one broker group; use `close` at the end."""
+
+    def __init__(self, controllers: Sequence[str], broker_name: str) -> None:
+        self._controllers = controllers
+        self._broker_name = broker_name
+        self._client = RemotingClient()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def state(self) -> GroupState | None:
+        """The group now; None while no controller can tell."""
+        for address in self._controllers:
+            try:
+                answer = await self._client.call(
+                    address, GetReplicaInfo(broker_name=self._broker_name), timeout_ms=1_000
+                )
+            except (NetError, MQError):
+                continue  # not the leader, or just dying: another one may know
+            head = answer.header
+            assert isinstance(head, GetReplicaInfoReply)
+            members = decode(answer.body, SyncStateSet).sync_state_set if len(answer.body) else []
+            return GroupState(head.master_address, head.master_epoch or 0, frozenset(members))
+        return None
+
+    async def wait_for(
+        self, condition: Callable[[GroupState], bool], timeout_s: float, what: str
+    ) -> GroupState:
+        """The first state for which `condition` holds. Raises `TimeoutError` naming `what` was waited for."""
+        seen: GroupState | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    seen = await self.state()
+                    if seen is not None and condition(seen):
+                        return seen
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no {what} within {timeout_s:g} s; the controllers last said: {seen}"
+            ) from None

