@@ -109,11 +109,9 @@ class Script:
             case "scan":
                 return events.Scan(True, True, unclean)
             case "leader":
-                sessions = [part.split("/") for part in args.get("sessions", "").split(",") if part]
-                return events.LeaderStarted(
-                    "n0",
-                    tuple((set_name, int(number), int(session)) for set_name, number, session in sessions),
-                )
+                parts = [part.split("/") for part in args.get("sessions", "").split(",") if part]
+                sessions = tuple((part[0], int(part[1]), int(part[2])) for part in parts)
+                return events.LeaderStarted("n0", sessions)
         raise ValueError(f"unknown command {verb}")
 
     def state(self, name: str) -> str:
@@ -145,8 +143,6 @@ _CONSTANT = {"clusterName", "brokerName"}
 
 def _effect(effect: object) -> str:
     if isinstance(effect, Election):
-        unclean = " unclean" if effect.unclean else ""
-        return (
-            f"election by {effect.cause}: {effect.result} {effect.old_master} -> {effect.new_master}{unclean}"
-        )
+        change = f"{effect.old_master} -> {effect.new_master}{' unclean' if effect.unclean else ''}"
+        return f"election by {effect.cause}: {effect.result} {change}"
     return str(effect)
