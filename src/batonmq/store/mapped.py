@@ -98,8 +98,9 @@ class MappedFile:
         writing them could need room on a disk that has none."""
         while position < end:
             upto = min(end, position - position % 4096 + 4096)
-            if self.map[position:upto].count(0) != upto - position:
-                write_all(self._fd, bytes(upto - position), position)
+            written = len(self.map[position:upto].rstrip(b"\0"))
+            if written:
+                write_all(self._fd, bytes(written), position)
             position = upto
 
     def zero_rest(self, position: int) -> None:

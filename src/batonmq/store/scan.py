@@ -165,11 +165,15 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
     if body_size < 0 or at + 3 > record_end:
         return damage("its parts do not add up to its size")
     if magic == MAGIC_V1:
-        at += 1 + data[at]
+        topic, at = at + 1, at + 1 + data[at]
     else:
-        at += 2 + _SHORT.unpack_from(data, at)[0]
-    if at + 2 > record_end or at < body or at + 2 + _SHORT.unpack_from(data, at)[0] != record_end:
+        topic, at = at + 2, at + 2 + _SHORT.unpack_from(data, at)[0]
+    if at + 2 > record_end or at < topic or at + 2 + _SHORT.unpack_from(data, at)[0] != record_end:
         return damage("its parts do not add up to its size")
+    # The CRC does not cover topic and properties. Bytes that never reached the disk read as zeros, which no
+    # topic contains and no properties end with.
+    if b"\0" in bytes(data[topic:at]) or (at + 2 < record_end and not data[record_end - 1]):
+        return damage("its end is zeros", torn=True)
     if crc and crc32(data[body : body + body_size]) & 0x7FFFFFFF != body_crc:
         return damage("the CRC of its body is wrong")
     return int(size)

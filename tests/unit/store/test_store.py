@@ -487,7 +487,7 @@ def test_a_read_only_store_reads_all_records(opener):
     assert [decode_record(view).body for _, view in read_store(opener.root / "store")] == [
         b"%d" % n for n in range(150)
     ]
-    file = store._log.files[1]
+    file = store._log.files[0]
     mapped.write_all(file._fd, b"!", 300)
     report = verify(opener.root / "store")
     assert not report.ok
