@@ -13,7 +13,10 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 
 TOPIC = "flights"
-COLUMNS = ["year", "month", "day", "hour", "carrier", "flight", "origin", "dest", "distance", "dep_delay", "arr_delay"]
+COLUMNS = [
+    *("year", "month", "day", "hour", "carrier", "flight", "origin", "dest", "distance"),
+    *("dep_delay", "arr_delay"),
+]
 
 
 def flight_messages(count: int | None = None) -> list[Message]:
@@ -58,7 +61,7 @@ async def send_all(
                 history.acked(key, queue, result.queue_offset, started, now_us())
             progress(len(history))
 
-    async with Producer("demo", namesrv, send_timeout_ms=30_000, attempt_timeout_ms=3_000) as producer:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(in_flight):
-                group.create_task(worker())
+    producer = Producer("demo", namesrv, send_timeout_ms=30_000, attempt_timeout_ms=3_000)
+    async with producer, asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(worker())
