@@ -102,8 +102,9 @@ class RemotingClient:
         for task in connecting:
             task.cancel()
         await asyncio.gather(*connecting, return_exceptions=True)
+        if self._turn is not None:
+            await self._turn.cancel_tasks()
         for connection in list(self._all):
-            await connection.cancel_tasks()
             connection.close()
         if self._all:
             self._all_closed = asyncio.get_running_loop().create_future()

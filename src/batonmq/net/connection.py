@@ -2,8 +2,8 @@
 
 Everything that arrives in one read is parsed and dispatched in one pass. What is to be written is collected
 and leaves once per loop turn (`turn.py`). Memory stays bounded: a connection that owes or is owed too much
-(`Limits.max_in_flight`, `Limits.write_buffer_bytes`) is not read until it has caught up, and requests already
-parsed wait in its backlog, which is never more than what one read brought.
+(`Limits.max_in_flight`, `max_in_flight_bytes`, `write_buffer_bytes`) is not read until it has caught up, and
+requests already parsed wait in its backlog, which is never more than what two reads brought.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._stalled = False
         self._resuming = False
         self._writable: asyncio.Future[None] | None = None
-        self._tasks: set[asyncio.Future[Reply | None]] = set()
+        self._held_bytes = 0
 
     # -- the transport's side ------------------------------------------------------------------------------
 
@@ -131,6 +131,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self._backlog.clear()
         self.in_flight.clear()
+        self._held_bytes = 0
         reason = f"connection lost ({exc})" if exc is not None else "connection closed"
         self._calls.fail_all(ConnectionLost(self.peer, reason))
         if self._writable is not None:
@@ -150,6 +151,7 @@ class Connection(asyncio.Protocol):
         handlers = self._handlers
         in_flight = self.in_flight
         max_in_flight = self._limits.max_in_flight
+        max_held_bytes = self._limits.max_in_flight_bytes
         max_out = self._limits.write_buffer_bytes
         arrived = 0.0
         requests = False
@@ -179,7 +181,7 @@ class Connection(asyncio.Protocol):
                     self._hold(request, outcome, arrived)
             if self._out_size >= max_out:
                 self.flush()
-            if len(in_flight) >= max_in_flight:
+            if len(in_flight) >= max_in_flight or self._held_bytes >= max_held_bytes:
                 self._stall()
             if self._stalled:
                 self._backlog.extend(commands)
@@ -192,16 +194,25 @@ class Connection(asyncio.Protocol):
         if outcome is not None and not isinstance(outcome, Awaitable):
             self._bug(request, TypeError(f"handler returned {type(outcome).__name__}"))
             return
+        if outcome is None and request.oneway:
+            return
+        self.in_flight[request] = arrived
+        request.held_bytes = len(request.command.body)
+        self._held_bytes += request.held_bytes
         if outcome is not None:
-            self.in_flight[request] = arrived
             task = asyncio.ensure_future(outcome)
-            self._tasks.add(task)
+            self._turn.tasks.add(task)
             task.add_done_callback(lambda done: self._finish(request, done))
-        elif not request.oneway:
-            self.in_flight[request] = arrived
+
+    def _release(self, request: Request) -> None:
+        """A request is no longer in flight."""
+        if self.in_flight.pop(request, None) is not None:
+            self._held_bytes -= request.held_bytes
+            if self._stalled:
+                self._relax()
 
     def _finish(self, request: Request, task: asyncio.Future[Reply | None]) -> None:
-        self._tasks.discard(task)
+        self._turn.tasks.discard(task)
         if task.cancelled():
             request.expire(Reply(code=int(ResponseCode.SYSTEM_BUSY), remark="the server is stopping"))
             return
@@ -211,7 +222,7 @@ class Connection(asyncio.Protocol):
             if reply is not None:
                 request.reply(reply)
             elif request.oneway:
-                self.in_flight.pop(request, None)
+                self._release(request)
         elif request.answered:
             log.error("%s code=%d failed after its answer", self.peer, request.command.code, exc_info=error)
         elif isinstance(error, MQError):
@@ -238,9 +249,7 @@ class Connection(asyncio.Protocol):
     def send_reply(self, request: Request, reply: Reply) -> None:
         """Collect the frame that answers a request (called by `Request`, which sees to "at most once")."""
         if self.in_flight:
-            self.in_flight.pop(request, None)
-            if self._stalled:
-                self._relax()
+            self._release(request)
         command = request.command
         if command.flag & FLAG_ONEWAY or self.closed:
             return
@@ -262,9 +271,7 @@ class Connection(asyncio.Protocol):
     def send_frame(self, request: Request, frame: bytes) -> None:
         """Collect a ready frame that answers a request (called by `Request`)."""
         if self.in_flight:
-            self.in_flight.pop(request, None)
-            if self._stalled:
-                self._relax()
+            self._release(request)
         if not request.command.flag & FLAG_ONEWAY and not self.closed:
             self._write(frame, b"")
 
@@ -297,6 +304,7 @@ class Connection(asyncio.Protocol):
             and not self._resuming
             and not self._write_paused
             and len(self.in_flight) * 2 <= self._limits.max_in_flight
+            and self._held_bytes * 2 <= self._limits.max_in_flight_bytes
         ):
             self._resuming = True
             self._loop.call_soon(self._resume)
@@ -424,13 +432,6 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
-
-    async def cancel_tasks(self) -> None:
-        """Cancel handlers that still run and wait for them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _length(body: Body) -> int:

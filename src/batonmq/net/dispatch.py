@@ -53,11 +53,13 @@ _OPEN, _DONE, _EXPIRED = 0, 1, 2
 class Request:
     """One command that came in on a connection and may still be owed an answer."""
 
-    __slots__ = ("_state", "command", "connection")
+    __slots__ = ("_state", "command", "connection", "held_bytes")
 
     def __init__(self, connection: Connection, command: Command) -> None:
         self.connection = connection
         self.command = command
+        self.held_bytes = 0
+        """Size of the body while the request is in flight; the connection's account."""
         self._state = _OPEN
 
     @property
@@ -83,7 +85,7 @@ class Request:
         self.connection.send_reply(self, reply)
 
     def reply_frame(self, frame: bytes) -> None:
-        """`reply` with a whole frame that the handler encoded itself (the broker's sends, by the thousand)."""
+        """`reply` with a whole frame that the handler encoded itself, as the broker does for sends."""
         if self._state:
             if self._state == _DONE:
                 raise RuntimeError(f"request code={self.command.code} was answered twice")

@@ -84,8 +84,9 @@ class RemotingServer:
             await asyncio.sleep(0.01)
         for sniffer in list(self._sniffers):
             sniffer.abort()
+        assert self._turn is not None
+        await self._turn.cancel_tasks()
         for connection in list(self.connections):
-            await connection.cancel_tasks()
             connection.close()
         if self.connections:
             self._all_closed = loop.create_future()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batonmq.net.connection import Connection
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class LoopTurn:
     """Shared by all connections of one server or client."""
 
-    __slots__ = ("_arrived", "_dirty", "_loop", "_scheduled", "hooks")
+    __slots__ = ("_arrived", "_dirty", "_loop", "_scheduled", "hooks", "tasks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -29,6 +29,8 @@ class LoopTurn:
         self._scheduled = False
         self._arrived = False
         self.hooks: list[Callable[[], None]] = []
+        self.tasks: set[asyncio.Future[Any]] = set()
+        """Handlers that still run; they outlive the connection their request came on."""
 
     def requests_arrived(self) -> None:
         """Requests were dispatched in this turn; the hooks are due."""
@@ -43,6 +45,13 @@ class LoopTurn:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)
+
+    async def cancel_tasks(self) -> None:
+        """Cancel the handlers that still run and wait for them; their requests are answered SYSTEM_BUSY."""
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self) -> None:
         if self._arrived:

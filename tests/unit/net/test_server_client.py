@@ -318,6 +318,72 @@ async def test_requests_in_flight_are_bounded_and_all_get_served() -> None:
     assert most == 8
 
 
+async def test_bytes_in_flight_are_bounded_and_all_get_served() -> None:
+    held: list[Request] = []
+    limits = Limits(max_in_flight_bytes=100_000)
+    async with pair(dispatcher(later=held.append), limits=limits) as (_, client, address):
+        calls = [
+            asyncio.ensure_future(client.invoke(address, Command(LATER, {}, bytes(30_000))))
+            for _ in range(30)
+        ]
+        served = 0
+        while served < 30:
+            await asyncio.sleep(0.002)
+            assert len(held) <= 4
+            for request in held:
+                request.command.body = b""  # a handler may let go of it; the account stays right
+                request.reply(Reply())
+                served += 1
+            held.clear()
+        await asyncio.gather(*calls)
+
+
+async def test_a_oneway_coroutine_counts_while_it_runs() -> None:
+    running = 0
+    most = 0
+
+    async def slow(request: Request) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    limits = Limits(max_in_flight=4)
+    async with pair(dispatcher(**{"async": slow}, echo=echo), limits=limits) as (server, _, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for number in range(40):
+            writer.write(encode(Command(ASYNC, {}, flag=FLAG_ONEWAY, opaque=number)))
+        await asyncio.sleep(0.02)
+        while running or next(iter(server.connections)).in_flight:
+            await asyncio.sleep(0.001)
+        assert most == 4
+        writer.close()
+
+
+async def test_handlers_that_outlive_their_connection_end_with_the_server() -> None:
+    ended = asyncio.Event()
+
+    async def slow(request: Request) -> Reply:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return Reply()
+
+    async with pair(dispatcher(**{"async": slow})) as (server, client, address):
+        call = asyncio.ensure_future(client.invoke(address, Command(ASYNC, {})))
+        while not any(each.in_flight for each in server.connections):
+            await asyncio.sleep(0.001)
+        client.drop(address)
+        with pytest.raises(ConnectionLost):
+            await call
+        while server.connections:
+            await asyncio.sleep(0.001)
+        assert not ended.is_set()
+    assert ended.is_set()
+
+
 async def test_a_request_nobody_answers_is_answered_after_its_time() -> None:
     held: list[Request] = []
     limits = Limits(request_timeout_ms=60)
