@@ -56,6 +56,9 @@ class ControllerService:
     unreadable log.
     """
 
+    ready_line = READY
+    """What RocketMQ's controller prints when it is up; scripts wait for it."""
+
     def __init__(
         self,
         config: ControllerConfig,
