@@ -1,21 +1,14 @@
-"""The name server as a program: its port, its timer, its start and stop."""
+"""The name server's shell: its port, its timer, its start and stop. `cli/programs.py` runs it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
-
-import uvloop
 
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError, load
 from batonmq.namesrv import handlers
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.handlers import NameServer
@@ -31,18 +24,6 @@ FIRST_SCAN_MS = 5_000
 """The first look for silent brokers comes this long after the start, whatever the interval."""
 DRAIN_MS = 1_000
 """How long a stop waits for requests under way."""
-
-
-class Companion(Protocol):
-    """A program that runs in the name server's process: the controller, with `enableControllerInNamesrv`."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    @property
-    def ready_line(self) -> str:
-        """What it says on stdout when it is ready."""
 
 
 class NamesrvService:
@@ -162,64 +143,3 @@ class NamesrvService:
                     log.warning("could not tell a broker of its group's new least id: %s", error)
         finally:
             del self._senders[address], self._outboxes[address]
-
-
-async def serve(
-    config: NamesrvConfig,
-    *,
-    tls: TlsConfig | None = None,
-    companions: Sequence[Companion] = (),
-    say: Callable[[str], None] = print,
-) -> None:
-    """Run until SIGTERM or SIGINT. Says the ready line of the name server, and of each companion, when up.
-
-    Companions start after the name server and stop before it. Raises as `NamesrvService.start`.
-    """
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    service = NamesrvService(config, tls=tls)
-    started: list[NamesrvService | Companion] = []
-    try:
-        for each in (service, *companions):
-            await each.start()
-            started.append(each)
-            say(each.ready_line)
-        await stopping.wait()
-    finally:
-        for each in reversed(started):
-            await each.stop()
-
-
-def run(
-    config_path: Path | None,
-    *,
-    overrides: Mapping[str, str] = {},
-    companions: Callable[[], Sequence[Companion]] = tuple,
-) -> int:
-    """Run a name server from its `.conf` file; the exit code: 0 after a stop by signal, 1 with one line on
-    stderr when the configuration is wrong or the port is taken. `companions` is called with the loop running.
-    """
-
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    async def main() -> None:
-        await serve(config, tls=tls, companions=companions(), say=say)
-
-    try:
-        config, tls = load(config_path, NamesrvConfig, TlsConfig, overrides=overrides)
-        if config_path is not None:
-            config = replace(config, config_store_path=str(config_path))
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-    except ConfigError as error:
-        sys.stderr.write(f"namesrv: {error}\n")
-        return 1
-    except OSError as error:
-        where = f"{config.bind_address}:{config.listen_port}"
-        sys.stderr.write(f"namesrv: cannot listen on {where}: {error.strerror or error}\n")
-        return 1
-    return 0
