@@ -1,0 +1,142 @@
+"""How a replica registers and which roles it takes, and the files that keep its id."""
+
+import pytest
+
+from batonmq.broker.identity import Identity, IdentityFiles
+from batonmq.broker.replicas_core import ReplicasCore, Role, Step
+from batonmq.common.config import ConfigError
+from batonmq.ha.sync_state import SyncStateSet
+
+
+def role(epoch: int, master_id: int = 1, address: str = "") -> Role:
+    members = SyncStateSet(frozenset({master_id}), epoch)
+    return Role(epoch, master_id, address or f"10.0.0.{master_id}:10911", members)
+
+
+def registered(broker_id: int = 1, last_epoch: int = -1) -> ReplicasCore:
+    core = ReplicasCore("c", "b", Identity("c", "b", broker_id), last_epoch)
+    assert core.registered(None)
+    return core
+
+
+def test_a_new_broker_claims_an_id_then_registers_then_asks_to_be_elected():
+    core = ReplicasCore("c", "b", None, -1)
+    assert core.next_step() is Step.GET_NEXT_ID
+    assert core.next_id(3, "10.0.0.1:10911", 1700).check_code == "10.0.0.1:10911;1700"
+    assert core.next_step() is Step.APPLY_ID
+    assert core.broker_id is None, "the id is not ours yet"
+    assert core.applied() == Identity("c", "b", 3)
+    assert core.next_step() is Step.REGISTER
+    assert not core.may_heartbeat
+    assert core.registered(None)
+    assert core.may_heartbeat
+    assert core.next_step() is Step.ELECT
+    core.heard(role(1, 3))
+    assert core.next_step() is Step.RUN
+    assert core.next_role() == role(1, 3)
+    core.took(role_taken := core.next_role())
+    assert core.is_master
+    assert core.role is role_taken
+    assert core.next_role() is None
+
+
+def test_a_claim_from_before_a_crash_is_applied_for_again():
+    core = ReplicasCore("c", "b", Identity("c", "b", 2, "a;1"), -1)
+    assert core.next_step() is Step.APPLY_ID
+    core.refused_id()
+    assert core.next_step() is Step.GET_NEXT_ID
+
+
+def test_only_newer_epochs_change_the_role():
+    core = registered()
+    core.heard(role(5, 2))
+    core.heard(role(4, 1))
+    assert core.next_role() == role(5, 2)
+    core.took(core.next_role())
+    for stale in (role(5, 1), role(4, 1)):
+        core.heard(stale)
+        assert core.next_role() is None
+    core.heard(role(6, 1))
+    core.heard(role(7, 2))
+    assert core.next_role() == role(7, 2), "the newest of several"
+
+
+def test_news_during_a_switch_are_not_lost():
+    core = registered()
+    core.heard(role(1))
+    under_way = core.next_role()
+    core.heard(role(2, 2))
+    core.took(under_way)
+    assert core.next_role() == role(2, 2)
+
+
+def test_a_failed_role_is_tried_again_when_it_is_said_again():
+    core = registered()
+    core.heard(role(1))
+    core.failed(core.next_role())
+    assert core.next_role() is None
+    core.heard(role(1))
+    assert core.next_role() == role(1)
+
+
+def test_a_master_that_moved_is_followed_to_its_new_address():
+    core = registered(broker_id=2)
+    core.heard(role(1))
+    core.took(core.next_role())
+    core.heard(role(1, address="10.9.9.9:10911"))
+    assert core.next_role().master_address == "10.9.9.9:10911"
+
+
+def test_a_term_of_a_former_life_is_not_resumed():
+    """After a crash the log may have lost what slaves have of this very epoch."""
+    core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
+    assert not core.registered(role(7, 1))
+    assert core.next_step() is Step.REGISTER
+    assert not core.may_heartbeat, "a heartbeat would keep the former life alive for ever"
+    assert core.registered(None)
+    assert core.next_step() is Step.ELECT
+    core.heard(role(9, 1))
+    assert core.next_role() == role(9, 1)
+
+
+def test_a_slave_may_return_to_the_epoch_it_knows():
+    core = ReplicasCore("c", "b", Identity("c", "b", 2), last_epoch=7)
+    assert core.registered(role(7, 1))
+    assert core.next_role() == role(7, 1)
+
+
+def test_a_lost_master_makes_it_ask_for_election():
+    core = registered()
+    core.heard(role(1))
+    core.took(core.next_role())
+    core.heard(None)
+    assert core.next_step() is Step.ELECT
+    assert core.is_master, "until the controller names another"
+
+
+def test_identity_files_are_rocketmqs(tmp_path):
+    files = IdentityFiles(tmp_path / "store" / "brokerIdentity")
+    assert files.load("c", "b") is None
+    files.save(Identity("c", "b", 2, "10.0.0.1:10911;1700"))
+    assert (tmp_path / "store" / "brokerIdentity-temp").read_text() == "c#b#2#10.0.0.1:10911;1700"
+    assert files.load("c", "b") == Identity("c", "b", 2, "10.0.0.1:10911;1700")
+    files.save(Identity("c", "b", 2))
+    assert (tmp_path / "store" / "brokerIdentity").read_text() == "c#b#2"
+    assert not files.claim_path.exists()
+    assert files.load("c", "b") == Identity("c", "b", 2)
+    files.drop_claim()
+
+
+@pytest.mark.parametrize("text", ["c#b", "c#b#x", "c##2", "\udc80" * 0 + "c#b#2#3"])
+def test_a_broken_identity_stops_the_broker(tmp_path, text):
+    files = IdentityFiles(tmp_path / "brokerIdentity")
+    files.path.write_text(text)
+    with pytest.raises(ConfigError, match="brokerIdentity"):
+        files.load("c", "b")
+
+
+def test_an_identity_of_another_broker_stops_the_broker(tmp_path):
+    files = IdentityFiles(tmp_path / "brokerIdentity")
+    files.save(Identity("c", "other", 2))
+    with pytest.raises(ConfigError, match="belongs to broker other"):
+        files.load("c", "b")
