@@ -1,0 +1,74 @@
+"""How an admin command is declared: an async function of the session, the output and its options.
+
+`command` adds what all of them share (`-n`, `--json`, `--timeout`), runs the function and turns what goes
+wrong into one line on stderr and exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from batonmq.admin.output import Output
+from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+
+Work = Callable[..., Awaitable[None]]
+
+
+def command(name: str) -> Callable[[Work], click.Command]:
+    """Make an async function ``(admin, out, **options)`` the command `name`; its docstring is the help."""
+
+    def declare(work: Work) -> click.Command:
+        def run(namesrv: str | None, as_json: bool, timeout_ms: int, **options: Any) -> None:
+            asyncio.run(_run(work, namesrv, as_json, timeout_ms, options))
+
+        run.__doc__ = work.__doc__
+        run.__click_params__ = list(getattr(work, "__click_params__", ()))  # type: ignore[attr-defined]
+        for option in _SHARED:
+            run = option(run)
+        return click.command(name, context_settings={"help_option_names": ["-h", "--help"]})(run)
+
+    return declare
+
+
+_SHARED = (
+    click.option(
+        "--timeout",
+        "timeout_ms",
+        type=click.IntRange(1),
+        default=TIMEOUT_MS,
+        show_default=True,
+        help="How long each request may take, ms.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
+    click.option(
+        "-n",
+        "--namesrvAddr",
+        "namesrv",
+        envvar="NAMESRV_ADDR",
+        help="Name servers, host:port;host:port. [env: NAMESRV_ADDR]",
+    ),
+)
+
+broker_option = click.option("-b", "--brokerAddr", "broker", help="One broker, host:port.")
+cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
+topic_option = click.option("-t", "--topic", required=True, help="Topic.")
+group_option = click.option("-g", "--groupName", "group", required=True, help="Consumer group.")
+controller_option = click.option(
+    "-a", "--controllerAddress", "controller", required=True, help="Controllers, host:port;host:port."
+)
+
+
+async def _run(work: Work, namesrv: str | None, as_json: bool, timeout_ms: int, options: Any) -> None:
+    try:
+        async with Admin(namesrv, timeout_ms) as admin:
+            await work(admin, Output(as_json), **options)
+    except MQError as error:
+        raise click.ClickException(f"refused: {error}") from None
+    except (NetError, AdminError) as error:
+        raise click.ClickException(str(error)) from None

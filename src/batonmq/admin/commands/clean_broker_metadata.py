@@ -1,0 +1,32 @@
+"""cleanBrokerMetadata: have the controller forget replicas."""
+
+import click
+
+from batonmq.admin.command import command, controller_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin, AdminError
+from batonmq.protocol.headers import controller as wire
+
+
+@command("cleanBrokerMetadata")
+@controller_option
+@click.option("-b", "--brokerControllerIdsToClean", "ids", help="Broker ids, ; between. Without: all.")
+@click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
+@click.option("-c", "--clusterName", "cluster", help="Cluster; needed unless -l.")
+@click.option("-l", "--cleanLivingBroker", "living", is_flag=True, help="Also replicas that are alive.")
+async def main(
+    admin: Admin, out: Output, controller: str, ids: str | None, name: str, cluster: str | None, living: bool
+) -> None:
+    """Remove replicas that will not come back from the controller's records."""
+    if not living and not cluster:
+        raise AdminError("-c with the cluster's name is needed unless -l is given")
+    if ids is not None and not all(part.strip().isdigit() for part in ids.split(";")):
+        raise AdminError(f"no broker ids: {ids}; write 1;2")
+    header = wire.CleanBrokerData(
+        broker_name=name,
+        cluster_name=cluster,
+        broker_controller_ids_to_clean=ids,
+        is_clean_living_broker=living,
+    )
+    await admin.ask(await admin.leading_controller(controller), header)
+    out.done(f"the controller forgot {ids or 'all replicas'} of {name}", broker=name, ids=ids)

@@ -1,0 +1,23 @@
+"""cloneGroupOffset: give one group the offsets of another."""
+
+import click
+
+from batonmq.admin.command import command
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.names import retry_topic
+
+
+@command("cloneGroupOffset")
+@click.option("-s", "--srcGroup", "source", required=True, help="Group to copy from.")
+@click.option("-d", "--destGroup", "target", required=True, help="Group to copy to.")
+@click.option("-t", "--topic", help="Only this topic.")
+@click.option("-o", "--offline", type=bool, default=False, help="Also topics it does not subscribe to now.")
+async def main(admin: Admin, out: Output, source: str, target: str, topic: str | None, offline: bool) -> None:
+    """Copy the offsets of a consumer group to another group, on every broker."""
+    header = wire.CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
+    brokers = await admin.masters_of_topic(retry_topic(source))
+    for address in brokers.values():
+        await admin.ask(address, header)
+    out.done(f"offsets of {source} copied to {target}", brokers=list(brokers.values()))

@@ -1,0 +1,18 @@
+"""deleteKvConfig: delete a key of the name servers' key-value configuration."""
+
+import click
+
+from batonmq.admin.command import command
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import namesrv as wire
+
+
+@command("deleteKvConfig")
+@click.option("-s", "--namespace", required=True, help="Namespace, e.g. ORDER_TOPIC_CONFIG.")
+@click.option("-k", "--key", required=True, help="Key.")
+async def main(admin: Admin, out: Output, namespace: str, key: str) -> None:
+    """Delete a key from every name server."""
+    for address in admin.namesrv:
+        await admin.ask(address, wire.DeleteKVConfig(namespace=namespace, key=key))
+    out.done(f"{namespace} {key} deleted", namespace=namespace, key=key)

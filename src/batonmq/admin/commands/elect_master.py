@@ -1,0 +1,34 @@
+"""electMaster: make a replica the master of its group."""
+
+import click
+
+from batonmq.admin.command import command, controller_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import controller as wire
+
+
+@command("electMaster")
+@controller_option
+@click.option("-b", "--brokerId", "broker_id", type=int, required=True, help="Id of the replica.")
+@click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
+@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
+async def main(admin: Admin, out: Output, controller: str, broker_id: int, name: str, cluster: str) -> None:
+    """Have the controller elect this replica; refused unless it is in the SyncStateSet and alive."""
+    leader = await admin.leading_controller(controller)
+    header = wire.ElectMaster(
+        cluster_name=cluster, broker_name=name, broker_id=broker_id, designate_elect=True
+    )
+    answer = await admin.ask(leader, header)
+    elected = answer.header
+    assert isinstance(elected, wire.ElectMasterReply)
+    out.facts(
+        {
+            "ClusterName": cluster,
+            "BrokerName": name,
+            "BrokerMasterId": elected.master_broker_id,
+            "BrokerMasterAddr": elected.master_address,
+            "BrokerMasterEpoch": elected.master_epoch,
+            "SyncStateSetEpoch": elected.sync_state_set_epoch,
+        }
+    )

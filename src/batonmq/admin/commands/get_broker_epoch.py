@@ -1,0 +1,30 @@
+"""getBrokerEpoch: the master epochs in brokers' logs."""
+
+import click
+
+from batonmq.admin.command import cluster_option, command
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin, AdminError
+from batonmq.protocol.bodies import EpochEntryCache, decode
+from batonmq.protocol.headers import broker as wire
+
+
+@command("getBrokerEpoch")
+@cluster_option
+@click.option("-b", "--brokerName", "name", help="Only brokers of this name.")
+async def main(admin: Admin, out: Output, cluster: str | None, name: str | None) -> None:
+    """Show which part of each broker's log was written in which master epoch (controller mode)."""
+    if cluster is None and name is None:
+        raise AdminError("give -b with a broker's name or -c with a cluster's name")
+    rows = []
+    for broker_name, broker_id, address in await admin.replicas(cluster):
+        if name not in (None, broker_name):
+            continue
+        answer = await admin.ask(address, wire.GetBrokerEpochCache())
+        cache = decode(bytes(answer.body), EpochEntryCache)
+        for entry in cache.epoch_list:
+            end = min(entry.end_offset, cache.max_offset)
+            rows.append(
+                [broker_name, cache.broker_id or broker_id, address, entry.epoch, entry.start_offset, end]
+            )
+    out.table(["broker", "id", "address", "epoch", "startOffset", "endOffset"], rows)

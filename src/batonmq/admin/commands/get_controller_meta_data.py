@@ -1,0 +1,23 @@
+"""getControllerMetaData: who leads the controllers."""
+
+from batonmq.admin.command import command, controller_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import controller as wire
+
+
+@command("getControllerMetaData")
+@controller_option
+async def main(admin: Admin, out: Output, controller: str) -> None:
+    """Show the controllers' group, its leader and its members."""
+    answer = await admin.ask(controller.split(";")[0], wire.GetMetadata())
+    meta = answer.header
+    assert isinstance(meta, wire.GetMetadataReply)
+    out.facts(
+        {
+            "ControllerGroup": meta.group,
+            "ControllerLeaderId": meta.controller_leader_id,
+            "ControllerLeaderAddress": meta.controller_leader_address,
+            "Peers": [peer for peer in meta.peers.split(";") if peer],
+        }
+    )

@@ -1,0 +1,31 @@
+"""getSyncStateSet: who is in sync with its master, as the controller sees it."""
+
+import click
+import msgspec
+
+from batonmq.admin.command import cluster_option, command, controller_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin, AdminError
+from batonmq.protocol.bodies import BrokerReplicasInfo, decode
+from batonmq.protocol.headers import controller as wire
+
+
+@command("getSyncStateSet")
+@controller_option
+@cluster_option
+@click.option("-b", "--brokerName", "name", help="Only this replica group.")
+async def main(admin: Admin, out: Output, controller: str, cluster: str | None, name: str | None) -> None:
+    """Show the master, the epochs and the replicas of replica groups, in and out of sync."""
+    if name is None and cluster is None:
+        raise AdminError("give -b with a broker's name or -c with a cluster's name")
+    names = [name] if name is not None else [g.broker_name for g in await admin.groups(cluster)]
+    leader = await admin.leading_controller(controller)
+    answer = await admin.ask(leader, wire.GetSyncStateData(), msgspec.json.encode(names))
+    rows = []
+    for group, info in sorted(decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table.items()):
+        for in_sync, replicas in ((True, info.in_sync_replicas), (False, info.not_in_sync_replicas)):
+            for replica in replicas:
+                role = "master" if replica.broker_id == info.master_broker_id else "slave"
+                row = [group, replica.broker_id, replica.broker_address, role, in_sync, replica.alive]
+                rows.append([*row, info.master_epoch, info.sync_state_set_epoch])
+    out.table(["broker", "id", "address", "role", "inSync", "alive", "masterEpoch", "setEpoch"], rows)

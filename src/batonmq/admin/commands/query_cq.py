@@ -1,0 +1,40 @@
+"""queryCq: raw entries of a consume queue."""
+
+import click
+
+from batonmq.admin.command import command, topic_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.bodies import QueryConsumeQueueResponseBody, decode
+from batonmq.protocol.headers import broker as wire
+
+
+@command("queryCq")
+@topic_option
+@click.option("-q", "--queue", "queue_id", type=int, required=True, help="Queue id.")
+@click.option("-i", "--index", type=int, required=True, help="First entry.")
+@click.option("-c", "--count", type=int, default=10, show_default=True, help="Entries.")
+@click.option("-b", "--broker", "broker", help="Broker, host:port.")
+@click.option("-g", "--consumer", "group", help="Also this group's subscription.")
+async def main(
+    admin: Admin,
+    out: Output,
+    topic: str,
+    queue_id: int,
+    index: int,
+    count: int,
+    broker: str | None,
+    group: str | None,
+) -> None:
+    """Show where in the commit log the entries of a consume queue point."""
+    address = broker or next(iter((await admin.masters_of_topic(topic)).values()))
+    header = wire.QueryConsumeQueue(
+        topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group
+    )
+    answer = await admin.ask(address, header)
+    body = decode(bytes(answer.body), QueryConsumeQueueResponseBody)
+    rows = [
+        [index + at, entry.physic_offset, entry.physic_size, entry.tags_code]
+        for at, entry in enumerate(body.queue_data)
+    ]
+    out.table(["index", "commitLogOffset", "size", "tagsCode"], rows)

@@ -1,0 +1,79 @@
+"""queryMsgById: find a message by its offset id or unique id."""
+
+import click
+
+from batonmq.admin.command import command
+from batonmq.admin.output import Output, time_text
+from batonmq.admin.session import Admin, AdminError
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.message import MessageExt, MessageFormatError, decode_message_id, decode_record
+
+
+@command("queryMsgById")
+@click.option("-i", "--msgId", "message_ids", required=True, help="Offset message ids, commas between.")
+@click.option("-t", "--topic", help="Topic; not needed here.")
+async def main(admin: Admin, out: Output, message_ids: str, topic: str | None) -> None:
+    """Show messages by their offset id (host, port and commit log offset), wherever their topic is now."""
+    found = []
+    for message_id in message_ids.split(","):
+        try:
+            ip, port, offset = decode_message_id(message_id.strip())
+        except MessageFormatError as error:
+            raise AdminError(f"{error}; for a unique id use queryMsgByUniqueKey") from None
+        host = f"[{ip}]" if ":" in ip else ip
+        answer = await admin.ask(f"{host}:{port}", wire.ViewMessage(offset=offset))
+        found.append(decode_record(bytes(answer.body)))
+    show(out, found)
+
+
+def show(out: Output, messages: list[MessageExt]) -> None:
+    """Messages as a table, one by one when there are few."""
+    columns = ["topic", "queueId", "queueOffset", "stored", "tags", "keys", "body", "msgId"]
+    if len(messages) == 1 and not out.as_json:
+        out.facts(facts_of(messages[0]))
+        return
+    out.table(
+        columns,
+        [
+            [
+                m.topic,
+                m.queue_id,
+                m.queue_offset,
+                time_text(m.store_timestamp),
+                m.tags or "",
+                " ".join(m.keys),
+                body_text(m.body, None if out.as_json else 60),
+                m.message_id,
+            ]
+            for m in messages
+        ],
+    )
+
+
+def facts_of(message: MessageExt) -> dict[str, object]:
+    """All there is to say about one message."""
+    return {
+        "msgId": message.message_id,
+        "offsetMsgId": message.offset_message_id,
+        "topic": message.topic,
+        "tags": message.tags,
+        "keys": " ".join(message.keys),
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.physical_offset,
+        "reconsumeTimes": message.reconsume_times,
+        "born": time_text(message.born_timestamp),
+        "stored": time_text(message.store_timestamp),
+        "bornHost": "{}:{}".format(*message.born_address),
+        "storeHost": "{}:{}".format(*message.store_address),
+        "sysFlag": message.sys_flag,
+        "properties": message.properties,
+        "bodySize": len(message.body),
+        "body": body_text(message.body, 1_000),
+    }
+
+
+def body_text(body: bytes, limit: int | None) -> str:
+    """A body as text, escapes for what is none; cut at `limit` characters."""
+    text = body.decode("utf-8", "backslashreplace")
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

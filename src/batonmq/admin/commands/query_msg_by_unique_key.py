@@ -1,0 +1,24 @@
+"""queryMsgByUniqueKey: find a message by the id its producer gave it."""
+
+import click
+
+from batonmq.admin.command import command, topic_option
+from batonmq.admin.commands.query_msg_by_id import show
+from batonmq.admin.commands.query_msg_by_key import FOREVER, find
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin, AdminError
+
+MOST = 32
+
+
+@command("queryMsgByUniqueKey")
+@click.option("-i", "--msgId", "message_id", required=True, help="Unique message id.")
+@topic_option
+@click.option("-a", "--showAll", "every", is_flag=True, help="Also duplicates.")
+async def main(admin: Admin, out: Output, message_id: str, topic: str, every: bool) -> None:
+    """Show the message whose producer gave it this id; a message that was sent twice is stored twice."""
+    found = await find(admin, topic, message_id, MOST, 0, FOREVER)
+    same = [message for message in found if message.message_id == message_id]
+    if not same:
+        raise AdminError(f"no message with the id {message_id} in {topic}")
+    show(out, same if every else same[-1:])

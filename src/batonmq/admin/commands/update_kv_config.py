@@ -1,0 +1,19 @@
+"""updateKvConfig: set a value in the name servers' key-value configuration."""
+
+import click
+
+from batonmq.admin.command import command
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import namesrv as wire
+
+
+@command("updateKvConfig")
+@click.option("-s", "--namespace", required=True, help="Namespace, e.g. ORDER_TOPIC_CONFIG.")
+@click.option("-k", "--key", required=True, help="Key.")
+@click.option("-v", "--value", required=True, help="Value.")
+async def main(admin: Admin, out: Output, namespace: str, key: str, value: str) -> None:
+    """Set a key on every name server."""
+    for address in admin.namesrv:
+        await admin.ask(address, wire.PutKVConfig(namespace=namespace, key=key, value=value))
+    out.done(f"{namespace} {key}={value}", namespace=namespace, key=key, value=value)

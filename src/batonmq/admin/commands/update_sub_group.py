@@ -1,0 +1,69 @@
+"""updateSubGroup: create or change a consumer group."""
+
+import click
+
+from batonmq.admin.command import broker_option, cluster_option, command, group_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
+from batonmq.protocol.headers import broker as wire
+
+
+@command("updateSubGroup")
+@broker_option
+@cluster_option
+@group_option
+@click.option(
+    "-s", "--consumeEnable", "enable", type=bool, default=True, show_default=True, help="May consume."
+)
+@click.option(
+    "-m", "--consumeFromMinEnable", "from_min", type=bool, default=False, help="Begin at the start."
+)
+@click.option("-d", "--consumeBroadcastEnable", "broadcast", type=bool, default=False, help="May broadcast.")
+@click.option("-o", "--consumeMessageOrderly", "orderly", type=bool, default=False, help="Consumes in order.")
+@click.option(
+    "-q", "--retryQueueNums", "retry_queues", type=int, default=1, show_default=True, help="Queues."
+)
+@click.option("-r", "--retryMaxTimes", "retries", type=int, default=16, show_default=True, help="Retries.")
+@click.option(
+    "-i", "--brokerId", "broker_id", type=int, default=0, show_default=True, help="Read from this id."
+)
+@click.option(
+    "-w", "--whichBrokerWhenConsumeSlowly", "slow_id", type=int, default=1, help="… when far behind."
+)
+@click.option(
+    "-a", "--notifyConsumerIdsChanged", "notify", type=bool, default=True, help="Tell of new members."
+)
+async def main(
+    admin: Admin,
+    out: Output,
+    broker: str | None,
+    cluster: str | None,
+    group: str,
+    enable: bool,
+    from_min: bool,
+    broadcast: bool,
+    orderly: bool,
+    retry_queues: int,
+    retries: int,
+    broker_id: int,
+    slow_id: int,
+    notify: bool,
+) -> None:
+    """Create a consumer group on one broker or on all masters of a cluster, or change it."""
+    config = SubscriptionGroupConfig(
+        group_name=group,
+        consume_enable=enable,
+        consume_from_min_enable=from_min,
+        consume_broadcast_enable=broadcast,
+        consume_message_orderly=orderly,
+        retry_queue_nums=retry_queues,
+        retry_max_times=retries,
+        broker_id=broker_id,
+        which_broker_when_consume_slowly=slow_id,
+        notify_consumer_ids_changed_enable=notify,
+    )
+    targets = await admin.targets(broker, cluster)
+    for address in targets:
+        await admin.ask(address, wire.UpdateSubscriptionGroup(), encode(config))
+    out.done(f"group {group} is at {', '.join(targets)}", group=group, brokers=targets)

@@ -1,0 +1,55 @@
+"""updateTopic: create a topic, or change its queues, permissions and attributes."""
+
+import click
+
+from batonmq.admin.command import broker_option, cluster_option, command, topic_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.headers import broker as wire
+
+FLAG_UNIT, FLAG_UNIT_SUB = 1, 2
+
+
+@command("updateTopic")
+@broker_option
+@cluster_option
+@topic_option
+@click.option("-r", "--readQueueNums", "read", type=int, default=8, show_default=True, help="Queues to read.")
+@click.option(
+    "-w", "--writeQueueNums", "write", type=int, default=8, show_default=True, help="Queues to write."
+)
+@click.option("-p", "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 W, 4 R, 6 RW.")
+@click.option("-o", "--order", type=bool, default=False, show_default=True, help="Keep order of queues.")
+@click.option("-u", "--unit", type=bool, default=False, help="Unit topic.")
+@click.option("-s", "--hasUnitSub", "unit_sub", type=bool, default=False, help="Has unit subscriptions.")
+@click.option("-a", "--attributes", help="Changes: +message.type=FIFO,-other.key")
+async def main(
+    admin: Admin,
+    out: Output,
+    broker: str | None,
+    cluster: str | None,
+    topic: str,
+    read: int,
+    write: int,
+    perm: int,
+    order: bool,
+    unit: bool,
+    unit_sub: bool,
+    attributes: str | None,
+) -> None:
+    """Create a topic on one broker or on all masters of a cluster, or change it."""
+    header = wire.CreateTopic(
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_nums=read,
+        write_queue_nums=write,
+        perm=perm,
+        topic_filter_type="SINGLE_TAG",
+        topic_sys_flag=FLAG_UNIT * unit + FLAG_UNIT_SUB * unit_sub,
+        order=order,
+        attributes=attributes,
+    )
+    targets = await admin.targets(broker, cluster)
+    for address in targets:
+        await admin.ask(address, header)
+    out.done(f"topic {topic} is at {', '.join(targets)}", topic=topic, brokers=targets)

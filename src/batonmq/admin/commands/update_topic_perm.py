@@ -1,0 +1,40 @@
+"""updateTopicPerm: change only the permissions of a topic."""
+
+import click
+
+from batonmq.admin.command import broker_option, cluster_option, command, topic_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.bodies import TopicConfig, decode
+from batonmq.protocol.headers import broker as wire
+
+
+@command("updateTopicPerm")
+@broker_option
+@cluster_option
+@topic_option
+@click.option("-p", "--perm", type=click.IntRange(0, 7), required=True, help="2 W, 4 R, 6 RW.")
+async def main(
+    admin: Admin, out: Output, broker: str | None, cluster: str | None, topic: str, perm: int
+) -> None:
+    """Allow or forbid reading and writing a topic; everything else of it stays."""
+    targets = await admin.targets(broker, cluster)
+    for address in targets:
+        answer = await admin.ask(address, wire.GetTopicConfig(topic=topic))
+        config = decode(bytes(answer.body), TopicConfig)
+        await admin.ask(
+            address,
+            wire.CreateTopic(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=config.read_queue_nums,
+                write_queue_nums=config.write_queue_nums,
+                perm=perm,
+                topic_filter_type=config.topic_filter_type,
+                topic_sys_flag=config.topic_sys_flag,
+                order=config.order,
+            ),
+        )
+    out.done(
+        f"topic {topic} has perm {perm} at {', '.join(targets)}", topic=topic, perm=perm, brokers=targets
+    )

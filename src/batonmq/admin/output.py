@@ -1,0 +1,75 @@
+"""What a command shows: tables that fit the terminal, or the same facts as JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+
+class Output:
+    """One command's output. With `--json` there is exactly one JSON value on stdout."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._console = Console(highlight=False, soft_wrap=False)
+
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None
+    ) -> None:
+        """Rows under column names; as JSON a list of objects. Numbers stay numbers there."""
+        if self.as_json:
+            self._json([dict(zip(columns, row, strict=True)) for row in rows])
+            return
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for at, column in enumerate(columns):
+            numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(_text(cell) for cell in row))
+        self._console.print(table, markup=False)
+        if not rows:
+            self._console.print("(nothing)", style="dim")
+
+    def facts(self, facts: Mapping[str, Any], *, title: str | None = None) -> None:
+        """Names and values, one a line; as JSON one object."""
+        if self.as_json:
+            self._json(dict(facts))
+            return
+        if title:
+            self._console.print(title, style="bold", markup=False)
+        width = max((len(key) for key in facts), default=0)
+        for key, value in facts.items():
+            self._console.print(f"{key:<{width}} : {_text(value)}", markup=False)
+
+    def done(self, sentence: str, **facts: Any) -> None:
+        """What was done, in a sentence; as JSON its facts."""
+        if self.as_json:
+            self._json({"result": sentence, **facts})
+        else:
+            self._console.print(sentence, markup=False)
+
+    def _json(self, value: Any) -> None:
+        click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
+
+
+def time_text(ms: int) -> str:
+    """Wall time in UTC, with milliseconds; empty for "never"."""
+    if ms <= 0:
+        return ""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float):
+        return f"{cell:.2f}"
+    return str(cell)

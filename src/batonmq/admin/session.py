@@ -1,0 +1,168 @@
+"""Talking to a cluster as an administrator: name servers, brokers by cluster or address, controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from types import TracebackType
+from typing import Self
+
+from batonmq.net.client import RemotingClient
+from batonmq.net.connection import SUCCESS_ONLY, Response
+from batonmq.net.dispatch import Body
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue, TopicRouteData, decode
+from batonmq.protocol.headers import broker as broker_wire
+from batonmq.protocol.headers import controller as controller_wire
+from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.message import MessageExt, decode_records
+from batonmq.protocol.registry import Header
+
+MASTER_ID = 0
+TIMEOUT_MS = 5_000
+
+
+class AdminError(Exception):
+    """What was asked for cannot be done; the message says why in one line."""
+
+
+class Admin:
+    """Connections of one command. Calls raise `MQError`, `NetError` or `AdminError`."""
+
+    def __init__(self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
+        self._namesrv = [a.strip() for a in (namesrv or "").replace(",", ";").split(";") if a.strip()]
+        self._timeout_ms = timeout_ms
+        self._net = RemotingClient()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._net.close()
+
+    @property
+    def namesrv(self) -> list[str]:
+        """Addresses of the name servers. Raises `AdminError` when none was given."""
+        if not self._namesrv:
+            raise AdminError("no name server: give -n host:port or set NAMESRV_ADDR")
+        return self._namesrv
+
+    async def ask(
+        self, address: str, header: Header, body: Body = b"", *, accept: Container[int] = SUCCESS_ONLY
+    ) -> Response:
+        """One request to one address."""
+        return await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+
+    async def ask_namesrv(self, header: Header, body: Body = b"") -> Response:
+        """A request that any name server can answer: the first one that is reached."""
+        failed: NetError | None = None
+        for address in self.namesrv:
+            try:
+                return await self.ask(address, header, body)
+            except NetError as error:
+                failed = error
+        assert failed is not None
+        raise failed
+
+    # -- brokers
+
+    async def cluster(self) -> ClusterInfo:
+        return decode(bytes((await self.ask_namesrv(namesrv_wire.GetBrokerClusterInfo())).body), ClusterInfo)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Where a topic is. Raises `MQError` TOPIC_NOT_EXIST."""
+        answer = await self.ask_namesrv(namesrv_wire.GetRouteInfo(topic=topic))
+        return decode(bytes(answer.body), TopicRouteData)
+
+    async def groups(self, cluster: str | None = None) -> list[BrokerData]:
+        """Replica groups of one cluster, or of all. Raises `AdminError` for an unknown cluster."""
+        info = await self.cluster()
+        if cluster is None:
+            names: Iterable[str] = info.broker_addr_table
+        elif cluster in info.cluster_addr_table:
+            names = info.cluster_addr_table[cluster]
+        else:
+            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+            raise AdminError(f"no cluster {cluster}; the name server knows: {known}")
+        return [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Broker name -> address of its master; groups without a master are left out."""
+        return {
+            group.broker_name: group.broker_addrs[MASTER_ID]
+            for group in await self.groups(cluster)
+            if MASTER_ID in group.broker_addrs
+        }
+
+    async def replicas(self, cluster: str | None = None) -> list[tuple[str, int, str]]:
+        """(broker name, broker id, address) of every live broker."""
+        return [
+            (group.broker_name, broker_id, address)
+            for group in await self.groups(cluster)
+            for broker_id, address in sorted(group.broker_addrs.items())
+        ]
+
+    async def targets(self, broker: str | None, cluster: str | None, *, slaves: bool = False) -> list[str]:
+        """Addresses a command means: one broker, or a cluster's masters (and slaves). Raises `AdminError`."""
+        if broker:
+            return [broker]
+        if not cluster:
+            raise AdminError("give -b with a broker's host:port or -c with a cluster's name")
+        if slaves:
+            found = [address for _, _, address in await self.replicas(cluster)]
+        else:
+            found = list((await self.masters(cluster)).values())
+        if not found:
+            raise AdminError(f"no live broker in cluster {cluster}")
+        return found
+
+    async def masters_of_topic(self, topic: str) -> dict[str, str]:
+        """Broker name -> address for each group that has the topic; the slave with the least id stands in."""
+        route = await self.route(topic)
+        return {
+            group.broker_name: group.broker_addrs[min(group.broker_addrs)]
+            for group in route.broker_datas
+            if group.broker_addrs
+        }
+
+    # -- messages
+
+    async def pull(self, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+        """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
+        header = broker_wire.PullMessage(
+            consumer_group="TOOLS_CONSUMER",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=4,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+        answer = await self.ask(address, header, accept=_PULL_ANSWERS)
+        return decode_records(bytes(answer.body)) if answer.code == 0 else []
+
+    # -- controllers
+
+    async def leading_controller(self, addresses: str) -> str:
+        """The leader among `host:port;host:port`. Raises `AdminError` when nobody knows one."""
+        problems: list[str] = []
+        for address in (a.strip() for a in addresses.split(";")):
+            try:
+                answer = await self.ask(address, controller_wire.GetMetadata())
+            except NetError as error:
+                problems.append(str(error))
+                continue
+            assert isinstance(answer.header, controller_wire.GetMetadataReply)
+            if answer.header.controller_leader_address:
+                return answer.header.controller_leader_address
+            problems.append(f"{address}: knows no leader")
+        raise AdminError("no leading controller: " + "; ".join(problems))
+
+
+_PULL_ANSWERS = frozenset({0, 19, 20, 21})
+"""SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY, PULL_OFFSET_MOVED."""
