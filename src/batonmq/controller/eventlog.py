@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -20,6 +21,13 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 8 << 20
 """More than this waiting for a slow disk is dropped, with a warning: the log must not take all memory."""
+
+
+class EventSink(Protocol):
+    """Takes what was decided; `EventLog` writes it to a file."""
+
+    def write(self, time_ms: int, node_id: str, effects: Iterable[Effect]) -> None: ...
+    async def close(self) -> None: ...
 
 
 class EventLog:

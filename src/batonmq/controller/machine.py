@@ -86,7 +86,7 @@ class ReplicaUp(msgspec.Struct, frozen=True, tag="replica-up", tag_field="event"
 
 
 class ReplicaDown(msgspec.Struct, frozen=True, tag="replica-down", tag_field="event"):
-    """A replica stopped counting as alive: `cause` is channel-closed or heartbeat-timeout."""
+    """A replica stopped counting as alive: `cause` is channel-closed, heartbeat-timeout or restarted."""
 
     broker_name: str
     broker_id: int
@@ -157,7 +157,7 @@ class ControllerMachine:
         return [_HANDLERS[type(event)](self, event) for event in entry.events]
 
     def snapshot(self) -> bytes:
-        # In the order of the dicts, which the log determines: a restored machine goes on exactly like this one.
+        # In the order of the dicts, which the log determines: a restored machine goes on just like this.
         return msgspec.msgpack.encode(
             _Snapshot(SNAPSHOT_VERSION, self.now_ms, list(self.broker_sets.values()))
         )
@@ -365,12 +365,17 @@ class ControllerMachine:
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"broker set {event.broker_name} has no replica {event.broker_id}",
             )
-        effects: tuple[Effect, ...] = ()
+        effects: list[Effect] = []
         if replica.address != event.broker_address:
-            effects = (
-                ReplicaMoved(event.broker_name, event.broker_id, replica.address, event.broker_address),
+            effects.append(
+                ReplicaMoved(event.broker_name, event.broker_id, replica.address, event.broker_address)
             )
             replica.address = event.broker_address
+        if event.broker_id == broker_set.master_id and event.broker_id in broker_set.live:
+            # A broker registers when it starts. A master that restarted may have lost what its disk had not
+            # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages.
+            # (Java lets it rule on until its connection is seen to be closed.)
+            effects += self._drop([(broker_set, event.broker_id)], "restarted", allow_unclean=False)
         reply = wire.RegisterBrokerToControllerReply(event.cluster_name, event.broker_name)
         if broker_set.is_alive(broker_set.master_id, self.now_ms):
             reply.master_broker_id = broker_set.master_id
@@ -380,7 +385,7 @@ class ControllerMachine:
         return Outcome(
             header=reply,
             body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
-            effects=effects,
+            effects=tuple(effects),
         )
 
     def _clean_broker_data(self, event: events.CleanBrokerData) -> Outcome:

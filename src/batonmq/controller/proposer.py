@@ -71,8 +71,11 @@ class Proposer:
         """Events not yet handed to the log."""
         return len(self._events) + len(self._beats)
 
-    def submit(self, event: events.AnyEvent, callback: Callback | None = None) -> None:
-        if self._refuse(callback):
+    def submit(
+        self, event: events.AnyEvent, callback: Callback | None = None, *, urgent: bool = False
+    ) -> None:
+        """`urgent` events are taken also when too many wait: those of the controller itself."""
+        if self._refuse(callback, urgent):
             return
         self._move_beats()
         self._events.append(event)
@@ -99,8 +102,8 @@ class Proposer:
         if self._tasks:
             await asyncio.gather(*self._tasks)
 
-    def _refuse(self, callback: Callback | None) -> bool:
-        if self._closed or self.waiting >= self.capacity:
+    def _refuse(self, callback: Callback | None, urgent: bool = False) -> bool:
+        if self._closed or (self.waiting >= self.capacity and not urgent):
             if callback is not None:
                 callback(NOT_LEADER if self._closed else BUSY)
             return True

@@ -20,7 +20,7 @@ from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
-from batonmq.controller.eventlog import EventLog
+from batonmq.controller.eventlog import EventLog, EventSink
 from batonmq.controller.handlers import Handlers
 from batonmq.controller.machine import ControllerMachine, Election, Outcome, ReplicaUp
 from batonmq.controller.notices import RoleChangeNotices
@@ -51,9 +51,9 @@ FIRST_SCAN_MS = 2_000
 class ControllerService:
     """One member of a group of controllers.
 
-    `disk` replaces the directory below controllerStorePath (for simulation), `clock` and `rng` are the
-    sources of time and chance. `failed` is done when the node had to stop itself: a broken disk, an
-    unreadable log.
+    `disk` replaces the directory below controllerStorePath and `event_sink` its events.jsonl (for
+    simulation); `clock` and `rng` are the sources of time and chance. `failed` is done when the node had to
+    stop itself: a broken disk, an unreadable log.
     """
 
     ready_line = READY
@@ -66,6 +66,7 @@ class ControllerService:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         disk: Disk | None = None,
+        event_sink: EventSink | None = None,
     ) -> None:
         self.config = config
         self.topology = config.topology()
@@ -75,13 +76,14 @@ class ControllerService:
         self.proposer: Proposer
         self.reads: Reads
         self.notices: RoleChangeNotices
-        self.events: EventLog
+        self.events: EventSink
         self.failed: asyncio.Future[BaseException]
         self.elections = 0
         """New masters that this node, leading, saw elected."""
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()  # election jitter, no secret
         self._disk = disk
+        self._event_sink = event_sink
         self._leading = False
         self._term = 0
         self._reign_wall_ms = 0
@@ -105,7 +107,7 @@ class ControllerService:
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         store = config.store_path
-        self.events = EventLog(
+        self.events = self._event_sink or EventLog(
             store / "events.jsonl", max_bytes=config.event_log_max_bytes, backups=config.event_log_backups
         )
         name = topology.self_id.replace(":", "_")
@@ -254,7 +256,8 @@ class ControllerService:
             )
             self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
 
-        self.proposer.submit(events.LeaderStarted(self.topology.self_id, self.sessions.known()), begun)
+        started = events.LeaderStarted(self.topology.self_id, self.sessions.known())
+        self.proposer.submit(started, begun, urgent=True)
 
     def _end_reign(self) -> None:
         self._term = 0
@@ -312,7 +315,7 @@ class ControllerService:
             else:
                 log.error("%s was not decided: %s", type(event).__name__, outcome.remark)
 
-        self.proposer.submit(event, answer)
+        self.proposer.submit(event, answer, urgent=True)
 
     def decided(self, outcome: Outcome) -> None:
         """Acts on what the state machine decided under this node's lead."""
