@@ -594,7 +594,8 @@ def decode_batch(data: Buffer) -> Iterator[BatchItem]:
 
 
 def split_batch(message: StoredMessage) -> Sequence[StoredMessage]:
-    """The messages of a `StoredMessage` with `batch` set, each on its own."""
+    """The messages of a `StoredMessage` with `batch` set, each on its own. As in RocketMQ, none keeps a
+    prepared transaction offset."""
     return [
         StoredMessage(
             topic=message.topic,
@@ -607,7 +608,6 @@ def split_batch(message: StoredMessage) -> Sequence[StoredMessage]:
             born_host=message.born_host,
             store_host=message.store_host,
             reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
         )
         for item in decode_batch(message.body)
     ]
