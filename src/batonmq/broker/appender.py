@@ -186,8 +186,8 @@ class Appender:
         store = broker.store
         if self._copies == ALL_IN_SYNC:
             acked = store.confirm_offset
-        elif self._copies > 1 and broker.ha is not None:
-            acked = broker.ha.acked_by(self._copies)
+        elif self._copies > 1:
+            acked = -1 if broker.ha is None else broker.ha.acked_by(self._copies)
         else:
             acked = store.max_offset
         if broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH:

@@ -210,13 +210,15 @@ def _from_ext(ext: dict[str, str], *, short: bool) -> SendFields:
             if default is None:
                 raise MQError(ResponseCode.SYSTEM_ERROR, f"the custom field <{names[letter]}> is null")
             return default
+        low, high = (-_LONG_MAX, _LONG_MAX) if letter == "g" else (_INT_MIN, _INT_MAX)
         try:
-            return int(text)
+            value = int(text)
         except ValueError:
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the custom field <{names[letter]}> has the value {text!r}: expected int",
-            ) from None
+            value = high + 1
+        if not low <= value <= high:
+            remark = f"the custom field <{names[letter]}> has the value {text!r}: not a number in range"
+            raise MQError(ResponseCode.SYSTEM_ERROR, remark)
+        return value
 
     for letter in sorted(_REQUIRED):
         if names[letter] not in ext:

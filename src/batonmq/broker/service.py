@@ -25,12 +25,24 @@ from batonmq.broker.appender import Appender
 from batonmq.broker.config import MASTER_ID, BrokerConfig
 from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker, BrokerRole
-from batonmq.broker.handlers import admin, client, offsets, pull, query, replication, send, statistics, topics
+from batonmq.broker.handlers import (
+    admin,
+    client,
+    offsets,
+    pull,
+    query,
+    replication,
+    send,
+    statistics,
+    topics,
+)
 from batonmq.broker.held_pulls import QueueKey
+from batonmq.broker.identity import IdentityFiles
 from batonmq.broker.offsets import OffsetTable
 from batonmq.broker.persist import TableFile
 from batonmq.broker.producers import ProducerTable
 from batonmq.broker.registration import Registration
+from batonmq.broker.replicas import ReplicasManager
 from batonmq.broker.schedule import DelaySchedule
 from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
@@ -111,6 +123,7 @@ class BrokerService:
         self._queues_dirty = False
         self._pulls: pull.PullHandlers
         self._registration: Registration
+        self._replicas: ReplicasManager | None = None
         self.broker: Broker
         directory = store_config.root / "config"
         self._files = {
@@ -151,7 +164,9 @@ class BrokerService:
         self._registration = Registration(broker)
         broker.register_now = self._registration.now
         broker.start_time_ms = self._clock.now_ms()
-        if not config.enable_controller_mode:
+        if self._replicas is not None:
+            self._replicas.start()
+        else:
             broker.role = BrokerRole[config.broker_role]
             broker.broker_id = config.broker_id
             broker.schedule.start()
@@ -214,6 +229,10 @@ class BrokerService:
         broker.address = f"{config.broker_ip1}:{first.port}"
         if config.enable_controller_mode:
             broker.ha = await self._start_ha(first.port)
+            identity = self._ha_config.store_path_broker_identity
+            identity = identity or self._store_config.root / "brokerIdentity"
+            self._replicas = ReplicasManager(self, IdentityFiles(identity))
+            self._replicas.register(self._dispatcher)
             broker.ha_address = f"{config.broker_ip2}:{broker.ha.port}"
         else:
             broker.ha_address = f"{config.broker_ip2}:{self._ha_config.ha_listen_port or first.port + 1}"
@@ -261,6 +280,8 @@ class BrokerService:
     async def stop(self) -> None:
         """Leave the name servers, answer what is under way, write everything to disk, close."""
         broker = self.broker
+        if self._replicas is not None:
+            await self._replicas.stop()
         await self._registration.stop()
         await self._drain()
         broker.closing = True
@@ -323,20 +344,20 @@ class BrokerService:
     async def become_slave(
         self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str
     ) -> None:
-        """Follow the master of `epoch`. Sends that were not acknowledged get an error; held pulls are
-        answered."""
+        """Follow the master of `epoch`; its replication address may be unknown yet (empty). Sends that were
+        not acknowledged get an error; held pulls are answered."""
         broker = self.broker
         assert broker.ha is not None, "roles change in controller mode only"
         broker.role = BrokerRole.SLAVE
         broker.epoch = epoch
         broker.broker_id = broker_id
         broker.master_address = master_address
-        broker.master_ha_address = master_ha_address
+        broker.master_ha_address = master_ha_address or None
         broker.appender.abandon()
         broker.schedule.stop()
         self._pulls.release_all()
         broker.ha.local_id = broker_id
-        await broker.ha.become_slave(master_ha_address, master_id, epoch)
+        await broker.ha.become_slave(master_ha_address or None, master_id, epoch)
         self._registration.start()
         log.info("slave of %s epoch=%d", master_address, epoch)
 

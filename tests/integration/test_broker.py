@@ -1,0 +1,487 @@
+"""A whole broker over real sockets: what it accepts, what it refuses and with which code, what survives."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.context import BrokerRole
+from batonmq.broker.service import BrokerService
+from batonmq.ha.config import HAConfig
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.namesrv.service import NamesrvService
+from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies import TopicRouteData, decode
+from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.frame import Command
+from batonmq.protocol.headers.broker import (
+    ConsumerSendMsgBack,
+    PullMessage,
+    PullMessageResponse,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageResponse,
+    SendMessageV2,
+)
+from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
+from batonmq.store.config import FlushDiskType, StoreConfig
+
+ALL = PullSysFlag.SUBSCRIPTION
+PULLED = (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+STORED = (0, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+HOLD = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
+
+
+@dataclass
+class Rig:
+    """One broker and a client that talks to it."""
+
+    broker: BrokerService
+    client: RemotingClient
+
+    async def call(self, header: Any, body: bytes = b"", **options: Any) -> Response:
+        return await self.client.call(f"127.0.0.1:{self.broker.port}", header, body, **options)
+
+    async def send(
+        self, body: bytes = b"x", topic: str = "T", queue: int = 0, **fields: Any
+    ) -> SendMessageResponse:
+        answer = await self.call(v2(topic, queue, **fields), body)
+        assert isinstance(answer.header, SendMessageResponse)
+        return answer.header
+
+    async def pull(self, offset: int, topic: str = "T", queue: int = 0, **fields: Any) -> Response:
+        values: dict[str, Any] = {
+            "consumer_group": "g",
+            "topic": topic,
+            "queue_id": queue,
+            "queue_offset": offset,
+            "max_msg_nums": 32,
+            "sys_flag": ALL,
+            "commit_offset": 0,
+            "suspend_timeout_millis": 10_000,
+            "sub_version": 0,
+            "subscription": "*",
+        }
+        answer = await self.call(PullMessage(**{**values, **fields}), accept=PULLED, timeout_ms=15_000)
+        return answer
+
+    async def messages(self, offset: int = 0, **fields: Any) -> list[MessageExt]:
+        return decode_records((await self.pull(offset, **fields)).body)
+
+
+def v2(topic: str = "T", queue: int = 0, **fields: Any) -> SendMessageV2:
+    values: dict[str, Any] = {
+        "producer_group": "p",
+        "topic": topic,
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": queue,
+        "sys_flag": 0,
+        "born_timestamp": 1_700_000_000_000,
+        "flag": 0,
+    }
+    return SendMessageV2(**{**values, **fields})
+
+
+def configs(root: Path, **keys: Any) -> tuple[BrokerConfig, StoreConfig, HAConfig]:
+    flush = keys.pop("flush_disk_type", FlushDiskType.ASYNC_FLUSH)
+    broker = {"broker_name": "b", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1", "listen_port": 0}
+    store = StoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=16 << 20,
+        max_hash_slot_num=1000,
+        max_index_num=5000,
+        flush_disk_type=flush,
+    )
+    return BrokerConfig(**{**broker, **keys}), store, HAConfig()
+
+
+Starter = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Starter]:
+    running: list[Rig] = []
+
+    async def starter(**keys: Any) -> Rig:
+        service = BrokerService(*configs(tmp_path / "store", **keys))
+        await service.start()
+        rig = Rig(service, RemotingClient())
+        running.append(rig)
+        return rig
+
+    yield starter
+    for rig in running:
+        await rig.client.close()
+        if not rig.broker.broker.closing:
+            await rig.broker.stop()
+
+
+# -- what it stores
+
+
+async def test_a_message_comes_back_as_it_was_sent(start: Starter) -> None:
+    rig = await start()
+    answer = await rig.send(b"hello", properties="KEYS\x01k\x02TAGS\x01a\x02UNIQ_KEY\x01ABC\x02", flag=7)
+    assert (answer.queue_id, answer.queue_offset, answer.transaction_id) == (0, 0, "ABC")
+    (message,) = await rig.messages()
+    assert (message.body, message.flag, message.tags, message.keys) == (b"hello", 7, "a", ["k"])
+    assert message.offset_message_id == answer.msg_id
+    assert message.properties["CLUSTER"] == "DefaultCluster"
+    assert message.born_timestamp == 1_700_000_000_000
+
+
+async def test_long_names_and_both_header_forms_are_understood(start: Starter) -> None:
+    rig = await start()
+    fields = {name: getattr(v2(), name) for name in v2().__struct_fields__ if name != "broker_name"}
+    await rig.call(SendMessage(**fields), b"v1")
+    address = f"127.0.0.1:{rig.broker.port}"
+    ext = v2(properties="UNIQ_KEY\x01K\x02").to_ext()
+    command = Command(RequestCode.SEND_MESSAGE_V2, ext, b"binary", binary=True)
+    answer = await rig.client.invoke(address, command, timeout_ms=3000)
+    assert answer.binary and answer.code == 0
+    assert answer.ext["queueOffset"] == "1" and answer.ext["transactionId"] == "K"
+    assert [message.body for message in await rig.messages()] == [b"v1", b"binary"]
+
+
+async def test_a_batch_is_stored_as_single_messages_with_one_id_each(start: Starter) -> None:
+    rig = await start()
+    header = SendBatchMessage(**{name: getattr(v2(), name) for name in v2().__struct_fields__})
+    header.batch = True
+    body = encode_batch([BatchItem(body=b"%d" % n, properties=b"TAGS\x01t\x02") for n in range(5)])
+    answer = (await rig.call(header, body)).header
+    assert isinstance(answer, SendMessageResponse)
+    stored = await rig.messages()
+    assert [message.body for message in stored] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.offset_message_id for message in stored] == answer.msg_id.split(",")
+
+
+async def test_restart_keeps_messages_topics_and_offsets(start: Starter) -> None:
+    rig = await start()
+    for number in range(10):
+        await rig.send(b"%d" % number)
+    await rig.pull(0, sys_flag=ALL | PullSysFlag.COMMIT_OFFSET, commit_offset=6)
+    await rig.broker.stop()
+    again = await start()
+    assert [message.body for message in await again.messages()] == [b"%d" % n for n in range(10)]
+    assert again.broker.broker.offsets.query("g", "T", 0) == 6
+    assert (await again.send()).queue_offset == 10
+
+
+async def test_sync_flush_acknowledges_what_is_on_disk(start: Starter) -> None:
+    rig = await start(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    await asyncio.gather(*(rig.send(b"%d" % n) for n in range(50)))
+    store = rig.broker.broker.store
+    assert store.flushed_offset == store.max_offset > 0
+
+
+async def test_a_delayed_message_arrives_late_and_once(start: Starter) -> None:
+    rig = await start(message_delay_level="1s 2s")
+    await rig.send(b"first")
+    began = time.monotonic()
+    await rig.send(b"late", properties="DELAY\x011\x02")
+    (message,) = await rig.messages(1, sys_flag=HOLD)
+    assert message.body == b"late" and time.monotonic() - began >= 0.9
+    assert "DELAY" not in message.properties
+    assert rig.broker.broker.schedule.offsets == {1: 1}
+    assert len(await rig.messages(0)) == 2
+
+
+async def test_a_message_sent_back_returns_on_the_retry_topic_and_ends_as_dead_letter(start: Starter) -> None:
+    rig = await start(message_delay_level="1s")
+    await rig.send(b"poison", properties="TAGS\x01a\x02")
+    (message,) = await rig.messages()
+    back = ConsumerSendMsgBack(offset=message.physical_offset, group="g", delay_level=1)
+    await rig.call(back)
+    (retried,) = await rig.messages(0, topic="%RETRY%g", sys_flag=HOLD)
+    assert retried.reconsume_times == 1 and retried.properties["RETRY_TOPIC"] == "T"
+    back = ConsumerSendMsgBack(offset=retried.physical_offset, group="g", delay_level=-1)
+    await rig.call(back)
+    (dead,) = await rig.messages(0, topic="%DLQ%g")
+    assert dead.body == b"poison" and dead.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+
+
+# -- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "code", "remark"),
+    [
+        ({"topic": "bad topic"}, b"x", ResponseCode.INVALID_PARAMETER, "illegal characters"),
+        ({"topic": ""}, b"x", ResponseCode.INVALID_PARAMETER, "blank"),
+        ({"topic": "t" * 128}, b"x", ResponseCode.INVALID_PARAMETER, "longer than topic max length"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, b"x", ResponseCode.NO_PERMISSION, "is forbidden"),
+        ({"default_topic": "nothing"}, b"x", ResponseCode.TOPIC_NOT_EXIST, "apply first please"),
+        ({"queue": 99}, b"x", ResponseCode.INVALID_PARAMETER, "request queueId[99] is illegal"),
+        ({}, b"x" * (4 * 1024 * 1024 + 1), ResponseCode.MESSAGE_ILLEGAL, "msg body length limit 4194304B"),
+        ({}, b"", ResponseCode.MESSAGE_ILLEGAL, "the message is illegal"),
+        ({"properties": "K\x01" + "v" * 32_767 + "\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
+        ({"properties": "TRAN_MSG\x01true\x02"}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
+        ({"sys_flag": 4}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
+        ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY=soon"),
+        (
+            {"properties": "TIMER_DELAY_SEC\x019\x02"},
+            b"x",
+            ResponseCode.SYSTEM_ERROR,
+            "timerWheelEnable is false",
+        ),
+        ({"properties": "INNER_NUM\x012\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
+    ],
+)
+async def test_refused_sends(
+    start: Starter, fields: dict[str, Any], body: bytes, code: int, remark: str
+) -> None:
+    rig = await start()
+    with pytest.raises(MQError) as refused:
+        await rig.send(body, **fields)
+    assert refused.value.code == code
+    assert remark in refused.value.remark
+    assert rig.broker.broker.store.max_offset == 0
+    assert (await rig.send(b"good")).queue_offset == 0
+
+
+async def test_a_batch_that_is_none_and_a_number_that_is_none(start: Starter) -> None:
+    rig = await start()
+    with pytest.raises(MQError) as refused:
+        await rig.send(b"garbage", batch=True)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+    address = f"127.0.0.1:{rig.broker.port}"
+    for binary in (False, True):
+        ext = {**v2().to_ext(), "h": "9" * 12}
+        command = Command(RequestCode.SEND_MESSAGE_V2, ext, b"x", binary=binary)
+        answer = await rig.client.invoke(address, command, timeout_ms=3000)
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "<h>" in (answer.remark or "")
+        del ext["h"]
+        command = Command(RequestCode.SEND_MESSAGE_V2, ext, b"x", binary=binary)
+        answer = await rig.client.invoke(address, command, timeout_ms=3000)
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "<h> is null" in (answer.remark or "")
+    assert rig.broker.broker.store.max_offset == 0
+
+
+async def test_an_unknown_code_is_answered_so(start: Starter) -> None:
+    rig = await start()
+    answer = await rig.client.invoke(f"127.0.0.1:{rig.broker.port}", Command(31_999), timeout_ms=3000)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_slave_takes_no_messages_and_gives_none(start: Starter) -> None:
+    rig = await start()
+    await rig.send()
+    rig.broker.broker.role = BrokerRole.SLAVE
+    with pytest.raises(MQError) as refused:
+        await rig.send()
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY and "[REJECTREQUEST]" in refused.value.remark
+    with pytest.raises(MQError) as refused:
+        await rig.pull(0)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_too_few_replicas_refuse_and_missing_acks_time_out(start: Starter) -> None:
+    rig = await start(
+        broker_role="SYNC_MASTER",
+        in_sync_replicas=2,
+        min_in_sync_replicas=2,
+        total_replicas=2,
+        slave_timeout=200,
+    )
+    with pytest.raises(MQError) as refused:
+        await rig.send()
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert refused.value.remark == "in-sync replicas not enough"
+    await rig.broker.stop()
+    late = await start(broker_role="SYNC_MASTER", in_sync_replicas=2, total_replicas=2, slave_timeout=200)
+    answer = await late.call(v2(), b"x", accept=STORED)
+    assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert isinstance(answer.header, SendMessageResponse) and answer.header.queue_offset == 0
+    assert (await late.send(properties="WAIT\x01false\x02")).queue_offset == 1
+
+
+async def test_a_backlog_of_unacknowledged_sends_is_bounded(start: Starter) -> None:
+    rig = await start(
+        broker_role="SYNC_MASTER",
+        in_sync_replicas=2,
+        total_replicas=2,
+        slave_timeout=300,
+        send_thread_pool_queue_capacity=10,
+    )
+    answers = await asyncio.gather(
+        *(rig.call(v2(), b"x", accept=STORED) for _ in range(30)), return_exceptions=True
+    )
+    codes = [answer.code for answer in answers if isinstance(answer, Response | MQError)]
+    assert codes.count(ResponseCode.FLUSH_SLAVE_TIMEOUT) == 10
+    assert codes.count(ResponseCode.SYSTEM_BUSY) == 20
+
+
+# -- pulls
+
+
+async def test_pull_statuses(start: Starter) -> None:
+    rig = await start()
+    for _ in range(3):
+        await rig.send()
+    for offset, code, following in (
+        (0, ResponseCode.SUCCESS, 3),
+        (3, ResponseCode.PULL_NOT_FOUND, 3),
+        (9, ResponseCode.PULL_OFFSET_MOVED, 3),
+    ):
+        answer = await rig.pull(offset)
+        assert answer.code == code
+        assert isinstance(answer.header, PullMessageResponse)
+        assert answer.header.next_begin_offset == following
+        assert (answer.header.min_offset, answer.header.max_offset) == (0, 3)
+    assert (await rig.pull(0, queue=1)).code == ResponseCode.PULL_NOT_FOUND
+    assert (await rig.pull(5, queue=1)).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queue": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"queue": -1}, ResponseCode.INVALID_PARAMETER),
+        ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"subscription": "a > 5", "expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR),
+        ({"consumer_group": "bad group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+async def test_refused_pulls(start: Starter, fields: dict[str, Any], code: int) -> None:
+    rig = await start()
+    await rig.send()
+    with pytest.raises(MQError) as refused:
+        await rig.pull(0, **fields)
+    assert refused.value.code == code
+
+
+async def test_a_held_pull_is_woken_by_a_message_it_wants_and_by_no_other(start: Starter) -> None:
+    rig = await start()
+    await rig.send(properties="TAGS\x01a\x02")
+    held = asyncio.ensure_future(rig.pull(1, sys_flag=HOLD, subscription="a || b"))
+    await asyncio.sleep(0.05)
+    await rig.send(properties="TAGS\x01c\x02")
+    await rig.send(queue=1, properties="TAGS\x01b\x02")
+    await asyncio.sleep(0.1)
+    assert not held.done()
+    await rig.send(b"wanted", properties="TAGS\x01b\x02")
+    (message,) = decode_records((await held).body)
+    assert message.body == b"wanted" and message.queue_offset == 2
+
+
+async def test_a_held_pull_returns_when_its_time_is_up(start: Starter) -> None:
+    rig = await start()
+    await rig.send()
+    began = time.monotonic()
+    answer = await rig.pull(1, sys_flag=HOLD, suspend_timeout_millis=150)
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert 0.14 < time.monotonic() - began < 2
+
+
+async def test_a_reset_offset_is_given_to_the_next_pull_once(start: Starter) -> None:
+    rig = await start()
+    await rig.send()
+    await rig.send()
+    rig.broker.broker.offsets.reset("g", "T", 0, 1)
+    answer = await rig.pull(0)
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert isinstance(answer.header, PullMessageResponse) and answer.header.next_begin_offset == 1
+    assert (await rig.pull(1)).code == ResponseCode.SUCCESS
+
+
+# -- name servers, ports, processes
+
+
+async def test_topics_reach_the_name_server_at_once_and_leave_again(start: Starter, tmp_path: Path) -> None:
+    namesrv = NamesrvService(
+        NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
+    )
+    await namesrv.start()
+    address = f"127.0.0.1:{namesrv.port}"
+    try:
+        # The first name server does not exist: it must delay nobody.
+        rig = await start(namesrv_addr=f"127.0.0.1:1;{address}")
+        await rig.send(topic="Fresh")
+
+        async def route() -> TopicRouteData | None:
+            try:
+                answer = await rig.client.call(address, GetRouteInfo(topic="Fresh"))
+            except MQError:
+                return None
+            return decode(answer.body, TopicRouteData)
+
+        found = None
+        for _ in range(100):
+            if (found := await route()) is not None:
+                break
+            await asyncio.sleep(0.02)
+        assert found is not None
+        assert found.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{rig.broker.port}"}
+        assert found.queue_datas[0].write_queue_nums == 4
+        await rig.broker.stop()
+        assert await route() is None
+    finally:
+        await namesrv.stop()
+
+
+def program(conf: Path) -> list[str]:
+    code = (
+        "import sys; from pathlib import Path; from batonmq.broker.service import run; "
+        "sys.exit(run(Path(sys.argv[1])))"
+    )
+    return [sys.executable, "-c", code, str(conf)]
+
+
+def write_conf(path: Path, **keys: Any) -> Path:
+    defaults = {"brokerName": "b", "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1", "listenPort": 0}
+    path.write_text("".join(f"{key}={value}\n" for key, value in {**defaults, **keys}.items()))
+    return path
+
+
+def test_a_process_is_ready_within_a_second_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+    conf = write_conf(tmp_path / "b.conf", storePathRootDir=tmp_path / "store", namesrvAddr="127.0.0.1:1")
+    with subprocess.Popen(
+        program(conf), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("The broker[b, 127.0.0.1:")
+        assert line.endswith("] boot success. serializeType=JSON and name server is 127.0.0.1:1\n")
+        anonymous = next(
+            int(row.split()[1])
+            for row in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            if row.startswith("Anonymous:")
+        )
+        assert anonymous < 100 * 1024, f"{anonymous} KiB of anonymous memory"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: Path) -> None:
+    rig = await start()
+    (tmp_path / "file").write_text("")
+    for keys, expected in (
+        ({"storePathRootDir": tmp_path / "s2", "listenPort": rig.broker.port}, str(rig.broker.port)),
+        ({"storePathRootDir": tmp_path / "store"}, str(tmp_path / "store")),
+        ({"storePathRootDir": tmp_path / "file" / "x"}, str(tmp_path / "file")),
+        ({"storePathRootDir": tmp_path / "s3", "slaveTimeout": "soon"}, "slaveTimeout=soon"),
+        ({"storePathRootDir": tmp_path / "s3", "messageDelayLevel": "1s 2x"}, "messageDelayLevel"),
+        ({"storePathRootDir": tmp_path / "s3", "brokerRole": "SLAVE"}, "enableControllerMode"),
+    ):
+        conf = write_conf(tmp_path / "bad.conf", **keys)
+        done = await asyncio.to_thread(
+            subprocess.run, program(conf), capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 1, (keys, done.stderr)
+        lines = done.stderr.splitlines()
+        assert len(lines) == 1 and expected in lines[0], (keys, done.stderr)
+    assert (await rig.send()).queue_offset == 0
