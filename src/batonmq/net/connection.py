@@ -29,6 +29,9 @@ from batonmq.protocol.registry import Header
 log = logging.getLogger(__name__)
 
 SUCCESS_ONLY: Container[int] = frozenset({int(ResponseCode.SUCCESS)})
+_DEAF_AFTER_MS = 1000
+"""A call of at least this timeout during which not one byte came closes the connection it was made on: the
+peer may be gone without a word (power, partition), and TCP takes minutes to notice."""
 _JOIN_BELOW = 64 * 1024
 """Output of a turn up to this size is joined into one buffer: measured cheaper than a gathered write of many
 small frames. Larger output is large bodies, which are not to be copied."""
@@ -84,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._stalled = False
         self._resuming = False
         self._writable: asyncio.Future[None] | None = None
+        self._reads = 0
         self._held_bytes = 0
 
     # -- the transport's side ------------------------------------------------------------------------------
@@ -100,6 +104,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.touched = True
+        self._reads += 1
         try:
             commands = self._reader.feed(data)
         except FrameError as error:
@@ -311,14 +316,14 @@ class Connection(asyncio.Protocol):
 
     def _resume(self) -> None:
         self._resuming = False
-        if self.closed or self._write_paused:
+        assert self._transport is not None
+        if self._write_paused or self._transport.is_closing():
             return
         self._stalled = False
         backlog, self._backlog = self._backlog, deque()
         if backlog:
             self._dispatch(iter(backlog))
-        if not self._stalled:
-            assert self._transport is not None
+        if not self._stalled and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # -- calls out -----------------------------------------------------------------------------------------
@@ -347,6 +352,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise ConnectionLost(self.peer, "connection closed")
         calls = self._calls
+        reads = self._reads
         opaque = command.opaque = calls.next_opaque()
         future = calls.expect(opaque, timeout_ms / 1000)
         self._write_command(command, command.body if body is None else body)
@@ -354,6 +360,11 @@ class Connection(asyncio.Protocol):
             return await future
         except asyncio.CancelledError:
             calls.forget(opaque)
+            raise
+        except CallTimeout:
+            if timeout_ms >= _DEAF_AFTER_MS and reads == self._reads and not self._accepted:
+                log.warning("%s said nothing for %.0f ms, closing the connection", self.peer, timeout_ms)
+                self.abort()
             raise
 
     def oneway(self, header: Header, body: Body = b"") -> None:
