@@ -235,7 +235,7 @@ class Node:
     def read(self) -> None:
         self.read_number += 1
         self.reads[self.read_number] = self.sim.read_floor
-        self.core.read(self.read_number)
+        self.core.read(self.read_number, self.now())
         self.settle()
 
 
@@ -377,24 +377,21 @@ class Simulation:
         leaders = [n for n in self.nodes.values() if n.alive and n.core.role is Role.LEADER]
         return max(leaders, key=lambda n: n.core.term) if leaders else None
 
-    def up(self) -> list[Node]:
-        return [n for n in self.nodes.values() if n.alive and n.paused_until <= self.now]
-
     def client(self) -> None:
         rng = self.rng
-        if nodes := self.up():
-            leader = self.leader()
-            # Often the leader, sometimes one that only believes to be it.
-            node = leader if leader in nodes and rng.random() < 0.7 else rng.choice(nodes)
-            assert node is not None
+        nodes = [node for node in self.nodes.values() if node.alive]
+        leaders = [node for node in nodes if node.core.role is Role.LEADER]
+        if nodes:
+            # Often a leader, be it one that only believes to be it; what reaches a paused node waits there.
+            node = rng.choice(leaders if leaders and rng.random() < 0.7 else nodes)
             if rng.random() < 0.3:
-                node.read()
+                self.at(self.now, node.guard(node.read))
             else:
                 payloads = []
                 for _ in range(rng.choice([1, 1, 5])):
                     self._proposed += 1
                     payloads.append(b"%d:" % self._proposed + bytes(rng.choice([0, 0, 10, 10, 10, 600])))
-                node.propose(payloads)
+                self.at(self.now, node.guard(node.propose, payloads))
         if self.faults:
             self.at(self.now + rng.expovariate(1 / 6), self.client)
 
@@ -421,7 +418,9 @@ class Simulation:
             side = {name for name in names if rng.random() < 0.5}
             self.block({(a, b) for a in names for b in names if (a in side) != (b in side)})
         elif kind == "pause":
-            self.nodes[rng.choice(names)].paused_until = self.now + rng.uniform(10, 4 * ELECTION_MS)
+            node = self.leader() if rng.random() < 0.5 else self.nodes[rng.choice(names)]
+            if node is not None:
+                node.paused_until = self.now + rng.uniform(10, 4 * ELECTION_MS)
         elif kind == "all" and rng.random() < 0.3:
             for node in self.nodes.values():
                 if node.alive:
@@ -458,7 +457,7 @@ class Simulation:
             voters, learners = dict(core.members.voters), dict(core.members.learners)
             try:
                 if rng.random() < 0.3:
-                    core.transfer_leadership(name)
+                    core.transfer_leadership(name, leader.now())
                     self.log(f"{leader.name} hands over to {name}")
                 elif self.membership_changes:
                     if name in learners:

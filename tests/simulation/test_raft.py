@@ -14,6 +14,12 @@ def test_nothing_acknowledged_is_lost(block: int) -> None:
         assert simulation.elections and simulation.acknowledged
 
 
+@pytest.mark.parametrize("seed", [3055, 4832])
+def test_a_leader_that_was_paused_judges_its_lease_by_the_present(seed: int) -> None:
+    """It answered reads from a lease that had run out: a read did not bring the time with it."""
+    run_seed(seed)
+
+
 def test_the_schedules_contain_what_they_should() -> None:
     """Guards the simulation itself: a schedule without faults or reads would prove nothing."""
     runs = [run_seed(seed) for seed in range(200, 220)]

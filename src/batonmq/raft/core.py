@@ -316,8 +316,9 @@ class RaftCore:
         self._append_own([Entry(self.term, Kind.MEMBERS, encode(members))])
         return self.log.last_index
 
-    def transfer_leadership(self, target: str) -> None:
+    def transfer_leadership(self, target: str, now_ms: int) -> None:
         """Begin to hand over to ``target`` (3.10); given up after one election timeout."""
+        self.now_ms = max(self.now_ms, now_ms)
         self._require_leader()
         if target not in self.members.voters or target == self.id:
             raise MembershipRefused(f"{target} is not another voter of this group")
@@ -325,8 +326,10 @@ class RaftCore:
         self._transfer_deadline_ms = self.now_ms + self.config.election_timeout_ms
         self._try_transfer()
 
-    def read(self, number: int) -> None:
+    def read(self, number: int, now_ms: int) -> None:
         """Ask for a read index; the answer comes in ``Ready.reads`` under ``number``."""
+        # A process that was stopped for a while must not judge its lease by the time before.
+        self.now_ms = max(self.now_ms, now_ms)
         if self.role is Role.LEADER:
             self._read(number)
         elif self.leader_id is not None:

@@ -71,7 +71,8 @@ class RaftTransport(Protocol):
 class RaftNode:
     """A member of the group ``group``. ``start`` recovers and joins; ``stop`` leaves the disk clean.
 
-    ``members`` is the membership the group is born with; afterwards the log says who belongs to it.
+    ``members`` is the membership the group is born with; afterwards the log says who belongs to it. A node that
+    is to join later is given the group's voters, and itself as a learner, so that it can answer them.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class RaftNode:
         """
         self._require_running()
         core = self.core
-        core.transfer_leadership(target)
+        core.transfer_leadership(target, self._now_ms())
         self._schedule()
         deadline = self._loop.time() + 2 * self._config.election_timeout_ms / 1000
         while core.role is Role.LEADER:
@@ -462,17 +463,17 @@ class RaftNode:
         now = (core.role, core.term, core.leader_id)
         if now == self._shown:
             return
-        led = self._shown[0] is Role.LEADER
+        led, led_term = self._shown[0] is Role.LEADER, self._shown[1]
         self._shown = now
         log.info("raft %s/%s is %s term=%d leader=%s", self.group, self.id, now[0].value, now[1], now[2])
         if led and core.role is not Role.LEADER and self._pending:
             # They may be committed by the next leader, and then are answered; but not for ever.
-            self._loop.call_later(self._config.election_timeout_ms / 1000, self._give_up, core.term)
+            self._loop.call_later(self._config.election_timeout_ms / 1000, self._give_up, led_term)
         if self.on_role_change is not None:
             self.on_role_change(*now)
 
     def _give_up(self, term: int) -> None:
-        stale = [index for index, (proposed_in, _) in self._pending.items() if proposed_in < term]
+        stale = [index for index, (proposed_in, _) in self._pending.items() if proposed_in <= term]
         self._fail(
             [self._pending.pop(index)[1] for index in stale],
             ProposalUncertain("leadership was lost before the outcome was known"),
@@ -560,7 +561,7 @@ class RaftNode:
             self._read_groups[self._read_number] = self._reads_waiting
             self._reads_waiting = []
             number = self._read_number
-            self.core.read(number)
+            self.core.read(number, self._now_ms())
             self._loop.call_later(self._config.read_timeout_ms / 1000, self._forget_read, number)
 
     def _forget_read(self, number: int) -> None:

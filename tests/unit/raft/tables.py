@@ -193,7 +193,7 @@ class Script:
 
     def do_read(self, name: str) -> None:
         self.reads += 1
-        self.cores[name].read(self.reads)
+        self.cores[name].read(self.reads, self.now_ms)
 
     def do_members(self, name: str, *, voters: str, learners: str = "") -> None:
         members = Members(
@@ -202,7 +202,7 @@ class Script:
         self.cores[name].change_members(members)
 
     def do_transfer(self, name: str, target: str) -> None:
-        self.cores[name].transfer_leadership(target)
+        self.cores[name].transfer_leadership(target, self.now_ms)
 
     def do_compact(self, name: str) -> None:
         core = self.cores[name]

@@ -1,0 +1,296 @@
+"""The asyncio shell, over real sockets and real files: small groups in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher
+from batonmq.net.server import RemotingServer
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.core import Role
+from batonmq.raft.disk import OsDisk
+from batonmq.raft.errors import (
+    MembershipRefused,
+    NodeStopped,
+    NotLeader,
+    ProposalTooLarge,
+    ProposalUncertain,
+    RaftError,
+    ReadUnavailable,
+)
+from batonmq.raft.messages import Members
+from batonmq.raft.node import RaftNode
+from batonmq.raft.storage import Storage
+from batonmq.raft.transport import RemotingTransport, SharedSecret
+
+CONFIG = RaftConfig(
+    election_timeout_ms=200, trailing_entries=5, max_proposal_bytes=10_000, read_timeout_ms=800
+)
+
+
+class Words:
+    """A state machine that remembers what it was told and answers how much that is."""
+
+    def __init__(self) -> None:
+        self.words: list[bytes] = []
+
+    def apply(self, index: int, data: bytes) -> int:
+        self.words.append(data)
+        return len(self.words)
+
+    def snapshot(self) -> bytes:
+        return b" ".join(self.words)
+
+    def restore(self, data: bytes) -> None:
+        self.words = data.split()
+
+
+class Peer:
+    """One process's worth: a port, a client, a node."""
+
+    def __init__(self, group: Group, name: str, port: int = 0) -> None:
+        self.group = group
+        self.name = name
+        self.dispatcher = Dispatcher()
+        self.server = RemotingServer(self.dispatcher, "127.0.0.1", port)
+        self.client = RemotingClient(connect_timeout_ms=500)
+        self.machine = Words()
+        self.node: RaftNode
+        self.transport: RemotingTransport
+
+    async def join(
+        self, members: Members, *, group: str = "g", secret: str = "s", config: RaftConfig = CONFIG
+    ) -> None:
+        self.transport = RemotingTransport(
+            group, self.name, self.client, self.dispatcher, SharedSecret(secret)
+        )
+        storage = Storage(
+            OsDisk(self.group.directory / self.name), group, self.name, segment_bytes=config.segment_bytes
+        )
+        self.node = RaftNode(
+            group,
+            self.name,
+            members,
+            self.machine,
+            storage,
+            self.transport,
+            config=config,
+            rng=random.Random(self.name),
+        )
+        self.transport.bind(self.node.receive)
+        await self.node.start()
+
+    async def leave(self) -> None:
+        await self.node.stop()
+        await self.transport.close()
+        await self.client.close()
+        await self.server.stop()
+
+
+class Group:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.peers: dict[str, Peer] = {}
+        self.members = Members({})
+
+    async def open_port(self, name: str, port: int = 0) -> Peer:
+        peer = self.peers[name] = Peer(self, name, port)
+        await peer.server.start()
+        return peer
+
+    async def begin(self, *names: str, config: RaftConfig = CONFIG) -> None:
+        for name in names:
+            await self.open_port(name)
+        self.members = Members({name: f"127.0.0.1:{self.peers[name].server.port}" for name in names})
+        for name in names:
+            await self.peers[name].join(self.members, config=config)
+
+    async def restart(self, name: str, config: RaftConfig = CONFIG) -> Peer:
+        port = self.peers[name].server.port
+        peer = await self.open_port(name, port)
+        await peer.join(self.members, config=config)
+        return peer
+
+    async def leave(self, name: str) -> Peer:
+        peer = self.peers[name]
+        await peer.leave()
+        return peer
+
+    def running(self) -> list[Peer]:
+        return [peer for peer in self.peers.values() if peer.node._running]
+
+    async def leader(self, *, but: str = "") -> Peer:
+        await until(lambda: any(p.node.role is Role.LEADER and p.name != but for p in self.running()))
+        return next(p for p in self.running() if p.node.role is Role.LEADER and p.name != but)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 8) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    group = Group(tmp_path)
+    yield group
+    for peer in group.peers.values():
+        with contextlib.suppress(AttributeError):
+            await peer.leave()
+
+
+async def test_one_node_serves_at_once_and_remembers(group: Group) -> None:
+    await group.begin("n0")
+    peer = await group.leader()
+    assert await asyncio.gather(*(peer.node.propose(b"w%d" % i) for i in range(50))) == list(range(1, 51))
+    await peer.node.read_index()
+    await group.leave("n0")
+    again = await group.restart("n0")
+    await group.leader()
+    await again.node.read_index()
+    assert again.machine.words == [b"w%d" % i for i in range(50)]
+
+
+async def test_three_nodes_agree_and_survive_their_leader(group: Group) -> None:
+    await group.begin("n0", "n1", "n2")
+    first = await group.leader()
+    await asyncio.gather(*(first.node.propose(b"a%d" % i) for i in range(20)))
+    follower = next(p for p in group.running() if p is not first)
+    with pytest.raises(NotLeader) as refused:
+        await follower.node.propose(b"no")
+    assert refused.value.leader_id == first.name
+    await follower.node.read_index()  # asks the leader
+    assert len(follower.machine.words) == 20
+
+    await group.leave(first.name)
+    second = await group.leader()
+    await second.node.propose(b"after")
+    back = await group.restart(first.name)
+    await until(lambda: len(back.machine.words) == 21)
+    assert back.machine.words == second.machine.words
+
+
+async def test_a_proposal_that_no_majority_takes_is_uncertain(group: Group) -> None:
+    await group.begin("n0", "n1", "n2")
+    leader = await group.leader()
+    for peer in group.running():
+        if peer is not leader:
+            await group.leave(peer.name)
+    waiting = asyncio.create_task(leader.node.propose(b"perhaps"))
+    read = asyncio.create_task(leader.node.read_index())
+    with pytest.raises(ProposalUncertain):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises((NotLeader, ReadUnavailable)):
+        await asyncio.wait_for(read, 5)
+    assert leader.node.role is not Role.LEADER
+
+
+async def test_snapshots_shorten_the_log_and_bring_up_a_node_that_missed_it(group: Group) -> None:
+    config = RaftConfig(
+        election_timeout_ms=200,
+        snapshot_entries=50,
+        trailing_entries=5,
+        segment_bytes=1_000,
+        snapshot_chunk_bytes=64,
+    )
+    await group.begin("n0", "n1", "n2", config=config)
+    leader = await group.leader()
+    away = next(p for p in group.running() if p is not leader)
+    await group.leave(away.name)
+    for round_number in range(10):
+        await asyncio.gather(*(leader.node.propose(b"%d-%d" % (round_number, i)) for i in range(20)))
+    await until(lambda: leader.node.core.log.base_index > 100)
+    back = await group.restart(away.name, config=config)
+    await until(lambda: len(back.machine.words) == 200)
+    assert back.machine.words == leader.machine.words
+    assert back.node.core.snapshot is not None
+    segments = list((group.directory / leader.name).glob("log-*"))
+    await until(lambda: len(list((group.directory / leader.name).glob("snapshot-*"))) == 1)
+    assert int(segments[0].stem.split("-")[1]) > 1 or len(segments) < 10
+
+
+async def test_leadership_moves_on_request(group: Group) -> None:
+    await group.begin("n0", "n1", "n2")
+    leader = await group.leader()
+    await leader.node.propose(b"x")
+    target = next(p for p in group.running() if p is not leader)
+    changes: list[tuple[Role, int, str | None]] = []
+    target.node.on_role_change = lambda *change: changes.append(change)
+    await leader.node.transfer_leadership(target.name)
+    await until(lambda: target.node.role is Role.LEADER)
+    assert (Role.LEADER, target.node.term, target.name) in changes
+    await target.node.propose(b"y")
+
+
+async def test_a_node_is_replaced(group: Group) -> None:
+    await group.begin("n0", "n1", "n2")
+    leader = await group.leader()
+    await leader.node.propose(b"before")
+    new = await group.open_port("m0")
+    # A node that joins is told of the group and that it has no vote yet.
+    address = f"127.0.0.1:{new.server.port}"
+    await new.join(Members(group.members.voters, {"m0": address}))
+    old = next(p for p in group.running() if p not in (leader, new))
+    await leader.node.replace(old.name, "m0", address)
+    assert set(leader.node.members.voters) == {*group.members.voters, "m0"} - {old.name}
+    await leader.node.propose(b"after")
+    await until(lambda: new.machine.words == [b"before", b"after"])
+    with pytest.raises(MembershipRefused):
+        await leader.node.remove("stranger")
+
+
+@pytest.mark.parametrize(("other_group", "secret"), [("other", "s"), ("g", "wrong")])
+async def test_a_stranger_is_refused(
+    group: Group, other_group: str, secret: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await group.begin("n0", "n1", "n2")
+    leader = await group.leader()
+    term = leader.node.term
+    await group.leave("n0" if leader.name != "n0" else "n1")
+    name = "n0" if leader.name != "n0" else "n1"
+    stranger = await group.open_port(name, group.peers[name].server.port)
+    with caplog.at_level(logging.WARNING):
+        group.directory = group.directory / "stranger"
+        await stranger.join(group.members, group=other_group, secret=secret)
+        await until(lambda: any("refuses" in record.message for record in caplog.records))
+    assert (await group.leader()).node.term == term
+    assert stranger.node.term == 0
+
+
+async def test_errors_that_leave_nothing_behind(group: Group) -> None:
+    await group.begin("n0")
+    peer = await group.leader()
+    with pytest.raises(ProposalTooLarge):
+        await peer.node.propose(bytes(10_001))
+    peer.node.receive("n1", b"\xc1 not an envelope")
+    peer.node.receive("n1", b"\x94\xa1g\xa2n1\xa2nX\x90")  # for another node
+    assert await peer.node.propose(b"x") == 1
+    await group.leave("n0")
+    with pytest.raises(NodeStopped):
+        await peer.node.propose(b"y")
+
+
+async def test_a_disk_that_fails_stops_the_node(group: Group) -> None:
+    await group.begin("n0")
+    peer = await group.leader()
+    failures: list[BaseException] = []
+    peer.node.on_failure = failures.append
+
+    def broken(save: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    peer.node._storage.save = broken  # type: ignore[method-assign]
+    with pytest.raises(RaftError) as error:
+        await peer.node.propose(b"x")
+    assert isinstance(error.value.__cause__, OSError)
+    assert [type(failure) for failure in failures] == [OSError]
+    with pytest.raises(NodeStopped):
+        await peer.node.propose(b"y")
