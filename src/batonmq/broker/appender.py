@@ -115,6 +115,7 @@ class Appender:
             log.exception("appending %d messages failed", len(messages))
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
+        broker.stats.stored(messages, results)
         self._copies = copies
         sync_flush = broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         ok = PutStatus.PUT_OK

@@ -7,8 +7,13 @@ Counting costs one dictionary lookup; rates come from samples that the service h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batonmq.protocol.message import StoredMessage
+    from batonmq.store.results import PutResult
 
 SAMPLE_INTERVAL_MS = 10_000
 """How often `BrokerStats.sample` wants to be called."""
@@ -112,6 +117,20 @@ class BrokerStats:
         self._counter(TOPIC_PUT_SIZE, topic).add(size)
         self.put_all.add(messages)
         self.put_all_size.add(size)
+
+    def stored(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
+        """What one append brought into the log. On the hot path: one counter update a topic, not a message."""
+        topics: dict[str, list[int]] = {}
+        for message, result in zip(messages, results, strict=True):
+            if result.physical_offset < 0:
+                continue
+            sums = topics.get(message.topic)
+            if sums is None:
+                sums = topics[message.topic] = [0, 0]
+            sums[0] += len(result.physical_offsets) or 1
+            sums[1] += result.end_offset - result.physical_offset
+        for topic, (count, size) in topics.items():
+            self.put(topic, count, size)
 
     def got(self, group: str, topic: str, messages: int, size: int) -> None:
         """`messages` of `size` bytes together were handed to a group; none: a pull that found nothing."""

@@ -17,12 +17,14 @@ from batonmq.broker.stats import BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import ManualClock
+from batonmq.ha.config import HAConfig
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import ConnectionLost
 from batonmq.protocol.bodies import encode
 from batonmq.protocol.codes import LanguageCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
+from batonmq.store.config import StoreConfig
 
 
 class FakeConnection:
@@ -62,8 +64,8 @@ def make_broker(store: Any = None, *, clock: ManualClock | None = None, **keys: 
     config, clock = make_config(**keys), clock or ManualClock()
     return Broker(
         config=config,
-        store_config=None,  # type: ignore[arg-type]
-        ha_config=None,  # type: ignore[arg-type]
+        store_config=StoreConfig() if store is None else store.config,
+        ha_config=HAConfig(),
         clock=clock,
         rng=random.Random(1),
         store=store,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batonmq.broker.stats import GROUP_GET_NUMS, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, BrokerStats, Snapshot
+from batonmq.protocol.message import StoredMessage
+from batonmq.store.results import PutResult, PutStatus
 
 DAY = 86_400_000
 
@@ -80,3 +82,21 @@ def test_forgetting_a_topic_and_a_group() -> None:
     assert stats.find(GROUP_GET_NUMS, "t2@g") is None
     assert stats.find(SNDBCK_PUT_NUMS, "t2@g") is None
     assert stats.find(GROUP_GET_NUMS, "t2@h") is not None
+
+
+def test_an_append_is_counted_by_topic_and_only_what_is_in_the_log() -> None:
+    stats = BrokerStats(now_ms=0)
+    messages = [StoredMessage(topic=topic, queue_id=0, body=b"") for topic in ("t", "u", "t", "t")]
+    ok = PutStatus.PUT_OK
+    stats.stored(
+        messages,
+        [
+            PutResult(ok, 0, 0, 100),
+            PutResult(ok, 100, 0, 150),
+            PutResult(PutStatus.MESSAGE_ILLEGAL),
+            PutResult(ok, 150, 1, 350, 0, (150, 250)),
+        ],
+    )
+    counter = stats.find(TOPIC_PUT_NUMS, "t")
+    assert counter is not None and counter.total == 3
+    assert (stats.put_all.total, stats.put_all_size.total) == (4, 350)

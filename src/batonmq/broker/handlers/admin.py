@@ -31,6 +31,7 @@ from batonmq.protocol.bodies import (
 from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as wire
+from batonmq.store.disk import used_ratio
 
 log = logging.getLogger(__name__)
 
@@ -243,8 +244,8 @@ def _connection(member: Member) -> Connection:
 def runtime_info(broker: Broker) -> dict[str, str]:
     """What `clusterList` and `brokerStatus` print, every value as text."""
     now_ms, stats, store = broker.clock.now_ms(), broker.stats, broker.store
-    disk = shutil.disk_usage(broker.store_config.commit_log_path)
-    used = (disk.total - disk.free) / disk.total
+    path = broker.store_config.commit_log_path
+    disk, used = shutil.disk_usage(path), used_ratio(path)
     stored, stored_size = stats.put_all.total, stats.put_all_size.total
     unflushed = max(0, store.max_offset - store.flushed_offset)
     info: dict[str, object] = {

@@ -1,0 +1,206 @@
+"""Offsets of queues and of consumer groups: committing, asking, resetting.
+
+Source: RocketMQ's consumer offset requests; codes and remarks are what its clients and tools act on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from batonmq.broker.context import Broker
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.bodies import MessageQueue, QueryCorrectionOffsetBody, ResetOffsetBody, encode
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.client import ResetConsumerClientOffset
+from batonmq.store.results import Boundary
+
+log = logging.getLogger(__name__)
+
+LONG_MAX = (1 << 63) - 1
+
+
+def register(dispatcher: Dispatcher, broker: Broker) -> None:
+    """Bind the requests of this module."""
+    handlers = _OffsetHandlers(broker)
+    dispatcher.on(wire.UpdateConsumerOffset, handlers.commit)
+    dispatcher.on(wire.QueryConsumerOffset, handlers.query)
+    dispatcher.on(wire.GetMaxOffset, handlers.max_offset)
+    dispatcher.on(wire.GetMinOffset, handlers.min_offset)
+    dispatcher.on(wire.SearchOffset, handlers.search)
+    dispatcher.on(wire.GetEarliestMsgStoretime, handlers.earliest)
+    dispatcher.on(wire.GetAllConsumerOffset, handlers.all_offsets)
+    dispatcher.on(wire.GetAllDelayOffset, handlers.delay_offsets)
+    dispatcher.on(wire.ResetOffset, handlers.reset)
+    dispatcher.on(wire.CloneGroupOffset, handlers.clone)
+    dispatcher.on(wire.QueryCorrectionOffset, handlers.correction)
+
+
+class _OffsetHandlers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    # -- a group's offsets
+
+    def commit(self, request: Request, header: wire.UpdateConsumerOffset) -> Reply:
+        broker = self._broker
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if group not in broker.subscriptions:
+            raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if topic not in broker.topics:
+            raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if broker.config.use_server_side_reset_offset and broker.offsets.has_reset(group, topic, queue_id):
+            return Reply(remark="Offset has been previously reset")
+        broker.offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
+        return Reply()
+
+    def query(self, request: Request, header: wire.QueryConsumerOffset) -> Reply:
+        broker = self._broker
+        offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset >= 0:
+            return Reply(wire.QueryConsumerOffsetResponse(offset=offset))
+        if header.set_zero_if_not_found is False:
+            raise MQError(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
+            )
+        bounds = broker.store.queue_bounds(header.topic, header.queue_id)
+        # A queue that still has its first message is young: a new group is to get everything in it.
+        if bounds.min_offset <= 0 < bounds.max_offset:
+            return Reply(wire.QueryConsumerOffsetResponse(offset=0))
+        raise MQError(
+            ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        )
+
+    def all_offsets(self, request: Request, header: wire.GetAllConsumerOffset) -> Reply:
+        return Reply(body=self._broker.offsets.encode())
+
+    def delay_offsets(self, request: Request, header: wire.GetAllDelayOffset) -> Reply:
+        return Reply(body=self._broker.schedule.encode())
+
+    def clone(self, request: Request, header: wire.CloneGroupOffset) -> Reply:
+        broker = self._broker
+        topics = {header.topic} if header.topic else broker.offsets.topics_of(header.src_group)
+        subscribed = broker.consumers.subscriptions(header.src_group)
+        for topic in topics:
+            if topic not in broker.topics:
+                log.warning("offsets not cloned, no such topic=%s", topic)
+            elif not header.offline and subscribed and topic not in subscribed:
+                log.warning("offsets not cloned, not subscribed group=%s topic=%s", header.src_group, topic)
+            else:
+                broker.offsets.clone(header.src_group, header.dest_group, topic)
+        return Reply()
+
+    def correction(self, request: Request, header: wire.QueryCorrectionOffset) -> Reply:
+        """Least offset of the groups by queue; LONG_MAX where the compared group is behind all of them."""
+        offsets, topic = self._broker.offsets, header.topic
+        left_out = {group for group in (header.filter_groups or "").split(",") if group}
+        least: dict[int, int] = {}
+        for group in offsets.groups_of(topic) - left_out:
+            for queue_id, offset in offsets.of(group, topic).items():
+                if offset >= self._broker.store.queue_bounds(topic, queue_id).min_offset:
+                    least[queue_id] = min(least.get(queue_id, LONG_MAX), offset)
+        for queue_id, offset in offsets.of(header.compare_group, topic).items():
+            if least.get(queue_id, LONG_MAX) > offset:
+                least[queue_id] = LONG_MAX
+        return Reply(body=encode(QueryCorrectionOffsetBody(correction_offsets=least)))
+
+    # -- a queue's offsets
+
+    def max_offset(self, request: Request, header: wire.GetMaxOffset) -> Reply:
+        bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
+        return Reply(wire.GetMaxOffsetResponse(offset=bounds.max_offset))
+
+    def min_offset(self, request: Request, header: wire.GetMinOffset) -> Reply:
+        bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
+        return Reply(wire.GetMinOffsetResponse(offset=bounds.min_offset))
+
+    def search(self, request: Request, header: wire.SearchOffset) -> Reply:
+        upper = (header.boundary_type or "").lower() == "upper"
+        offset = self._broker.store.offset_by_time(
+            header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
+        )
+        return Reply(wire.SearchOffsetResponse(offset=offset))
+
+    def earliest(self, request: Request, header: wire.GetEarliestMsgStoretime) -> Reply:
+        timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
+        return Reply(wire.GetEarliestMsgStoretimeResponse(timestamp=timestamp))
+
+    # -- resets
+
+    def reset(self, request: Request, header: wire.ResetOffset) -> Reply:
+        if self._broker.config.use_server_side_reset_offset:
+            return self._reset_here(header)
+        return self._reset_in_clients(header)
+
+    def _target(self, header: wire.ResetOffset, queue_id: int) -> int:
+        store = self._broker.store
+        if header.timestamp < 0:
+            return store.queue_bounds(header.topic, queue_id).max_offset
+        return store.offset_by_time(header.topic, queue_id, header.timestamp, Boundary.LOWER)
+
+    def _reset_here(self, header: wire.ResetOffset) -> Reply:
+        broker, group, topic = self._broker, header.group, header.topic
+        if not broker.role.is_master:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+        config = broker.topics.get(topic)
+        if config is None:
+            raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+        if group not in broker.subscriptions:
+            raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        targets: dict[int, int] = {}
+        if header.queue_id < 0:
+            targets = {queue_id: self._target(header, queue_id) for queue_id in range(config.read_queue_nums)}
+        elif header.offset is None or header.offset == -1:
+            targets[header.queue_id] = self._target(header, header.queue_id)
+        else:
+            bounds = broker.store.queue_bounds(topic, header.queue_id)
+            if not bounds.min_offset <= header.offset <= bounds.max_offset + 1:
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {header.offset} not in consume queue range "
+                    f"[{bounds.min_offset}-{bounds.max_offset}]",
+                )
+            targets[header.queue_id] = header.offset
+        if not targets:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for queue_id, offset in targets.items():
+            broker.offsets.reset(group, topic, queue_id, offset)
+        log.info("offsets reset group=%s topic=%s offsets=%s", group, topic, targets)
+        return Reply(body=encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets))))
+
+    def _reset_in_clients(self, header: wire.ResetOffset) -> Reply:
+        broker, group, topic = self._broker, header.group, header.topic
+        config = broker.topics.get(topic)
+        if config is None:
+            raise MQError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}",
+            )
+        targets: dict[int, int] = {}
+        for queue_id in range(config.write_queue_nums):
+            consumed = broker.offsets.query(group, topic, queue_id)
+            if consumed < 0:
+                raise MQError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+            target = max(0, self._target(header, queue_id))
+            targets[queue_id] = target if header.is_force or target < consumed else consumed
+        connections = broker.consumers.connections(group)
+        if not connections:
+            raise MQError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+                f"Timestamp: {header.timestamp}",
+            )
+        body = encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets)))
+        for connection in connections:
+            connection.oneway(
+                ResetConsumerClientOffset(topic=topic, group=group, timestamp=header.timestamp), body
+            )
+        return Reply(body=body)
+
+    def _by_queue(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
+        name = self._broker.config.broker_name
+        return {
+            MessageQueue(topic=topic, broker_name=name, queue_id=queue_id): offset
+            for queue_id, offset in offsets.items()
+        }

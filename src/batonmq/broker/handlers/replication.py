@@ -1,0 +1,123 @@
+"""What brokers of a group ask each other, and what tools ask about replication.
+
+Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, NOTIFY_MIN_BROKER_ID_CHANGE,
+GET_BROKER_HA_STATUS and GET_BROKER_EPOCH_CACHE.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from batonmq.broker.context import Broker
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.bodies import (
+    EpochEntry,
+    EpochEntryCache,
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+    encode,
+)
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import broker as wire
+
+log = logging.getLogger(__name__)
+
+_LONG_MAX = (1 << 63) - 1
+
+
+def register(dispatcher: Dispatcher, broker: Broker) -> None:
+    """Bind the requests of this module."""
+    handlers = _ReplicationHandlers(broker)
+    dispatcher.on(wire.ExchangeHAInfo, handlers.exchange)
+    dispatcher.on(wire.ResetMasterFlushOffset, handlers.reset_master_flush_offset)
+    dispatcher.on(wire.NotifyMinBrokerIdChange, handlers.min_broker_id_changed)
+    dispatcher.on(wire.GetBrokerHAStatus, handlers.status)
+    dispatcher.on(wire.GetBrokerEpochCache, handlers.epochs)
+
+
+class _ReplicationHandlers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def exchange(self, request: Request, header: wire.ExchangeHAInfo) -> Reply:
+        """A slave asks the master for its addresses, or a new master tells a slave its own."""
+        broker = self._broker
+        if header.master_ha_address is not None:
+            broker.master_ha_address = header.master_ha_address
+            broker.master_address = header.master_address
+            if broker.ha is not None and not broker.role.is_master:
+                broker.ha.set_master_address(header.master_ha_address)
+            return Reply(wire.ExchangeHAInfoResponse())
+        if not broker.role.is_master:
+            return Reply(wire.ExchangeHAInfoResponse())
+        return Reply(
+            wire.ExchangeHAInfoResponse(
+                master_ha_address=broker.ha_address,
+                master_flush_offset=broker.store.flushed_offset,
+                master_address=broker.address,
+            )
+        )
+
+    def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
+        """Accepted without effect: how far a slave may read is the confirm offset of the replication link."""
+        return Reply()
+
+    def min_broker_id_changed(self, request: Request, header: wire.NotifyMinBrokerIdChange) -> Reply:
+        if header.min_broker_id is not None:
+            log.info(
+                "lowest broker id of the group from=%d to=%d",
+                self._broker.min_broker_id,
+                header.min_broker_id,
+            )
+            self._broker.min_broker_id = header.min_broker_id
+        return Reply()
+
+    def status(self, request: Request, header: wire.GetBrokerHAStatus) -> Reply:
+        broker = self._broker
+        end = broker.store.max_offset
+        info = HARuntimeInfo(master=broker.role.is_master)
+        if broker.role.is_master:
+            replicas = broker.ha.replicas() if broker.ha is not None else []
+            info.master_commit_log_max_offset = end
+            info.in_sync_slave_nums = sum(replica.in_sync for replica in replicas)
+            info.ha_connection_info = [
+                HAConnectionRuntimeInfo(
+                    addr=replica.address,
+                    slave_ack_offset=replica.ack_offset,
+                    diff=end - max(0, replica.ack_offset),
+                    in_sync=replica.in_sync,
+                    transferred_byte_in_second=replica.bytes_per_second,
+                    transfer_from_where=replica.next_offset,
+                )
+                for replica in replicas
+            ]
+        else:
+            master = broker.ha.master() if broker.ha is not None else None
+            info.ha_client_runtime_info = HAClientRuntimeInfo(
+                master_addr=master.address if master else broker.master_ha_address,
+                transferred_byte_in_second=master.bytes_per_second if master else 0,
+                max_offset=end,
+                last_read_timestamp=master.last_read_ms if master else 0,
+                last_write_timestamp=master.last_write_ms if master else 0,
+            )
+        return Reply(body=encode(info))
+
+    def epochs(self, request: Request, header: wire.GetBrokerEpochCache) -> Reply:
+        broker = self._broker
+        if not broker.config.enable_controller_mode or broker.ha is None:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+        entries = broker.ha.epochs.entries
+        ends = [entry.start_offset for entry in entries[1:]] + [_LONG_MAX]
+        body = EpochEntryCache(
+            cluster_name=broker.config.broker_cluster_name,
+            broker_name=broker.config.broker_name,
+            broker_id=broker.broker_id,
+            epoch_list=[
+                EpochEntry(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=end)
+                for entry, end in zip(entries, ends, strict=False)
+            ],
+            max_offset=broker.store.max_offset,
+        )
+        return Reply(body=encode(body))

@@ -1,0 +1,68 @@
+"""A small real store, and a broker on it with every handler of this room bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.fakes import make_broker
+
+from batonmq.broker.context import Broker
+from batonmq.broker.handlers import admin, client, offsets, query, replication, statistics, topics
+from batonmq.common.clock import ManualClock
+from batonmq.net.dispatch import Dispatcher
+from batonmq.protocol.bodies import TopicConfig
+from batonmq.protocol.message import StoredMessage, encode_properties, pack_host
+from batonmq.store.config import StoreConfig
+from batonmq.store.store import MessageStore
+
+START_MS = 1_700_000_000_000
+
+
+class Served:
+    """A broker without sockets: `dispatcher` answers, `broker` is what it answers from."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock(START_MS)
+        config = StoreConfig(
+            store_path_root_dir=str(root),
+            mapped_file_size_commit_log=1 << 16,
+            mapped_file_size_consume_queue=2_000,
+            max_hash_slot_num=100,
+            max_index_num=400,
+        )
+        self.store = MessageStore.open(
+            config, self.clock, wait_for_confirm=False, disk_usage=lambda path: 0.1
+        )
+        self.broker: Broker = make_broker(self.store, clock=self.clock)
+        self.broker.start_time_ms = START_MS
+        self.dispatcher = Dispatcher()
+        for module in (admin, client, offsets, query, replication, statistics, topics):
+            module.register(self.dispatcher, self.broker)
+        self.broker.topics.update(TopicConfig(topic_name="TopicJ", read_queue_nums=4, write_queue_nums=4))
+
+    def put(
+        self, queue_id: int, body: bytes, *, key: str = "", tags: str = "tagA", topic: str = "TopicJ"
+    ) -> int:
+        """Store a message 1 s after the one before; returns its commit log offset."""
+        self.clock.advance(1_000)
+        properties = {"TAGS": tags, **({"KEYS": key} if key else {})}
+        message = StoredMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=body,
+            properties=encode_properties(properties),
+            born_timestamp=self.clock.now_ms(),
+            store_host=pack_host("10.0.0.1", 10911),
+        )
+        (result,) = self.store.put([message])
+        self.store.dispatch()
+        return result.physical_offset
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "store")
+    yield served
+    served.store.close()

@@ -1,0 +1,145 @@
+"""Offsets over the wire: codes and remarks as a RocketMQ 5.5 broker was recorded to answer."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.broker.conftest import START_MS, Served
+from tests.unit.broker.fakes import FakeConnection, ask, json_of
+from tests.unit.broker.test_handlers_client import heartbeat
+
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.client import ResetConsumerClientOffset
+from batonmq.protocol.registry import Header
+
+
+def commit(group: str = "GroupJ", topic: str = "TopicJ", queue_id: int = 0, offset: int = 1) -> Header:
+    return wire.UpdateConsumerOffset(
+        consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+    )
+
+
+def query(queue_id: int = 0, zero: bool | None = None) -> Header:
+    return wire.QueryConsumerOffset(
+        consumer_group="GroupJ", topic="TopicJ", queue_id=queue_id, set_zero_if_not_found=zero
+    )
+
+
+async def ext_of(served: Served, header: Header) -> dict[str, str]:
+    reply = await ask(served.dispatcher, header)
+    assert reply.header is not None
+    return reply.header.to_ext()
+
+
+async def refusal(served: Served, header: Header) -> tuple[int, str]:
+    with pytest.raises(MQError) as refused:
+        await ask(served.dispatcher, header)
+    return refused.value.code, refused.value.remark
+
+
+async def test_commit_and_query(served: Served) -> None:
+    served.broker.subscriptions.find("GroupJ")
+    await ask(served.dispatcher, commit(offset=1))
+    assert await ext_of(served, query()) == {"offset": "1"}
+
+
+async def test_commit_is_refused_for_unknown_groups_and_topics(served: Served) -> None:
+    served.broker.subscriptions.find("GroupJ")
+    assert await refusal(served, commit(group="NoSuch")) == (26, "Group NoSuch not exist!")
+    assert await refusal(served, commit(topic="NoTopic")) == (17, "Topic NoTopic not exist!")
+
+
+async def test_a_group_without_offset_begins_where_the_queue_says(served: Served) -> None:
+    boot = (22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+    assert await refusal(served, query(1)) == boot, "an empty queue has no first message"
+    assert await refusal(served, query(99)) == boot
+    served.put(1, b"x")
+    assert await ext_of(served, query(1)) == {"offset": "0"}
+    assert await refusal(served, query(1, zero=False)) == (
+        22,
+        "Not found, do not set to zero, maybe this group boot first",
+    )
+
+
+async def test_bounds_and_times_of_queues(served: Served) -> None:
+    served.put(0, b"1")
+    served.put(0, b"2")
+    queue = {"topic": "TopicJ", "queue_id": 0}
+    assert await ext_of(served, wire.GetMaxOffset(**queue)) == {"offset": "2"}
+    assert await ext_of(served, wire.GetMinOffset(**queue)) == {"offset": "0"}
+    assert await ext_of(served, wire.GetEarliestMsgStoretime(**queue)) == {"timestamp": str(START_MS + 1_000)}
+    late, far = START_MS + 2_000, START_MS + 99_000
+    for timestamp, boundary, offset in ((0, None, 0), (late, None, 1), (far, "lower", 2), (far, "upper", 1)):
+        header = wire.SearchOffset(**queue, timestamp=timestamp, boundary_type=boundary)
+        assert await ext_of(served, header) == {"offset": str(offset)}
+    empty = {"topic": "TopicJ", "queue_id": 9}
+    assert await ext_of(served, wire.GetMaxOffset(**empty)) == {"offset": "0"}
+    assert await ext_of(served, wire.GetEarliestMsgStoretime(**empty)) == {"timestamp": "-1"}
+
+
+def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fields: object) -> Header:
+    return wire.ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True, **fields)  # type: ignore[arg-type]
+
+
+async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> None:
+    served.broker.subscriptions.find("GroupJ")
+    for _ in range(3):
+        served.put(0, b"x")
+    await ask(served.dispatcher, commit(offset=3))
+    table = json_of(await ask(served.dispatcher, reset()))["offsetTable"]
+    assert table == {f'{{"brokerName": "broker-a", "queueId": {q}, "topic": "TopicJ"}}': 0 for q in range(4)}
+    late = await ask(served.dispatcher, commit(offset=3))
+    assert late.remark == "Offset has been previously reset"
+    assert await ext_of(served, query()) == {"offset": "0"}
+    to_end = json_of(await ask(served.dispatcher, reset(timestamp=-1, queue_id=0)))["offsetTable"]
+    assert list(to_end.values()) == [3]
+    given = json_of(await ask(served.dispatcher, reset(queue_id=0, offset=2)))["offsetTable"]
+    assert list(given.values()) == [2]
+
+
+async def test_resets_are_refused(served: Served) -> None:
+    served.broker.subscriptions.find("GroupJ")
+    assert await refusal(served, reset(topic="nope")) == (17, "Topic nope does not exist")
+    assert await refusal(served, reset(group="Gnope")) == (26, "Group Gnope does not exist")
+    assert await refusal(served, reset(queue_id=0, offset=7)) == (
+        1,
+        "Target offset 7 not in consume queue range [0-0]",
+    )
+
+
+async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served: Served) -> None:
+    served.broker.config = type(served.broker.config)(
+        broker_name="broker-a", use_server_side_reset_offset=False
+    )
+    served.put(0, b"x")
+    assert (await refusal(served, reset()))[1] == "THe consumer group <GroupJ> not exist"
+    for queue_id in range(4):
+        served.broker.offsets.commit("GroupJ", "TopicJ", queue_id, 1)
+    assert (await refusal(served, reset()))[0] == ResponseCode.CONSUMER_NOT_ONLINE
+    connection = FakeConnection()
+    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    connection.sent.clear()
+    reply = await ask(served.dispatcher, reset())
+    ((header, body),) = [sent for sent in connection.sent if isinstance(sent[0], ResetConsumerClientOffset)]
+    assert header.to_ext()["group"] == "GroupJ" and body == reply.body
+
+
+async def test_clone_and_all_offsets(served: Served) -> None:
+    offsets = served.broker.offsets
+    offsets.commit("GroupJ", "TopicJ", 0, 5)
+    await ask(served.dispatcher, wire.CloneGroupOffset(src_group="GroupJ", dest_group="GroupK"))
+    everything = json_of(await ask(served.dispatcher, wire.GetAllConsumerOffset()))
+    assert everything["offsetTable"] == {"TopicJ@GroupJ": {"0": 5}, "TopicJ@GroupK": {"0": 5}}
+
+
+async def test_correction_offsets(served: Served) -> None:
+    offsets = served.broker.offsets
+    for group, offset in (("a", 5), ("b", 3), ("filtered", 0), ("compare", 4)):
+        offsets.commit(group, "TopicJ", 0, offset)
+    header = wire.QueryCorrectionOffset(
+        compare_group="compare", topic="TopicJ", filter_groups="filtered,compare"
+    )
+    assert json_of(await ask(served.dispatcher, header)) == {"correctionOffsets": {"0": 3}}
+    offsets.commit("compare", "TopicJ", 0, 2)
+    assert json_of(await ask(served.dispatcher, header)) == {"correctionOffsets": {"0": 2**63 - 1}}
