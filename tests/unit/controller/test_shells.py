@@ -1,0 +1,289 @@
+"""The thin parts around the state machine: proposer, reads, sessions, event log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batonmq.controller import events
+from batonmq.controller.eventlog import EventLog
+from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
+from batonmq.controller.proposer import MAX_EVENTS, PIPELINE, Proposer
+from batonmq.controller.reads import Reads
+from batonmq.controller.sessions import Sessions
+from batonmq.protocol.codes import ResponseCode
+from batonmq.raft.errors import (
+    NodeStopped,
+    NotLeader,
+    Overloaded,
+    ProposalLost,
+    RaftError,
+    ReadUnavailable,
+)
+
+
+class FakeLog:
+    """Applies entries to a machine when told to, or fails them."""
+
+    def __init__(self) -> None:
+        self.machine = ControllerMachine()
+        self.entries: list[events.Entry] = []
+        self.error: RaftError | None = None
+        self.gate: asyncio.Event | None = None
+        self.barriers = 0
+
+    async def propose(self, data: bytes) -> object:
+        self.entries.append(events.decode(data))
+        index = len(self.entries)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return self.machine.apply(index, data)
+
+    async def read_index(self) -> None:
+        self.barriers += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def proposer(log: FakeLog, **overrides: int) -> Proposer:
+    values = {"coalesce_ms": 5, "timeout_ms": 1_000, "capacity": 10_000} | overrides
+    return Proposer(log, lambda: 1_234, **values)
+
+
+def claim(broker_id: int, name: str = "s") -> events.ApplyBrokerId:
+    return events.ApplyBrokerId("c", name, broker_id, f"h{broker_id}:1;1")
+
+
+def beat(broker_id: int) -> events.Beat:
+    return events.Beat("c", "s", broker_id, "h:1", 1, 1_000, 0, 0, 0, 0)
+
+
+async def settle(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_all_events_of_a_turn_share_one_entry_and_one_time() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+    for number in range(1, 4):
+        mine.submit(claim(number), outcomes.append)
+    await settle(lambda: len(outcomes) == 3)
+    assert [len(entry.events) for entry in log.entries] == [3]
+    assert log.entries[0].now_ms == 1_234
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0]
+    await mine.close()
+
+
+async def test_heartbeats_share_an_event_and_keep_their_place_before_what_follows() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+    mine.submit(claim(1))
+    mine.submit_beat(beat(1), outcomes.append)
+    mine.submit_beat(beat(1), outcomes.append)
+    mine.submit(events.ElectMaster("s", 1, False, False, "broker"), outcomes.append)
+    await settle(lambda: len(outcomes) == 3)
+    (entry,) = log.entries
+    kinds = [type(event) for event in entry.events]
+    assert kinds == [events.ApplyBrokerId, events.Heartbeats, events.ElectMaster]
+    # The replica came up once: only one of the two senders reports it.
+    assert [len(outcome.effects) for outcome in outcomes] == [1, 0, 1]
+    await mine.close()
+
+
+async def test_heartbeats_wait_for_company_but_not_for_ever() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log, coalesce_ms=20)
+    mine.submit_beat(beat(1), outcomes.append)  # the first one after a pause goes at once
+    await settle(lambda: len(outcomes) == 1)
+    for number in range(2, 6):
+        mine.submit_beat(beat(number), outcomes.append)
+        await asyncio.sleep(0.001)
+    assert len(log.entries) == 1
+    await settle(lambda: len(outcomes) == 5)
+    assert len(log.entries) == 2
+    await mine.close()
+
+
+async def test_under_load_entries_grow_instead_of_queues() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.gate = asyncio.Event()
+    mine = proposer(log)
+    for number in range(1, 30):
+        mine.submit(claim(number), outcomes.append)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert len(log.entries) == PIPELINE
+    log.gate.set()
+    await settle(lambda: len(outcomes) == 29)
+    assert len(log.entries) == PIPELINE + 1
+    order = [event.broker_id for entry in log.entries for event in entry.events]  # type: ignore[union-attr]
+    assert order == list(range(1, 30))
+    await mine.close()
+
+
+async def test_an_entry_is_bounded() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+    for _ in range(MAX_EVENTS + 1):
+        mine.submit(claim(1), outcomes.append)
+    await settle(lambda: len(outcomes) == MAX_EVENTS + 1)
+    assert [len(entry.events) for entry in log.entries] == [MAX_EVENTS, 1]
+    await mine.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotLeader("n1"), ResponseCode.CONTROLLER_NOT_LEADER),
+        (Overloaded("full"), ResponseCode.SYSTEM_BUSY),
+        (ProposalLost("lost"), ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR),
+        (NodeStopped("gone"), ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR),
+    ],
+)
+async def test_what_the_log_refuses_is_said_to_every_sender(error: RaftError, code: int) -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.error = error
+    mine = proposer(log)
+    mine.submit(claim(1), outcomes.append)
+    mine.submit_beat(beat(1), outcomes.append)
+    await settle(lambda: len(outcomes) == 2)
+    assert [outcome.code for outcome in outcomes] == [code, code]
+    await mine.close()
+
+
+async def test_without_a_quorum_the_answer_comes_in_time() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.gate = asyncio.Event()
+    mine = proposer(log, timeout_ms=30)
+    mine.submit(claim(1), outcomes.append)
+    await settle(lambda: len(outcomes) == 1)
+    assert outcomes[0].code == ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR
+    assert "may yet happen" in (outcomes[0].remark or "")
+    await mine.close()
+
+
+async def test_too_much_waiting_is_refused_except_for_the_controllers_own_events() -> None:
+    log, outcomes, own = FakeLog(), list[Outcome](), list[Outcome]()
+    mine = proposer(log, capacity=2)
+    for number in range(1, 4):
+        mine.submit(claim(number), outcomes.append)
+    assert [outcome.code for outcome in outcomes] == [ResponseCode.SYSTEM_BUSY]
+    mine.submit(events.Scan(True, True, False), own.append, urgent=True)
+    await settle(lambda: len(own) == 1)
+    assert own[0].code == 0
+    await mine.close()
+
+
+async def test_closing_answers_what_waits() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+    mine.submit(claim(1), outcomes.append)
+    mine.submit_beat(beat(1), outcomes.append)
+    await mine.close()
+    mine.submit(claim(2), outcomes.append)
+    assert [outcome.code for outcome in outcomes] == [ResponseCode.CONTROLLER_NOT_LEADER] * 3
+    assert log.entries == []
+
+
+async def test_one_failing_callback_keeps_nobody_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+
+    def broken(outcome: Outcome) -> None:
+        raise RuntimeError("a bug")
+
+    mine.submit(claim(1), broken)
+    mine.submit(claim(2), outcomes.append)
+    await settle(lambda: len(outcomes) == 1)
+    assert "a bug" in caplog.text
+    await mine.close()
+
+
+async def test_reads_of_a_turn_share_one_barrier_and_run_after_it() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.gate = asyncio.Event()
+    reads = Reads(log)
+    ran: list[int] = []
+    for number in range(5):
+        reads.submit(lambda n=number: ran.append(n) or Outcome(), outcomes.append)  # type: ignore[misc]
+    await asyncio.sleep(0.01)
+    assert (log.barriers, ran) == (1, [])
+    log.gate.set()
+    await settle(lambda: len(outcomes) == 5)
+    assert ran == [0, 1, 2, 3, 4]
+    await reads.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotLeader(None), ResponseCode.CONTROLLER_NOT_LEADER),
+        (ReadUnavailable("slow"), ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR),
+    ],
+)
+async def test_a_read_without_barrier_is_refused_and_never_run(error: RaftError, code: int) -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.error = error
+
+    def must_not_run() -> Outcome:
+        raise AssertionError("read without a barrier")
+
+    reads = Reads(log)
+    reads.submit(must_not_run, outcomes.append)
+    await settle(lambda: len(outcomes) == 1)
+    assert outcomes[0].code == code
+    await reads.close()
+
+
+def test_sessions_are_never_reused_and_the_latest_counts() -> None:
+    sessions: Sessions[str] = Sessions()
+    first = sessions.of("a")
+    first.brokers.add(("s", 1))
+    second = sessions.of("b")
+    second.brokers |= {("s", 1), ("s", 2)}
+    assert (first.id, second.id) == (1, 2)
+    assert sessions.known() == (("s", 1, 2), ("s", 2, 2))
+    assert sessions.closed("a") is first
+    assert sessions.closed("a") is None
+    assert sessions.of("a").id == 3
+
+
+async def test_event_log_rotates_and_loses_no_line_of_what_it_keeps(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "events.jsonl"
+    log = EventLog(path, max_bytes=300, backups=2)
+    for number in range(20):
+        log.write(number, "n0", [Cleaned("s", (number,))])
+        await log.close()
+    files = [path.with_name("events.jsonl.2"), path.with_name("events.jsonl.1"), path]
+    assert sorted(path.parent.iterdir()) == sorted(files)
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    numbers = [line["time_ms"] for line in lines]
+    assert numbers == list(range(numbers[0], 20))
+    assert lines[-1] == {
+        "time_ms": 19,
+        "node": "n0",
+        "event": "cleaned",
+        "broker_name": "s",
+        "broker_ids": [19],
+    }
+    assert all(file.stat().st_size <= 300 for file in files)
+
+
+async def test_an_event_log_that_cannot_be_written_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    log = EventLog(tmp_path / "file" / "events.jsonl", max_bytes=300, backups=1)
+    log.write(1, "n0", [ReignStarted("n0")])
+    await log.close()
+    assert "are not recorded" in caplog.text
