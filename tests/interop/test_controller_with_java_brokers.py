@@ -116,7 +116,7 @@ async def test_java_brokers_live_under_our_controllers(peer: Any, tmp_path: Path
         assert sets[NAME].master_id == 1 and sets[NAME].master_epoch == 3, text
         assert again.address in text, text
         await until(lambda: sets[NAME].sync_state_set == (1, 2), "both in sync under the third master")
-        await until(lambda: leader.notices.pending == 0, "both replicas show the third epoch", 60)
+        await until(lambda: leader.notices.pending == 0, "both replicas follow in the third epoch", 60)
 
         # the leading controller goes: the brokers follow the next one, and no master changes by that
         await leader.stop()

@@ -1,8 +1,8 @@
 """Tells the replicas of a broker set who their new master is, until each shows that it knows.
 
 Each replica has its own task: a slow or dead broker delays nobody. A notice is repeated, ever more seldom,
-until the replica's heartbeat carries the new master epoch, until it stops being alive, or until the next
-election makes the notice pointless.
+until the replica's heartbeat carries the new master epoch, until the new master counts it as in sync, until
+it stops being alive, or until the next election makes the notice pointless.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RoleChangeNotices:
     def remind(self, broker_set: BrokerSet, broker_id: int) -> None:
         """A replica appeared, which may have missed an election; it is also asking on its own."""
         live = broker_set.live.get(broker_id)
-        if broker_set.master_id is not None and live is not None and live.epoch < broker_set.master_epoch:
+        if broker_set.master_id is not None and live is not None and not _follows(broker_set, broker_id):
             self._start(broker_set, broker_id, pause_ms=FIRST_PAUSE_MS)
 
     def remind_all(self) -> None:
@@ -89,7 +89,7 @@ class RoleChangeNotices:
             live = None if broker_set is None else broker_set.live.get(broker_id)
             if broker_set is None or live is None or broker_set.master_epoch != epoch:
                 return
-            if (attempt or pause_ms) and live.epoch >= epoch:
+            if (attempt or pause_ms) and _follows(broker_set, broker_id):
                 return
             address = broker_set.address(broker_id)
             if address is not None:
@@ -119,3 +119,15 @@ class RoleChangeNotices:
                 broker_set.master_epoch,
                 error,
             )
+
+
+def _follows(broker_set: BrokerSet, broker_id: int) -> bool:
+    """The replica is known to have heard of the master: it shows the epoch, or the master has it in sync.
+
+    A Java slave shows a new epoch only when the first message of that epoch reaches it; an election empties
+    the SyncStateSet but for the master, so a slave in it has connected to the new one.
+    """
+    live = broker_set.live.get(broker_id)
+    if live is not None and live.epoch >= broker_set.master_epoch:
+        return True
+    return broker_id != broker_set.master_id and broker_id in broker_set.sync_state_set
