@@ -83,7 +83,14 @@ def _topic_text(topic: bytes) -> str:
 
 def tags_code(properties: bytes) -> int:
     """The number that stands for a message's tags in its consume queue unit; 0 without tags."""
-    tags = find_property(properties, b"TAGS") if b"TAGS\x01" in properties else None
+    at = properties.find(b"TAGS\x01")
+    if at < 0:
+        return 0
+    end = properties.find(b"\x02", at)
+    # The one plain case, nearly always; anything odd is left to the careful reader.
+    if end > at + 5 and (at == 0 or properties[at - 1] == 2) and properties.find(b"TAGS\x01", end) < 0:
+        return _tag_hash(properties[at + 5 : end])
+    tags = find_property(properties, b"TAGS")
     return _tag_hash(tags) if tags else 0
 
 

@@ -275,7 +275,7 @@ class MessageStore:
                 before[queue] = queue.next_offset
             with_unit = message.sys_flag & TRANSACTION_MASK not in _NO_UNIT
             queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
-            offsets = []
+            offsets: list[int] = []
             for flag, item_body, item_properties, tail in items:
                 size = fixed + len(item_body) + len(tail)
                 if position + size + BLANK_SIZE > file_end:
@@ -415,14 +415,21 @@ class MessageStore:
     def _take_pending(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         pending = self._pending
         position = self._dispatched
-        while pending and pending[0][0] <= limit:
-            position, queue, queue_offset, unit = pending.popleft()
+        for end, queue, queue_offset, unit in pending:
+            if end > limit:
+                break
+            position = end
             if queue is not None:
                 units = queue.pending
                 if not units:
                     queue.pending_from = queue_offset
                     touched[queue] = None
                 units.append(unit)
+        if position == self.max_offset:
+            pending.clear()
+        else:
+            while pending and pending[0][0] <= position:
+                pending.popleft()
         return position
 
     def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
