@@ -1,0 +1,268 @@
+"""A controller and two brokers in this process, on real sockets and disks: the master role is handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.service import BrokerService
+from batonmq.controller.config import ControllerConfig
+from batonmq.controller.service import ControllerService
+from batonmq.ha.config import HAConfig
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import SendMessageV2, UpdateConsumerOffset
+from batonmq.store.config import StoreConfig
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Cluster:
+    """One controller, brokers 0 and 1 of one group, and a client."""
+
+    def __init__(self, root: Path, brokers: int = 2) -> None:
+        self.root = root
+        self.ports = free_ports(1 + 2 * brokers)
+        self.controller_address = f"127.0.0.1:{self.ports[0]}"
+        self.controller: ControllerService | None = None
+        self.brokers: dict[int, BrokerService] = {}
+        self.client = RemotingClient()
+
+    async def start_controller(self) -> None:
+        self.controller = ControllerService(
+            ControllerConfig(
+                controller_d_leger_group="g",
+                controller_d_leger_peers=f"n0-{self.controller_address}",
+                controller_d_leger_self_id="n0",
+                controller_store_path=str(self.root / "controller"),
+                bind_address="127.0.0.1",
+                j_raft_election_timeout_ms=200,
+            )
+        )
+        await self.controller.start()
+
+    async def start(self, number: int, **keys: object) -> BrokerService:
+        config = BrokerConfig(
+            broker_name="b",
+            broker_ip1="127.0.0.1",
+            bind_address="127.0.0.1",
+            listen_port=self.ports[1 + 2 * number],
+            vip_channel_enabled=False,
+            enable_controller_mode=True,
+            controller_addr=self.controller_address,
+            all_ack_in_sync_state_set=True,
+            **keys,
+        )
+        store = StoreConfig(
+            store_path_root_dir=str(self.root / f"store{number}"),
+            mapped_file_size_commit_log=1 << 20,
+            max_hash_slot_num=1000,
+            max_index_num=5000,
+        )
+        ha = HAConfig(ha_listen_port=self.ports[2 + 2 * number])
+        service = self.brokers[number] = BrokerService(config, store, ha)
+        await service.start()
+        return service
+
+    async def kill(self, number: int) -> None:
+        """As kill -9: connections break, nothing is flushed, the lock goes with the process."""
+        service = self.brokers.pop(number)
+        broker = service.broker
+        assert service._replicas is not None and broker.ha is not None
+        await service._replicas.stop()
+        await service._registration.stop()
+        for server in service._servers:
+            await server.stop()
+        await broker.outer.close()
+        await broker.ha.stop()
+        broker.closing = True
+        broker.appender.abandon()
+        broker.schedule.stop()
+        for task in list(service._tasks):
+            task.cancel()
+        await asyncio.gather(*service._tasks, return_exceptions=True)
+        if service._index_timer is not None:
+            service._index_timer.cancel()
+        if broker.appender._flush_timer is not None:
+            broker.appender._flush_timer.cancel()
+        broker.store.abandon()
+
+    @property
+    def master(self) -> int | None:
+        for number, service in self.brokers.items():
+            if service.broker.role.is_master:
+                return number
+        return None
+
+    def members(self) -> frozenset[int]:
+        assert self.master is not None
+        ha = self.brokers[self.master].broker.ha
+        assert ha is not None
+        return frozenset() if ha.tracker is None else ha.tracker.agreed.members
+
+    async def whole(self) -> None:
+        await until(lambda: self.master is not None and len(self.members()) == len(self.brokers))
+
+    async def send(self, body: bytes, number: int | None = None, topic: str = "T") -> None:
+        number = self.master if number is None else number
+        assert number is not None
+        header = SendMessageV2(
+            producer_group="p",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=1,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp=1,
+            flag=0,
+        )
+        await self.client.call(f"127.0.0.1:{self.ports[1 + 2 * number]}", header, body, timeout_ms=5000)
+
+    def log(self, number: int) -> bytes:
+        store, offset, parts = self.brokers[number].broker.store, 0, []
+        while offset < store.max_offset:
+            view = bytes(store.read(offset, 1 << 20))
+            parts.append(view)
+            offset += len(view)
+        return b"".join(parts)
+
+    async def equal(self) -> None:
+        master = self.master
+        assert master is not None
+        end = self.brokers[master].broker.store.max_offset
+        await until(lambda: all(s.broker.store.max_offset == end for s in self.brokers.values()))
+        assert len({self.log(number) for number in self.brokers}) == 1
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path)
+    await made.start_controller()
+    yield made
+    await made.client.close()
+    for number in list(made.brokers):
+        await made.kill(number)
+    if made.controller is not None:
+        await made.controller.stop()
+
+
+async def test_two_brokers_find_their_roles_and_replicate(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    await cluster.send(b"hello")
+    assert cluster.master is not None
+    store = cluster.brokers[cluster.master].broker.store
+    assert store.confirm_offset == store.max_offset > 0
+    await cluster.equal()
+    identity = (cluster.root / "store0" / "brokerIdentity").read_text()
+    assert identity.startswith("DefaultCluster#b#")
+
+
+async def test_the_slave_takes_over_and_the_killed_master_returns(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    sent = 0
+    for _ in range(3):
+        for _ in range(20):
+            await cluster.send(b"m%d" % sent)
+            sent += 1
+        killed = cluster.master
+        assert killed is not None
+        began = time.monotonic()
+        await cluster.kill(killed)
+        await until(lambda: cluster.master is not None)
+        await cluster.send(b"m%d" % sent)
+        took = time.monotonic() - began
+        sent += 1
+        assert took < 2.0, f"failover took {took:.3f} s"
+        await cluster.start(killed)
+        await cluster.whole()
+    await cluster.equal()
+    log = cluster.log(0)
+    assert all(log.count(b"m%d\x01T" % number) == 1 for number in range(sent))
+
+
+async def test_tables_follow_a_switch_right_after_they_changed(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    master = cluster.master
+    assert master is not None
+    await cluster.send(b"x", topic="fresh")
+    slave = cluster.brokers[1 - master]
+    await until(lambda: "fresh" in slave.broker.topics, 2)
+    address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
+    assert cluster.brokers[master].broker.subscriptions.find("g") is not None
+    commit = UpdateConsumerOffset(consumer_group="g", topic="fresh", queue_id=0, commit_offset=1)
+    await cluster.client.call(address, commit)
+    await until(lambda: slave.broker.offsets.query("g", "fresh", 0) == 1, 5)
+    await cluster.kill(master)
+    await until(lambda: cluster.master is not None)
+    assert slave.broker.topics.get("fresh") is not None
+    assert slave.broker.offsets.query("g", "fresh", 0) == 1
+
+
+async def test_a_slave_refuses_sends(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    assert cluster.master is not None
+    with pytest.raises(MQError) as refused:
+        await cluster.send(b"x", 1 - cluster.master)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY, "as RocketMQ's slave answers"
+
+
+async def test_a_lost_slave_does_not_stop_the_master_for_long(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    assert cluster.master is not None
+    await cluster.kill(1 - cluster.master)
+    began = time.monotonic()
+    await cluster.send(b"alone")
+    assert time.monotonic() - began < 2.0
+    assert len(cluster.members()) == 1
+
+
+async def test_without_controllers_replication_goes_on(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    assert cluster.controller is not None
+    await cluster.controller.stop()
+    cluster.controller = None
+    await cluster.send(b"x")
+    assert cluster.master is not None
+    await cluster.kill(1 - cluster.master)
+    with pytest.raises((MQError, NetError)) as unsafe:
+        await cluster.send(b"nobody else has it")
+    assert not isinstance(unsafe.value, MQError) or (unsafe.value.code == ResponseCode.FLUSH_SLAVE_TIMEOUT), (
+        "the set cannot shrink without the controller, so nothing is acknowledged"
+    )
+    await cluster.start_controller()
+    await until(lambda: len(cluster.members()) == 1)
+    await cluster.send(b"again")
