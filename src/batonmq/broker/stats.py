@@ -119,7 +119,7 @@ class BrokerStats:
         self.put_all_size.add(size)
 
     def stored(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
-        """What one append brought into the log. On the hot path: one counter update a topic, not a message."""
+        """What one append brought into the log. Hot path: one counter update a topic, not a message."""
         topics: dict[str, list[int]] = {}
         for message, result in zip(messages, results, strict=True):
             if result.physical_offset < 0:
@@ -128,7 +128,7 @@ class BrokerStats:
             if sums is None:
                 sums = topics[message.topic] = [0, 0]
             sums[0] += len(result.physical_offsets) or 1
-            sums[1] += result.end_offset - result.physical_offset
+            sums[1] += result.size
         for topic, (count, size) in topics.items():
             self.put(topic, count, size)
 

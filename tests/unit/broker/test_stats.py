@@ -92,9 +92,9 @@ def test_an_append_is_counted_by_topic_and_only_what_is_in_the_log() -> None:
         messages,
         [
             PutResult(ok, 0, 0, 100),
-            PutResult(ok, 100, 0, 150),
+            PutResult(ok, 100, 0, 50),
             PutResult(PutStatus.MESSAGE_ILLEGAL),
-            PutResult(ok, 150, 1, 350, 0, (150, 250)),
+            PutResult(ok, 150, 1, 200, 0, (150, 250)),
         ],
     )
     counter = stats.find(TOPIC_PUT_NUMS, "t")
