@@ -1,0 +1,283 @@
+"""The producer against brokers that fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.message import Message, SendStatus
+from batonmq.client.producer import Producer
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.compression import CompressionType, decompress
+from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
+from batonmq.protocol.message import decode_record
+
+from .fakes import FakeCluster, properties_of
+
+
+async def test_send_fills_the_header() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=4)
+        async with Producer("g", cluster.namesrv) as producer:
+            message = Message("t", b"body", tags="x", keys="k", flag=7)
+            result = await producer.send(message)
+            assert result.status is SendStatus.SEND_OK
+            assert result.message_id == message.unique_id and len(result.message_id) == 32
+            assert result.queue.broker_name == "a" and result.queue_offset == 0
+            again = await producer.send(message, queue=MessageQueue("t", "a", 3))
+            assert again.message_id == result.message_id
+            assert again.queue == MessageQueue("t", "a", 3)
+        header = broker.sends[0]
+        assert (header.producer_group, header.topic, header.flag, header.batch) == ("g", "t", 7, False)
+        assert properties_of(header)["UNIQ_KEY"] == message.unique_id
+        assert broker.left == [producer.client_id]
+        assert broker.heartbeats[0].producer_data_set[0].group_name == "g"
+
+
+async def test_queues_take_turns_and_a_selector_decides() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        await cluster.broker("b")
+        cluster.topic("t", a=2, b=2)
+        async with Producer("g", cluster.namesrv) as producer:
+            results = [await producer.send(Message("t", b"x")) for _ in range(8)]
+            assert len({result.queue for result in results}) == 4
+            result = await producer.send(Message("t", b"x"), selector=lambda queues, message: queues[-1])
+            assert str(result.queue) == "t@b:1"
+            assert len(await producer.queues("t")) == 4
+
+
+async def test_a_batch_is_one_request() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv) as producer:
+            messages = [Message("t", b"%d" % number, tags="x") for number in range(5)]
+            result = await producer.send(messages)
+        assert len(broker.sends) == 1 and broker.sends[0].batch is True
+        assert result.message_id == ",".join(str(message.unique_id) for message in messages)
+        records = [decode_record(record) for record in broker.log.records[MessageQueue("t", "a", 0)]]
+        assert [record.body for record in records] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [record.message_id for record in records] == [message.unique_id for message in messages]
+
+
+BATCHES = [
+    ([], "empty"),
+    ([Message("t", b"x"), Message("u", b"x")], "same topic"),
+    ([Message("t", b"x"), Message("t", b"x", wait_store_ok=False)], "agree"),
+    ([Message("t", b"x", delay_level=1)], "delayed"),
+    ([Message("t", b"x" * 60), Message("t", b"x" * 60)], "over the limit of 100"),
+]
+
+
+@pytest.mark.parametrize(("batch", "why"), BATCHES)
+async def test_batches_that_cannot_be(batch: list[Message], why: str) -> None:
+    async with Producer("g", "127.0.0.1:1", max_message_size=100) as producer:
+        with pytest.raises(MQError, match=why):
+            await producer.send(batch)
+
+
+@pytest.mark.parametrize("kind", list(CompressionType))
+async def test_large_bodies_are_compressed(kind: CompressionType) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv, compress_over=100, compression=kind) as producer:
+            await producer.send(Message("t", b"x" * 100))
+            await producer.send(Message("t", b"y" * 101))
+        plain, packed = (
+            decode_record(record, inflate=False) for record in broker.log.records[MessageQueue("t", "a", 0)]
+        )
+        assert (plain.body, plain.sys_flag) == (b"x" * 100, 0)
+        assert packed.sys_flag == kind.sys_flag
+        assert decompress(packed.body, packed.sys_flag) == b"y" * 101
+
+
+async def test_kill_of_the_master_costs_little_more_than_the_election() -> None:
+    """The old master dies; 100 ms later the name server knows the new one."""
+    async with FakeCluster() as cluster:
+        master = await cluster.broker("a")
+        slave = await cluster.broker("a", 1)
+        cluster.topic("t", a=2)
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.send(Message("t", b"before"))
+            stop = asyncio.ensure_future(master.server.stop())
+            master.kill()
+            sends = [asyncio.ensure_future(producer.send(Message("t", b"during"))) for _ in range(16)]
+            began = time.monotonic()
+            await asyncio.sleep(0.1)
+            cluster.addresses["a"] = {0: slave.address}
+            results = await asyncio.gather(*sends)
+            took = time.monotonic() - began
+            await stop
+        assert len(slave.sends) == 16 and len(results) == 16
+        assert took < 0.4
+        assert cluster.asked < 60  # the polls are shared by all sends
+
+
+async def test_another_broker_takes_over_at_once() -> None:
+    async with FakeCluster() as cluster:
+        bad = await cluster.broker("a")
+        good = await cluster.broker("b")
+        cluster.topic("t", a=2, b=2)
+        bad.answer = lambda code: (
+            error_for(ResponseCode.SYSTEM_BUSY, "busy") if code == RequestCode.SEND_MESSAGE_V2 else None
+        )
+        async with Producer("g", cluster.namesrv) as producer:
+            began = time.monotonic()
+            results = [await producer.send(Message("t", b"x")) for _ in range(6)]
+            assert time.monotonic() - began < 0.5
+        assert {result.queue.broker_name for result in results} == {"b"} and len(good.sends) == 6
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION])
+async def test_a_demoted_master_is_left_as_soon_as_the_route_says_so(code: ResponseCode) -> None:
+    async with FakeCluster() as cluster:
+        old = await cluster.broker("a")
+        new = await cluster.broker("a", 1)
+        cluster.topic("t", a=1)
+        old.answer = lambda asked: (
+            error_for(code, "not in write mode") if asked == RequestCode.SEND_MESSAGE_V2 else None
+        )
+        async with Producer("g", cluster.namesrv) as producer:
+            sending = asyncio.ensure_future(producer.send(Message("t", b"x")))
+            await asyncio.sleep(0.1)
+            cluster.addresses["a"] = {0: new.address, 1: old.address}
+            await sending
+        assert len(new.sends) == 1
+
+
+async def test_a_refusal_is_tried_as_often_as_allowed() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        asked: list[int] = []
+
+        def refuse(code: int) -> Exception | None:
+            if code != RequestCode.SEND_MESSAGE_V2:
+                return None
+            asked.append(code)
+            return error_for(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+
+        broker.answer = refuse
+        async with Producer("g", cluster.namesrv, retries=2) as producer:
+            with pytest.raises(MQError, match="not enough"):
+                await producer.send(Message("t", b"x"))
+        assert len(asked) == 3
+
+
+async def test_an_illegal_message_is_not_tried_again() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        asked: list[int] = []
+        broker.answer = lambda code: (
+            (asked.append(code), error_for(ResponseCode.MESSAGE_ILLEGAL, "no"))[1] if code == 310 else None
+        )
+        async with Producer("g", cluster.namesrv) as producer:
+            with pytest.raises(MQError, match="MESSAGE_ILLEGAL"):
+                await producer.send(Message("t", b"x"))
+        assert len(asked) == 1
+
+
+STATUSES = [
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+]
+
+
+@pytest.mark.parametrize("code", STATUSES)
+async def test_half_safe_is_no_acknowledgement(code: ResponseCode) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        broker.send_code = code
+        async with Producer("g", cluster.namesrv) as producer:
+            with pytest.raises(NotSafelyStored, match=code.name) as caught:
+                await producer.send(Message("t", b"x"))
+        assert caught.value.result.queue == MessageQueue("t", "a", 0)
+        assert len(broker.sends) == 1
+
+
+async def test_silence_ends_with_the_timeout_and_says_that_it_may_be_stored() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv, send_timeout_ms=300) as producer:
+            await producer.queues("t")
+            broker.silent = True
+            began = time.monotonic()
+            with pytest.raises(SendFailed, match="after 1 attempts") as caught:
+                await producer.send(Message("t", b"x"))
+            assert 0.25 < time.monotonic() - began < 1.0
+            assert caught.value.maybe_stored
+            broker.silent = False
+
+
+async def test_attempts_may_have_a_timeout_of_their_own() -> None:
+    async with FakeCluster() as cluster:
+        silent = await cluster.broker("a")
+        good = await cluster.broker("b")
+        cluster.topic("t", a=1, b=1)
+        async with Producer("g", cluster.namesrv, attempt_timeout_ms=100) as producer:
+            silent.silent = True
+            for _ in range(2):
+                await producer.send(Message("t", b"x"))
+            silent.silent = False
+        assert len(good.sends) == 2
+
+
+async def test_nobody_there() -> None:
+    async with Producer("g", "127.0.0.1:1", send_timeout_ms=150) as producer:
+        with pytest.raises(SendFailed) as caught:
+            await producer.send(Message("t", b"x"))
+        assert isinstance(caught.value.cause, NetError) and not caught.value.maybe_stored
+        assert caught.value.attempts == 0
+
+
+async def test_an_unknown_topic_is_created_by_the_template_or_refused() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        async with Producer("g", cluster.namesrv) as producer:
+            with pytest.raises(TopicNotExistError):
+                await producer.send(Message("new", b"x"))
+            cluster.topic("TBW102", a=8)
+            result = await producer.send(Message("new", b"x"))
+        assert result.queue.topic == "new" and result.queue.queue_id < 4
+        assert broker.sends[0].default_topic == "TBW102"
+        async with Producer("g", cluster.namesrv, auto_create=False) as producer:
+            with pytest.raises(TopicNotExistError):
+                await producer.send(Message("new", b"x"))
+
+
+async def test_oneway() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.send_oneway(Message("t", b"x", tags="y"))
+            for _ in range(100):
+                if broker.sends:
+                    break
+                await asyncio.sleep(0.01)
+        assert properties_of(broker.sends[0])["TAGS"] == "y"
+
+
+async def test_the_next_name_server_is_asked() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", f"127.0.0.1:1;{cluster.namesrv}") as producer:
+            await producer.send(Message("t", b"x"))
+
+
+async def test_bad_group_name() -> None:
+    with pytest.raises(MQError, match="illegal"):
+        Producer("a b", "127.0.0.1:1")

@@ -1,0 +1,148 @@
+"""The queue reader, the admin calls and the synchronous facade."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import batonmq
+from batonmq import sync
+from batonmq.client.message import Message
+from batonmq.client.producer import Producer
+from batonmq.client.reader import QueueReader
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
+from batonmq.protocol.message import decode_records
+
+from .fakes import FakeCluster
+
+QUEUE = MessageQueue("t", "a", 0)
+
+
+async def fill(cluster: FakeCluster, count: int) -> None:
+    async with Producer("p", cluster.namesrv) as producer:
+        for number in range(count):
+            await producer.send(Message("t", b"%d" % number), queue=QUEUE)
+
+
+async def test_bounds_and_records() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("t", a=2)
+        await fill(cluster, 50)
+        async with QueueReader(cluster.namesrv) as reader:
+            assert await reader.queues("t") == [QUEUE, MessageQueue("t", "a", 1)]
+            assert (await reader.min_offset(QUEUE), await reader.max_offset(QUEUE)) == (0, 50)
+            assert await reader.offset_at(QUEUE, 1_500) == 2
+            pulled = await reader.pull(QUEUE, 10, 5)
+            assert [record.body for record in decode_records(pulled.records)] == [
+                b"10",
+                b"11",
+                b"12",
+                b"13",
+                b"14",
+            ]
+            assert (pulled.next_offset, pulled.min_offset, pulled.max_offset) == (15, 0, 50)
+            began = time.monotonic()
+            assert await reader.pull(QUEUE, 50) == (b"", 50, 0, 50)
+            assert await reader.pull(QUEUE, 60) == (b"", 50, 0, 50)
+            assert time.monotonic() - began < 0.15
+
+
+async def test_a_read_follows_the_master() -> None:
+    async with FakeCluster() as cluster:
+        master = await cluster.broker("a")
+        slave = await cluster.broker("a", 1)
+        cluster.topic("t", a=1)
+        await fill(cluster, 4)
+        async with QueueReader(cluster.namesrv) as reader:
+            await reader.pull(QUEUE, 0, 2)
+            stop = asyncio.ensure_future(master.server.stop())
+            master.kill()
+            cluster.addresses["a"] = {1: slave.address}
+            reading = asyncio.ensure_future(reader.pull(QUEUE, 2))
+            asking = asyncio.ensure_future(reader.max_offset(QUEUE))
+            await asyncio.sleep(0.15)
+            assert not reading.done() and slave.pulls == 0  # a slave may be behind: wait for a master
+            cluster.addresses["a"] = {0: slave.address}
+            assert len(decode_records((await reading).records)) == 2
+            assert await asking == 4
+            await stop
+
+
+async def test_nobody_there_and_unknown_topics() -> None:
+    async with QueueReader("127.0.0.1:1", retry_timeout_ms=100) as reader:
+        with pytest.raises(NetError):
+            await reader.queues("t")
+        with pytest.raises(NetError):
+            await reader.pull(QUEUE, 0)
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        async with QueueReader(cluster.namesrv, retry_timeout_ms=200) as reader:
+            with pytest.raises(TopicNotExistError):
+                await reader.queues("t")
+            cluster.topic("t", a=1)
+            with pytest.raises(NetError, match="no master"):
+                await reader.max_offset(MessageQueue("t", "gone", 0))
+            broker.answer = lambda code: error_for(ResponseCode.INVALID_PARAMETER, "no such queue")
+            with pytest.raises(MQError, match="no such queue"):
+                await reader.pull(QUEUE, 0)
+
+
+def test_synchronous_clients() -> None:
+    """The cluster runs in a thread of its own, as it would elsewhere."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(work):  # type: ignore[no-untyped-def]
+        return asyncio.run_coroutine_threadsafe(work, loop).result(10)
+
+    async def made() -> FakeCluster:
+        return FakeCluster()
+
+    cluster = run(made())
+    run(cluster.__aenter__())
+    try:
+        run(cluster.broker("a"))
+        cluster.topic("t", a=1)
+        with sync.Producer("p", cluster.namesrv) as producer:
+            assert producer.send(Message("t", b"one")).queue == QUEUE
+            assert producer.send_async([Message("t", b"two")]).result(5).queue_offset == 1
+            producer.send_oneway(Message("t", b"three"))
+            assert producer.queues("t") == [QUEUE]
+        with pytest.raises(RuntimeError, match="closed"):
+            producer.send(Message("t", b"late"))
+        seen: list[bytes] = []
+        consumer = sync.Consumer("g", cluster.namesrv, from_where=batonmq.ConsumeFromWhere.FIRST_OFFSET)
+        consumer.subscribe("t", "*", lambda message: seen.append(message.body))
+        with consumer:
+            deadline = time.monotonic() + 5
+            while len(seen) < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert sorted(seen) == [b"one", b"three", b"two"]
+        with sync.QueueReader(cluster.namesrv) as reader:
+            assert reader.queues("t") == [QUEUE]
+            assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE), reader.offset_at(QUEUE, 1000)) == (
+                0,
+                3,
+                1,
+            )
+            assert len(decode_records(reader.pull(QUEUE, 0).records)) == 3
+    finally:
+        run(cluster.__aexit__())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_public_names() -> None:
+    for name in batonmq.__all__:
+        assert getattr(batonmq, name) is not None
+    with pytest.raises(AttributeError, match="Nothing"):
+        batonmq.Nothing  # noqa: B018
