@@ -35,7 +35,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
 from batonmq.raft.disk import Disk, OsDisk
-from batonmq.raft.errors import StorageCorrupt
+from batonmq.raft.errors import NodeStopped, StorageCorrupt
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
@@ -171,6 +171,14 @@ class ControllerService:
             await self._raft_client.close()
             await self._notice_client.close()
             raise
+        members = self.node.members.voters
+        if members != topology.raft_addresses:
+            log.warning(
+                "the log says that the group consists of %s; the configuration, which only founds a group, "
+                "says %s",
+                members,
+                topology.raft_addresses,
+            )
 
     def _listen(self, dispatcher: Dispatcher, address: str) -> RemotingServer:
         port = int(address.rpartition(":")[2])
@@ -219,7 +227,11 @@ class ControllerService:
 
     @property
     def leader_id(self) -> str | None:
-        return self.node.leader_id
+        """Whom this node takes for the leader; None during an election, and until it has recovered."""
+        try:
+            return self.node.leader_id
+        except NodeStopped:
+            return None
 
     def leader_now_ms(self) -> int:
         """The time of this reign: the wall clock when it began, and steady from there on."""
