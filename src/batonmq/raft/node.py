@@ -71,8 +71,8 @@ class RaftTransport(Protocol):
 class RaftNode:
     """A member of the group ``group``. ``start`` recovers and joins; ``stop`` leaves the disk clean.
 
-    ``members`` is the membership the group is born with; afterwards the log says who belongs to it. A node that
-    is to join later is given the group's voters, and itself as a learner, so that it can answer them.
+    ``members`` is the membership the group is born with; afterwards the log says who belongs to it. A node
+    that is to join later is given the group's voters and itself as a learner, so that it can answer them.
     """
 
     def __init__(

@@ -90,6 +90,23 @@ def test_cutting_a_committed_entry_stops_the_node() -> None:
         follower._drop_known(0, [Entry(2, Kind.NOOP, b"")])
 
 
+def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
+    """Figure 3.7: a majority holds an entry of an old term, and yet another leader may replace it."""
+    leader = core()
+    leader.step("n1", Append(1, 0, 0, 0, [Entry(1, Kind.DATA, b"old")]), 10)
+    leader.become_candidate(transfer=False)
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 10)
+    leader._note_vote("n1", True)
+    assert leader.role is Role.LEADER
+    leader.step("n1", AppendReply(leader.term, 1), 20)
+    leader.step("n2", AppendReply(leader.term, 1), 20)
+    assert leader.commit_index == 0
+    leader.step("n1", AppendReply(leader.term, 2), 20)
+    leader.step("n2", AppendReply(leader.term, 2), 20)
+    assert leader.commit_index == 2
+
+
 def test_a_snapshot_over_the_limit_is_not_collected() -> None:
     follower = core(max_snapshot_bytes=10)
     meta = SnapshotMeta(5, 1, Members({"n1": ""}))
