@@ -558,24 +558,26 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def scan_batch(data: Buffer) -> list[tuple[int, int, int]]:
-    """``(flag, body position, body size)`` of each message; its properties field runs to the next one's head.
+def scan_batch(data: Buffer) -> list[tuple[int, int, int, int]]:
+    """(flag, where the body begins, where it ends, where the message ends) of each message.
 
-    Each message begins 20 bytes before its body. Raises `MessageFormatError` unless `data` is whole
-    messages and at least one.
+    From the body's end to the message's end lie the properties behind their length of 2 bytes. Raises
+    `MessageFormatError` unless `data` is whole messages and at least one.
     """
     items = []
-    position, end = 0, len(data)
+    position, total = 0, len(data)
+    unpack_head, unpack_short = _BATCH_HEAD.unpack_from, _SHORT.unpack_from
     try:
-        while position < end:
-            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(data, position)
-            tail = position + 20 + body_size
-            if body_size < 0 or position + size > end or tail + 2 > end:
-                raise MessageFormatError(f"batch message at {position} does not fit into {end} bytes")
-            if tail + 2 + _SHORT.unpack_from(data, tail)[0] != position + size:
+        while position < total:
+            size, _, _, flag, body_size = unpack_head(data, position)
+            body = position + 20
+            tail, end = body + body_size, position + size
+            if body_size < 0 or end > total or tail + 2 > total:
+                raise MessageFormatError(f"batch message at {position} does not fit into {total} bytes")
+            if tail + 2 + unpack_short(data, tail)[0] != end:
                 raise MessageFormatError(f"batch message at {position}: parts do not add up to {size} bytes")
-            items.append((flag, position + 20, body_size))
-            position += size
+            items.append((flag, body, tail, end))
+            position = end
     except struct.error as error:
         raise MessageFormatError(f"batch message at {position} is cut short: {error}") from error
     if not items:
@@ -586,11 +588,8 @@ def scan_batch(data: Buffer) -> list[tuple[int, int, int]]:
 def decode_batch(data: Buffer) -> Iterator[BatchItem]:
     """The messages of a wire batch; raises `MessageFormatError` as `scan_batch` does."""
     view = memoryview(data)
-    for flag, at, size in scan_batch(view):
-        tail = at + size
-        (properties_size,) = _SHORT.unpack_from(view, tail)
-        properties = bytes(view[tail + 2 : tail + 2 + properties_size])
-        yield BatchItem(body=bytes(view[at:tail]), properties=properties, flag=flag)
+    for flag, body, tail, end in scan_batch(view):
+        yield BatchItem(body=bytes(view[body:tail]), properties=bytes(view[tail + 2 : end]), flag=flag)
 
 
 def split_batch(message: StoredMessage) -> Sequence[StoredMessage]:

@@ -925,11 +925,8 @@ def _fit(items: Sequence[_Item], room: int) -> bool:
 
 def _batch_items(message: StoredMessage) -> Sequence[_Item]:
     """The messages of a wire batch."""
-    view = memoryview(message.body)
-    items: list[_Item] = []
-    spans = scan_batch(view)
-    for number, (flag, at, size) in enumerate(spans):
-        end = spans[number + 1][1] - 20 if number + 1 < len(spans) else len(view)
-        tail = bytes(view[at + size : end])
-        items.append((flag, view[at : at + size], tail[2:], tail))
-    return items
+    data = bytes(message.body)
+    return [
+        (flag, data[body:tail], data[tail + 2 : end], data[tail:end])
+        for flag, body, tail, end in scan_batch(data)
+    ]
