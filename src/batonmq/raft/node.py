@@ -168,6 +168,8 @@ class RaftNode:
     async def stop(self) -> None:
         """Stop taking part; everything unanswered fails with ProposalUncertain or NodeStopped."""
         self._halt(NodeStopped("the node was stopped"))
+        if self._maybe_core is None:
+            return
         for task in (self._disk_task, self._snapshot_task):
             if task is not None:
                 await asyncio.gather(task, return_exceptions=True)

@@ -25,6 +25,7 @@ from batonmq.raft.errors import (
     ProposalUncertain,
     RaftError,
     ReadUnavailable,
+    StorageCorrupt,
 )
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
@@ -294,3 +295,31 @@ async def test_a_disk_that_fails_stops_the_node(group: Group) -> None:
     assert [type(failure) for failure in failures] == [OSError]
     with pytest.raises(NodeStopped):
         await peer.node.propose(b"y")
+
+
+async def test_a_state_machine_that_raises_stops_the_node(group: Group) -> None:
+    await group.begin("n0")
+    peer = await group.leader()
+
+    def broken(index: int, data: bytes) -> int:
+        raise KeyError("unknown event")
+
+    peer.machine.apply = broken  # type: ignore[method-assign]
+    with pytest.raises(ProposalUncertain) as error:
+        await peer.node.propose(b"x")
+    assert isinstance(error.value.__cause__, KeyError)
+    with pytest.raises(NodeStopped):
+        await peer.node.read_index()
+
+
+async def test_a_corrupt_log_refuses_to_start_naming_the_file(group: Group) -> None:
+    await group.begin("n0")
+    peer = await group.leader()
+    await peer.node.propose(b"precious")
+    await group.leave("n0")
+    (path,) = (group.directory / "n0").glob("log-*")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"precious")] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageCorrupt, match=rf"{path}: offset \d+: damaged record"):
+        await group.restart("n0")
