@@ -16,12 +16,11 @@ Sections in comments are those of the dissertation.
 from __future__ import annotations
 
 import enum
-import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded, TransferInProgress
@@ -50,6 +49,12 @@ from batonmq.raft.messages import (
     encode,
 )
 from batonmq.raft.quorum import Vote, reached_by_majority, tally
+
+
+class Chance(Protocol):
+    """The part of random.Random that spreads election timeouts; a core imports no source of chance."""
+
+    def randrange(self, start: int, stop: int, /) -> int: ...
 
 
 class Role(enum.Enum):
@@ -155,7 +160,7 @@ class RaftCore:
         config: RaftConfig,
         *,
         members: Members,
-        rng: random.Random,
+        rng: Chance,
         now_ms: int,
         hard_state: HardState | None = None,
         log: RaftLog | None = None,
