@@ -1,0 +1,169 @@
+"""`batonmq admin` against a name server and a broker of ours, over real sockets; answers read as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from batonmq.admin.main import admin
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.service import BrokerService
+from batonmq.ha.config import HAConfig
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.namesrv.service import NamesrvService
+from batonmq.protocol.message import encode_message_id, pack_address
+from batonmq.store.config import StoreConfig
+
+Run = Callable[..., Awaitable[Any]]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
+    """A function that runs a command and gives its JSON, and the broker's address."""
+    namesrv = NamesrvService(
+        NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
+    )
+    await namesrv.start()
+    port = free_port()
+    broker = BrokerService(
+        BrokerConfig(
+            broker_name="broker-a",
+            broker_ip1="127.0.0.1",
+            bind_address="127.0.0.1",
+            listen_port=port,
+            vip_channel_enabled=False,
+            namesrv_addr=f"127.0.0.1:{namesrv.port}",
+        ),
+        StoreConfig(
+            store_path_root_dir=str(tmp_path / "store"),
+            mapped_file_size_commit_log=1 << 20,
+            max_index_num=10_000,
+            max_hash_slot_num=2_000,
+        ),
+        HAConfig(),
+    )
+    await broker.start()
+
+    async def run(*words: str, fails: bool = False) -> Any:
+        arguments = [words[0], "-n", f"127.0.0.1:{namesrv.port}", *words[1:], *([] if fails else ["--json"])]
+        result = await asyncio.to_thread(CliRunner().invoke, admin, arguments)
+        assert (result.exit_code != 0) is fails, f"{words}: {result.output}"
+        return result.output if fails else json.loads(result.output)
+
+    while not await run("clusterList"):  # the registration is on its way
+        await asyncio.sleep(0.02)
+    yield run, f"127.0.0.1:{port}"
+    await broker.stop()
+    await namesrv.stop()
+
+
+async def test_a_topic_from_creation_to_deletion(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "2", "-w", "2")
+    (route,) = await run("topicRoute", "-t", "Orders")
+    assert (route["readQueues"], route["perm"], route["addresses"]) == (2, 6, f"0={broker}")
+    await run("updateTopicPerm", "-b", broker, "-t", "Orders", "-p", "4")
+    assert (await run("topicRoute", "-t", "Orders"))[0]["perm"] == 4
+    assert {"topic": "Orders"} in await run("topicList")
+    assert "Orders" in {row["topic"] for row in await run("topicList", "-c")}
+    await run("deleteTopic", "-t", "Orders", "-c", "DefaultCluster")
+    assert {"topic": "Orders"} not in await run("topicList")
+    assert "No topic route info" in await run("topicRoute", "-t", "Orders", fails=True)
+
+
+async def test_messages(cluster: tuple[Run, str]) -> None:
+    run, _ = cluster
+    await run("updateTopic", "-c", "DefaultCluster", "-t", "Orders", "-r", "2", "-w", "2")
+    put = ("sendMessage", "-t", "Orders", "-b", "broker-a", "-i", "1")
+    (first,) = await run(*put, "-p", "hello", "-k", "k1", "-c", "tagA")
+    await run(*put, "-p", "again", "-k", "k2")
+    assert first["queueOffset"] == 0
+    status = {row["queueId"]: row["maxOffset"] for row in await run("topicStatus", "-t", "Orders")}
+    assert status == {0: 0, 1: 2}
+    (by_key,) = await run("queryMsgByKey", "-t", "Orders", "-k", "k1")
+    assert by_key["body"] == "hello" and by_key["msgId"] == first["msgId"]
+    (by_id,) = await run("queryMsgByUniqueKey", "-t", "Orders", "-i", first["msgId"])
+    assert by_id["tags"] == "tagA"
+    (at,) = await run("queryMsgByOffset", "-t", "Orders", "-b", "broker-a", "-i", "1", "-o", "1")
+    assert at["body"] == "again"
+    assert "no message at offset 9" in await run(
+        "queryMsgByOffset", "-t", "Orders", "-b", "broker-a", "-i", "1", "-o", "9", fails=True
+    )
+    assert [m["body"] for m in await run("consumeMessage", "-t", "Orders")] == ["hello", "again"]
+    assert [m["body"] for m in await run("printMsg", "-t", "Orders", "-c", "1")] == ["hello"]
+    entries = await run("queryCq", "-t", "Orders", "-q", "1", "-i", "0")
+    assert [entry["index"] for entry in entries] == [0, 1] and entries[0]["commitLogOffset"] == 0
+    (brokers,) = await run("clusterList", "-m")
+    assert brokers["inToday"] == 2
+    (entry,) = await run("queryMsgById", "-i", await offset_id(run))
+    assert entry["body"] == "hello"
+
+
+async def offset_id(run: Run) -> str:
+    """The id that stands for the first message by broker and commit log offset."""
+    (brokers,) = await run("clusterList")
+    return encode_message_id(pack_address(brokers["address"]), 0)
+
+
+async def test_groups_and_offsets(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    await run("updateSubGroup", "-b", broker, "-g", "Buyers", "-q", "2")
+    assert (await run("getConsumerConfig", "-g", "Buyers"))[0]["retryQueues"] == 2
+    for body in "abc":
+        await run("sendMessage", "-t", "Orders", "-p", body, "-b", "broker-a", "-i", "0")
+    assert await run("resetOffsetByTime", "-g", "Buyers", "-t", "Orders", "-s", "now") == [
+        {"broker": "broker-a", "queueId": 0, "offset": 3}
+    ]
+    await run(
+        "resetOffsetByTime", "-g", "Buyers", "-t", "Orders", "-s", "0", "-b", broker, "-q", "0", "-o", "1"
+    )
+    (progress,) = await run("consumerProgress", "-g", "Buyers", "-t", "Orders")
+    assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (3, 1, 2)
+    (row,) = await run("brokerConsumeStats", "-b", broker)
+    assert (row["group"], row["diff"]) == ("Buyers", 2)
+    assert (await run("statsAll", "-t", "Orders"))[0]["behind"] == 2
+    await run("deleteSubGroup", "-b", broker, "-g", "Buyers", "-r", "true")
+    assert await run("consumerProgress") == []
+
+
+async def test_brokers_and_name_servers(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    (row,) = await run("clusterList")
+    assert (row["cluster"], row["id"], row["address"], row["activated"]) == (
+        "DefaultCluster",
+        0,
+        broker,
+        "true",
+    )
+    figures = {entry["figure"]: entry[broker] for entry in await run("brokerStatus", "-c", "DefaultCluster")}
+    assert figures["brokerActive"] == "true"
+    await run("updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "9")
+    keys = {entry["key"]: entry[broker] for entry in await run("getBrokerConfig", "-b", broker)}
+    assert keys["fileReservedTime"] == "9" and keys["brokerName"] == "broker-a"
+    change = ("updateBrokerConfig", "-b", broker, "-k")
+    assert "cannot change while" in await run(*change, "listenPort", "-v", "1", fails=True)
+    assert "did you mean fileReservedTime" in await run(*change, "fileReservdTime", "-v", "1", fails=True)
+    assert (await run("haStatus", "-b", broker))[0]["role"] == "master"
+    assert "controllerMode" in await run("getBrokerEpoch", "-b", "broker-a", fails=True)
+    assert (await run("wipeWritePerm", "-b", "broker-a"))[0]["topicsWiped"] > 0
+    assert (await run("addWritePerm", "-b", "broker-a"))[0]["topicsAdded"] > 0
+    await run("updateKvConfig", "-s", "N", "-k", "a", "-v", "1")
+    await run("deleteKvConfig", "-s", "N", "-k", "a")
+    assert any(entry["key"] == "listenPort" for entry in await run("getNamesrvConfig"))
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        await run(command, "-b", broker)

@@ -1,0 +1,95 @@
+"""The commands as a user meets them: each loads and explains itself, and what goes wrong is one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from batonmq.admin.commands.query_msg_by_id import body_text
+from batonmq.admin.commands.reset_offset_by_time import parse_time
+from batonmq.admin.main import COMMANDS, admin
+from batonmq.admin.output import Output, time_text
+from batonmq.admin.session import AdminError
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(admin, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "--namesrvAddr" in result.output and "--json" in result.output
+    first = result.output.splitlines()[2].strip()
+    assert first and first[0].isupper(), "the help begins with a sentence"
+
+
+def test_the_list_shows_every_command_with_its_sentence() -> None:
+    output = CliRunner().invoke(admin, ["--help"]).output
+    assert all(name in output for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topicStatuss"], "did you mean topicStatus?"),
+        (["topicList"], "no name server: give -n host:port or set NAMESRV_ADDR"),
+        (["topicList", "-n", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["brokerStatus", "-n", "127.0.0.1:1"], "give -b with a broker's host:port or -c"),
+        (["getSyncStateSet", "-a", "127.0.0.1:1", "-b", "x"], "no leading controller: 127.0.0.1:1"),
+        (["getBrokerEpoch", "-n", "127.0.0.1:1"], "give -b with a broker's name or -c"),
+        (["sendMessage", "-t", "t", "-p", "x", "-b", "a"], "-b and -i belong together"),
+        (["consumeMessage", "-t", "t", "-i", "1"], "-i needs -b"),
+        (["queryMsgById", "-i", "zz"], "for a unique id use queryMsgByUniqueKey"),
+        (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b"], "-c with the cluster's name is needed"),
+        (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b", "-c", "c", "-b", "one"], "no broker ids: one"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "soon"], "no time: soon"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "0", "-q", "1"], "need -b"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_exit_code_not_zero(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(admin, arguments, env={"NAMESRV_ADDR": ""})
+    assert result.exit_code != 0
+    assert words in result.output
+    assert "Traceback" not in result.output and not isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("now", -1), ("0", 0), ("1700000000000", 1_700_000_000_000), ("-1", -1)]
+)
+def test_times(text: str, ms: int) -> None:
+    assert parse_time(text) == ms
+
+
+def test_a_date_is_taken_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_time("2024-01-02#00:00:01:500") - parse_time("2024-01-02#00:00:00:000") == 1_500
+    with pytest.raises(AdminError):
+        parse_time("2024-13-01")
+
+
+def test_time_text() -> None:
+    assert time_text(0) == "" and time_text(-1) == ""
+    assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123"
+
+
+def test_body_text() -> None:
+    assert body_text(b"hello", 60) == "hello"
+    assert body_text(b"\xff\x00", None) == "\\xff\x00"
+    assert body_text(b"x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_tables_as_json_keep_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=True).table(["name", "count"], [["a", 1], ["b", 2]])
+    assert json.loads(capsys.readouterr().out) == [{"name": "a", "count": 1}, {"name": "b", "count": 2}]
+
+
+def test_tables_fit_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    Output(as_json=False).table(["name", "value"], [["x" * 30, "y" * 30], ["[bold]z", None]])
+    printed = capsys.readouterr().out
+    assert all(len(line) <= 40 for line in printed.splitlines())
+    assert "[bold]z" in printed, "what a broker says is never read as markup"
+
+
+def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).table(["name"], [])
+    assert "(nothing)" in capsys.readouterr().out
