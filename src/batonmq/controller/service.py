@@ -31,6 +31,7 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.server import RemotingServer
+from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
@@ -52,8 +53,8 @@ class ControllerService:
     """One member of a group of controllers.
 
     `disk` replaces the directory below controllerStorePath and `event_sink` its events.jsonl (for
-    simulation); `clock` and `rng` are the sources of time and chance. `failed` is done when the node had to
-    stop itself: a broken disk, an unreadable log.
+    simulation); `clock` and `rng` are the sources of time and chance; `tls` holds for all connections.
+    `failed` is done when the node had to stop itself: a broken disk, an unreadable log.
     """
 
     ready_line = READY
@@ -67,6 +68,7 @@ class ControllerService:
         rng: random.Random | None = None,
         disk: Disk | None = None,
         event_sink: EventSink | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         self.config = config
         self.topology = config.topology()
@@ -82,6 +84,9 @@ class ControllerService:
         """New masters that this node, leading, saw elected."""
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()  # election jitter, no secret
+        tls = tls if tls is not None else TlsConfig()
+        self._server_tls = server_tls(tls)
+        self._client_tls = client_context(tls)
         self._disk = disk
         self._event_sink = event_sink
         self._leading = False
@@ -119,8 +124,8 @@ class ControllerService:
             snapshot_interval_ms=config.j_raft_snapshot_interval_secs * 1000,
             lease_read=config.enable_lease_read and not config.is_process_read_event,
         )
-        self._raft_client = RemotingClient()
-        self._notice_client = RemotingClient()
+        self._raft_client = RemotingClient(tls=self._client_tls)
+        self._notice_client = RemotingClient(tls=self._client_tls)
         dispatcher = Dispatcher()
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
         authenticator: Authenticator = (
@@ -182,7 +187,7 @@ class ControllerService:
 
     def _listen(self, dispatcher: Dispatcher, address: str) -> RemotingServer:
         port = int(address.rpartition(":")[2])
-        server = RemotingServer(dispatcher, self.config.bind_address, port)
+        server = RemotingServer(dispatcher, self.config.bind_address, port, tls=self._server_tls)
         self._servers.append(server)
         return server
 
@@ -389,19 +394,25 @@ def _write_file(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-async def serve(config: ControllerConfig, *, ready: Callable[[str], None] | None = None) -> int:
+async def serve(
+    config: ControllerConfig,
+    *,
+    source: str = "controller",
+    ready: Callable[[str], None] | None = None,
+) -> int:
     """Runs a controller until SIGTERM or SIGINT; returns the exit code.
 
-    The ready line goes to stdout (or `ready`), what prevents a start to stderr as one line.
+    The ready line goes to stdout (or `ready`), what prevents a start to stderr as one line that begins with
+    `source`: the configuration's file, where there is one.
     """
     try:
         service = ControllerService(config)
         await service.start()
     except ConfigError as error:
-        print(f"controller: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{source}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except (OSError, StorageCorrupt) as error:
-        print(f"controller: cannot start: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{source}: cannot start: {error}", file=sys.stderr)  # noqa: T201
         return 1
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -419,6 +430,6 @@ async def serve(config: ControllerConfig, *, ready: Callable[[str], None] | None
             loop.remove_signal_handler(number)
         await service.stop()
     if service.failed.done():
-        print(f"controller: stopped itself: {service.failed.result()}", file=sys.stderr)  # noqa: T201
+        print(f"{source}: stopped itself: {service.failed.result()}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
