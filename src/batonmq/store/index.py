@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batonmq.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, find_property
+from batonmq.store.mapped import sync_path
 from batonmq.store.scan import Record, java_hash
 
 _HEADER = struct.Struct(">4q2i")
@@ -213,8 +214,28 @@ class IndexFile:
     def flush(self) -> int:
         """fsync; returns the store time up to which the file is on disk. May run in a thread."""
         until = self.end_timestamp
-        self._map.flush()
+        sync_path(self.path)  # reaches pages written through the map, and lets other threads run meanwhile
         return until
+
+    def repair(self) -> None:
+        """After a crash: drop entries that did not reach the disk, and point the slots to those that did."""
+        entries = np.frombuffer(self._map, _ENTRY_TYPE, self.count - 1, self._entry_at(1))
+        offsets = entries["offset"].astype(np.int64)
+        wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | (offsets[1:] == 0))
+        good = int(wrong[0]) + 1 if len(wrong) else len(offsets)
+        slot_numbers = entries["hash"][:good].astype(np.int64) % self.slots
+        slots = np.zeros(self.slots, ">i4")
+        # Of several entries in a slot the newest counts: `maximum.at` takes the highest number.
+        numbers = np.arange(1, good + 1)
+        newest = np.zeros(self.slots, np.int64)
+        np.maximum.at(newest, slot_numbers, numbers)
+        slots[:] = newest
+        self._map[_HEADER.size : self._first_entry] = slots.tobytes()
+        self.used_slots = int((newest > 0).sum())
+        self.count = good + 1
+        if good:
+            _, self.end_offset, _, _ = self._entry(good)
+        self._write_header()
 
     def close(self) -> None:
         """Close the file; the map goes with its last user."""
@@ -266,6 +287,8 @@ class Index:
                 path.unlink()
             else:
                 self.files.append(file)
+        if safe_until is not None and self.files and self.files[-1].room > 0:
+            self.files[-1].repair()
 
     @property
     def end_offset(self) -> int:

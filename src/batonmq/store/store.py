@@ -61,6 +61,8 @@ _SHORT = struct.Struct(">h")
 _SIZE_MAGIC = struct.Struct(">ii")
 _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
+_DISPATCH_STEP = 64 << 20
+"""Bytes of log."""
 _NO_UNIT = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
 _MAX_PULL_BYTES = 128 << 20
 
@@ -383,8 +385,19 @@ class MessageStore:
         On a full disk they stay behind; the next call goes on.
         """
         limit = self.confirm_offset
-        if self._dispatched >= limit:
-            return self._dispatched
+        while self._dispatched < limit:
+            before = self._dispatched
+            # A long way is gone in steps, so that the units of one step fit into memory.
+            step = min(limit, before + _DISPATCH_STEP)
+            if not self._dispatch_to(step):
+                break
+            if self._dispatched == before and (step == limit or not self._dispatch_to(limit)):
+                break
+            if self._dispatched == before:
+                break
+        return self._dispatched
+
+    def _dispatch_to(self, limit: int) -> bool:
         touched: dict[ConsumeQueue, None] = {}
         if self._pending_whole:
             position = self._take_pending(limit, touched)
@@ -398,19 +411,11 @@ class MessageStore:
             for queue in touched:
                 queue.pending = []
             self._forget_pending()
-            return self._dispatched
+            return False
         self._dispatched = position
-        self._grown.update(touched)
         if position == self.max_offset and not self._pending_whole:
             self._pending_whole = True
-        return position
-
-    def take_grown(self) -> list[tuple[QueueKey, int]]:
-        """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
-        messages may have some now."""
-        grown = [((queue.topic, queue.queue_id), queue.max_offset) for queue in self._grown]
-        self._grown.clear()
-        return grown
+        return True
 
     def _take_pending(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         pending = self._pending
@@ -433,7 +438,7 @@ class MessageStore:
         return position
 
     def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
-        position = self._dispatched
+        position, stored = self._dispatched, 0
         queues = self._queues
         while (file := self._log.file_at(position)) is not None and position < limit:
             data, base = file.map, file.base
@@ -453,10 +458,12 @@ class MessageStore:
                 queue.pending.append(
                     UNIT.pack(record.physical_offset, record.size, tags_code(record.properties))
                 )
+                stored = record.store_timestamp
             filler = blank_size(data, position - base, min(limit - base, file.size))
             if not filler or position + filler > limit:
                 break
             position = base + file.size
+        self._last_timestamp = max(self._last_timestamp, stored)
         return position
 
     def _forget_pending(self) -> None:
@@ -873,8 +880,10 @@ class MessageStore:
             return
         self._closed = True
         try:
-            while self.build_index():
-                pass
+            # RocketMQ would not index what it finds undone after a clean stop; we would, so not at any price.
+            for _ in range(20):
+                if not self.build_index():
+                    break
             self.flush_queues()
             self._abort_path.unlink(missing_ok=True)
         finally:

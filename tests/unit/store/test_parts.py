@@ -67,6 +67,28 @@ def test_an_index_file_finds_newest_first_and_takes_back(tmp_path_factory, batch
     reopened.close()
 
 
+@pytest.mark.parametrize("kept", [1, 5, 20, 30])
+def test_a_torn_index_file_is_repaired(tmp_path, kept):
+    """Slots have reached the disk, entries from some number on have not."""
+    path = tmp_path / "20250101000000000"
+    file = IndexFile(path, slots=5, entries=60)
+    file.add([(f"T#{n % 7}", n * 10 + 1, 5000) for n in range(30)])
+    file.close()
+    data = bytearray(path.read_bytes())
+    begin = 40 + 5 * 4 + 20 * (kept + 1)
+    data[begin:] = bytes(len(data) - begin)
+    path.write_bytes(data)
+    torn = IndexFile(path, slots=5, entries=60)
+    torn.repair()
+    assert torn.count == kept + 1
+    for number in range(7):
+        expected = [n * 10 + 1 for n in reversed(range(kept)) if n % 7 == number]
+        assert torn.find(f"T#{number}", 100, 0, 10_000) == expected
+    torn.add([("T#0", 5000, 6000)])
+    assert torn.find("T#0", 1, 0, 10_000) == [5000]
+    torn.close()
+
+
 def test_the_checkpoint_keeps_its_numbers(tmp_path):
     path = tmp_path / "checkpoint"
     assert Checkpoint.load(path).safe_offset == -1
