@@ -64,12 +64,22 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.random = random.Random(seed)
         self.now = 1_000.0
         self.network = Network(self)
+        self._disposed = False
         self.failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)
         self.set_exception_handler(lambda _loop, context: self.failures.append(context))
 
     def time(self) -> float:
         return self.now
+
+    def dispose(self) -> None:
+        """Drop all that is left to run, without a word about tasks that never ended, and close."""
+        for host in self.network.all_hosts:
+            host.alive = False
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._disposed = True
+        self.close()
 
     def advance(self, timeout: float | None) -> None:
         if timeout is None:
@@ -104,6 +114,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         return guarded
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+        if self._disposed:
+            return None  # the `finally` of a coroutine that is collected after the story's end
         return super().call_soon(self._guard(callback, context), *args, context=context)
 
     def call_at(
@@ -363,6 +375,7 @@ class Network:
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self.hosts: dict[str, Host] = {}
+        self.all_hosts: list[Host] = []
         self.cuts: set[tuple[str, str]] = set()
         """(from, to) host names whose bytes do not arrive, one way each."""
         self.min_delay, self.mean_delay = 0.000_1, 0.000_3
@@ -398,6 +411,7 @@ class Network:
     def start(self, name: str, address: str) -> Host:
         host = Host(name, address)
         self.hosts[address] = host
+        self.all_hosts.append(host)
         return host
 
     def run_on(self, host: Host, function: Callable[[], Any]) -> Any:

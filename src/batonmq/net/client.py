@@ -123,7 +123,7 @@ class RemotingClient:
         if task is None:
             task = loop.create_task(self._dial(address))
             self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            task.add_done_callback(lambda done: self._dialled(address, done))
         done, _ = await asyncio.wait([task], timeout=timeout_ms / 1000)
         if not done:
             raise ConnectFailed(address, f"no connection within {timeout_ms:.0f} ms")
@@ -133,6 +133,11 @@ class RemotingClient:
         if error is not None:
             raise error
         return task.result(), max(1.0, timeout_ms - (loop.time() - started) * 1000)
+
+    def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # looked at: those who waited may all have given up before it was known
 
     async def _dial(self, address: str) -> Connection:
         loop = asyncio.get_running_loop()
