@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -255,3 +256,36 @@ def test_bytes_of_an_older_log_behind_the_end_stay_dead(opener):
     opener.put(store, opener.message(b"new000"))
     store.abandon()
     assert opener.bodies(opener()) == [b"old%03d" % n for n in range(10)] + [b"new000"]
+
+
+def test_flushing_in_a_thread_while_the_loop_appends_and_cuts(opener):
+    store = opener()
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def flusher() -> None:
+        try:
+            while not stop.is_set():
+                assert store.flush_queues() <= 10**9
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=flusher)
+    thread.start()
+    rng = random.Random(7)
+    model: list[tuple[int, bytes]] = []
+    for turn in range(60):
+        results = opener.put(store, *[opener.message(b"%d-%d" % (turn, n), KEYS="k") for n in range(20)])
+        model += [(result.end_offset, b"%d-%d" % (turn, n)) for n, result in enumerate(results)]
+        store.build_index()
+        if turn % 7 == 6:
+            cut = model[rng.randrange(len(model))][0]
+            store.truncate(cut)
+            model = [entry for entry in model if entry[0] <= cut]
+            assert store.flushed_offset <= store.max_offset == cut
+    stop.set()
+    thread.join()
+    assert not problems
+    store.abandon()
+    assert opener.bodies(opener()) == [body for _, body in model]
+    assert verify(opener.root / "store").ok
