@@ -122,12 +122,14 @@ class RoleChangeNotices:
 
 
 def _follows(broker_set: BrokerSet, broker_id: int) -> bool:
-    """The replica is known to have heard of the master: it shows the epoch, or the master has it in sync.
+    """The replica is known to have heard of the master: it shows the epoch, or the SyncStateSet proves it.
 
-    A Java slave shows a new epoch only when the first message of that epoch reaches it; an election empties
-    the SyncStateSet but for the master, so a slave in it has connected to the new one.
+    Where nothing is being written, Java brokers go on showing the old epoch: a slave learns a new one with
+    its first message, and a master records none that begins where the last one began. But an election
+    leaves the master alone in the SyncStateSet; others in it mean that the master, in this epoch, has asked
+    for that, and that they have connected to it.
     """
     live = broker_set.live.get(broker_id)
     if live is not None and live.epoch >= broker_set.master_epoch:
         return True
-    return broker_id != broker_set.master_id and broker_id in broker_set.sync_state_set
+    return broker_id in broker_set.sync_state_set and len(broker_set.sync_state_set) > 1

@@ -6,16 +6,21 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from batonmq.controller import events
+from batonmq.controller import events, notices
 from batonmq.controller.eventlog import EventLog
 from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
+from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import MAX_EVENTS, PIPELINE, Proposer
 from batonmq.controller.reads import Reads
+from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
+from batonmq.net.client import RemotingClient
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged
 from batonmq.raft.errors import (
     NodeStopped,
     NotLeader,
@@ -287,3 +292,67 @@ async def test_an_event_log_that_cannot_be_written_stops_nobody(
     log.write(1, "n0", [ReignStarted("n0")])
     await log.close()
     assert "are not recorded" in caplog.text
+
+
+class Mailbox:
+    """Stands in for `RemotingClient`: remembers who was called, and can be slow."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    async def call(
+        self, address: str, header: NotifyBrokerRoleChanged, body: bytes, *, timeout_ms: int
+    ) -> None:
+        self.calls.append((address, header.master_epoch or 0))
+
+
+def notified_set() -> tuple[ControllerMachine, BrokerSet, Mailbox, RoleChangeNotices]:
+    machine, mailbox = ControllerMachine(), Mailbox()
+    beats = tuple(events.Beat("c", "s", n, f"h{n}:1", n, 99_999, 0, 0, 0, 0) for n in (1, 2))
+    elect = events.ElectMaster("s", 1, False, False, "broker")
+    machine.apply(1, events.encode(1, (claim(1), claim(2), events.Heartbeats(beats), elect)))
+    mine = RoleChangeNotices(machine, cast("RemotingClient", mailbox))
+    return machine, machine.broker_sets["s"], mailbox, mine
+
+
+async def test_a_replica_that_shows_the_epoch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 5)
+    _, broker_set, mailbox, mine = notified_set()
+    mine.announce(broker_set)
+    broker_set.live[1].epoch = broker_set.live[2].epoch = 1
+    await settle(lambda: mine.pending == 0)
+    assert sorted(mailbox.calls) == [("h1:1", 1), ("h2:1", 1)]
+
+
+async def test_others_are_told_until_the_master_has_them_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
+    machine, broker_set, mailbox, mine = notified_set()
+    mine.announce(broker_set)
+    await settle(lambda: mailbox.calls.count(("h2:1", 1)) >= 3)
+    machine.apply(2, events.encode(1, (events.AlterSyncStateSet("s", 1, 1, (1, 2), 1),)))
+    await settle(lambda: mine.pending == 0)
+
+
+async def test_the_next_election_replaces_the_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 5)
+    machine, broker_set, mailbox, mine = notified_set()
+    mine.announce(broker_set)
+    await settle(lambda: len(mailbox.calls) == 2)
+    alter = events.AlterSyncStateSet("s", 1, 1, (1, 2), 1)
+    machine.apply(2, events.encode(1, (alter, events.ElectMaster("s", 2, True, False, "admin"))))
+    mine.announce(broker_set)
+    await settle(lambda: mailbox.calls.count(("h1:1", 2)) >= 2)
+    first_new = next(i for i, (_, epoch) in enumerate(mailbox.calls) if epoch == 2)
+    assert all(epoch == 2 for _, epoch in mailbox.calls[first_new:])
+    await mine.stop()
+    assert mine.pending == 0
+
+
+async def test_a_dead_replica_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
+    machine, broker_set, mailbox, mine = notified_set()
+    mine.announce(broker_set)
+    await settle(lambda: len(mailbox.calls) >= 2)
+    machine.apply(2, events.encode(1, (events.ChannelClosed(2, (("s", 2),), False),)))
+    await settle(lambda: mine.pending == 1)
+    await mine.stop()
