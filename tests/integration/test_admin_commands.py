@@ -39,6 +39,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
     )
     await namesrv.start()
     port = free_port()
+    config_file = tmp_path / "broker.conf"
+    config_file.write_text("# ours\nfileReservedTime=72\n")
     broker = BrokerService(
         BrokerConfig(
             broker_name="broker-a",
@@ -55,6 +57,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
             max_hash_slot_num=2_000,
         ),
         HAConfig(),
+        config_path=config_file,
     )
     await broker.start()
 
@@ -141,7 +144,7 @@ async def test_groups_and_offsets(cluster: tuple[Run, str]) -> None:
     assert await run("consumerProgress") == []
 
 
-async def test_brokers_and_name_servers(cluster: tuple[Run, str]) -> None:
+async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path) -> None:
     run, broker = cluster
     (row,) = await run("clusterList")
     assert (row["cluster"], row["id"], row["address"], row["activated"]) == (
@@ -155,6 +158,10 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str]) -> None:
     await run("updateBrokerConfig", "-b", broker, "-k", "fileReservedTime", "-v", "9")
     keys = {entry["key"]: entry[broker] for entry in await run("getBrokerConfig", "-b", broker)}
     assert keys["fileReservedTime"] == "9" and keys["brokerName"] == "broker-a"
+    await run("updateBrokerConfig", "-b", broker, "-k", "traceOn", "-v", "false")
+    while "traceOn" not in (tmp_path / "broker.conf").read_text():
+        await asyncio.sleep(0.01)
+    assert (tmp_path / "broker.conf").read_text() == "# ours\nfileReservedTime=9\ntraceOn=false\n"
     change = ("updateBrokerConfig", "-b", broker, "-k")
     assert "cannot change while" in await run(*change, "listenPort", "-v", "1", fails=True)
     assert "did you mean fileReservedTime" in await run(*change, "fileReservdTime", "-v", "1", fails=True)

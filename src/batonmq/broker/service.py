@@ -48,7 +48,7 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError, load
+from batonmq.common.config import ConfigError, load, with_changes
 from batonmq.ha.config import HAConfig
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
@@ -93,8 +93,14 @@ class BrokerService:
         rng: random.Random | None = None,
         tls: TlsConfig | None = None,
         limits: Limits | None = None,
+        config_path: Path | None = None,
     ) -> None:
-        """Raises `ConfigError` for values that do not fit together."""
+        """`config_path`: the file the configuration is from; `updateBrokerConfig` changes it as well.
+
+        Raises `ConfigError` for values that do not fit together.
+        """
+        self._config_file = None if config_path is None else TableFile(config_path)
+        self._config_changes: dict[str, str] = {}
         if not config.broker_name:
             config = replace(config, broker_name=socket.gethostname())
         if not config.broker_ip1:
@@ -214,6 +220,7 @@ class BrokerService:
         broker.topics.on_change = lambda changed: self._topics_changed()
         broker.subscriptions.on_change = lambda: self._save("subscriptionGroup", broker.subscriptions.encode)
         broker.persist_soon = self._persist_tables
+        broker.save_config = self._save_config
 
     async def _listen(self) -> None:
         config, broker = self._config, self.broker
@@ -404,6 +411,19 @@ class BrokerService:
             await self._files[name].save(encode())
         except OSError as error:
             log.error("%s cannot be written: %s", self._files[name].path, error)
+
+    def _save_config(self, changes: Mapping[str, str]) -> None:
+        self._config_changes |= changes
+        if self._config_file is not None:
+            self._spawn(self._write_config(self._config_file))
+
+    async def _write_config(self, file: TableFile) -> None:
+        try:
+            # All changes so far: a write that overtakes another one does not undo it.
+            text = with_changes(file.path.read_text(encoding="utf-8"), self._config_changes)
+            await file.save(text.encode())
+        except OSError as error:
+            log.error("%s cannot be written, a restart undoes the change: %s", file.path, error)
 
     async def _save_all(self) -> None:
         broker = self.broker

@@ -182,4 +182,4 @@ def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]
 
     classes = (BrokerConfig, StoreConfig, HAConfig, TlsConfig)
     config, store_config, ha_config, tls = load(config_path, *classes, overrides=overrides)
-    return [BrokerService(config, store_config, ha_config, tls=tls)]
+    return [BrokerService(config, store_config, ha_config, tls=tls, config_path=config_path)]

@@ -343,3 +343,14 @@ def to_properties(*configs: Any) -> str:
 def keys_of(classes: Sequence[type[Any]]) -> set[str]:
     """All keys the classes know."""
     return {info.key for info in describe(*classes)}
+
+
+def with_changes(text: str, changes: Mapping[str, str]) -> str:
+    """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
+    left = dict(changes)
+    lines: list[str] = []
+    for line in text.splitlines():
+        key = line.split("=", 1)[0].strip()
+        lines.append(f"{key}={left.pop(key)}" if "=" in line and key in left else line)
+    lines.extend(f"{key}={value}" for key, value in left.items())
+    return "".join(f"{line}\n" for line in lines)

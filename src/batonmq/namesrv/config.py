@@ -74,14 +74,3 @@ class NamesrvConfig:
         """Keys a running name server does not let anyone change."""
         always = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
         return frozenset((*always, *filter(None, self.config_black_list.split(";"))))
-
-
-def with_changes(text: str, changes: dict[str, str]) -> str:
-    """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
-    left = dict(changes)
-    lines: list[str] = []
-    for line in text.splitlines():
-        key = line.split("=", 1)[0].strip()
-        lines.append(f"{key}={left.pop(key)}" if "=" in line and key in left else line)
-    lines.extend(f"{key}={value}" for key, value in left.items())
-    return "".join(f"{line}\n" for line in lines)

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from batonmq.common.clock import ManualClock
-from batonmq.common.config import ConfigError
+from batonmq.common.config import ConfigError, with_changes
 from batonmq.namesrv import service as service_module
-from batonmq.namesrv.config import NamesrvConfig, with_changes
+from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Response
 from batonmq.protocol import bodies
