@@ -201,6 +201,24 @@ class ConsumeQueue:
             self._write(begin, units)
 
     def _write(self, queue_offset: int, units: list[bytes]) -> None:
+        at, size = queue_offset * UNIT_SIZE, len(units) * UNIT_SIZE
+        base = self._bases[-1] if self._bases else -1
+        if queue_offset == self.max_offset and 0 <= base <= at <= base + self._size - size:
+            path = self._path(base)
+            write_all(self._files.get(path), b"".join(units), at - base)
+            self._mark_dirty(path)
+        else:
+            self._write_across(queue_offset, units)
+        if self.max_offset == self.min_offset:
+            self.min_offset = queue_offset
+        self.max_offset = queue_offset + len(units)
+        if self.next_offset < self.max_offset:
+            self.next_offset = self.max_offset
+        offset, record_size, _ = UNIT.unpack(units[-1])
+        self.end_physical = offset + record_size
+
+    def _write_across(self, queue_offset: int, units: list[bytes]) -> None:
+        """Write units that need a new file, several, or fillers before them."""
         at = queue_offset * UNIT_SIZE
         fillers = 0
         if not self._bases and queue_offset:
@@ -222,17 +240,10 @@ class ConsumeQueue:
             else:
                 fd = self._files.get(path)
             room = min(base + self._size - at, len(data) - done)
-            write_all(fd, data[done : done + room] if room < len(data) else data, at - base)
+            write_all(fd, data[done : done + room], at - base)
             self._mark_dirty(path)
             at += room
             done += room
-        if self.max_offset == self.min_offset:
-            self.min_offset = queue_offset
-        self.max_offset = queue_offset + len(units)
-        if self.next_offset < self.max_offset:
-            self.next_offset = self.max_offset
-        offset, size, _ = UNIT.unpack(units[-1])
-        self.end_physical = offset + size
 
     def _mark_dirty(self, path: str) -> None:
         """Announce a write that has happened. The flushing thread lowers `is_dirty` before it syncs, so a
