@@ -12,14 +12,19 @@ from typing import NamedTuple
 import pytest
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.offsets import OffsetTable
+from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
+from batonmq.broker.subscriptions import SubscriptionTable
+from batonmq.broker.topics import TopicTable
 from batonmq.client.consumer import Consumer
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
+from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
 from batonmq.store.config import StoreConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -124,3 +129,43 @@ async def test_commands(peer, ours: Ours) -> None:
     assert "success" in await admin("deleteSubGroup", "-b", ours.broker, "-g", "Buyers", "-r", "true")
     assert "success" in await admin("deleteTopic", "-t", "Orders", "-c", "DefaultCluster")
     assert "Orders" not in await admin("topicList")
+
+
+async def test_rocketmqs_broker_reads_the_tables_we_write(peer, tmp_path: Path) -> None:
+    config, clock = BrokerConfig(broker_name="java-broker"), SystemClock()
+    folder = tmp_path / "handed-over" / "config"
+    topics, groups, offsets = TopicTable(config, clock), SubscriptionTable(config, clock), OffsetTable(clock)
+    topics.update(TopicConfig(topic_name="Orders", read_queue_nums=2, write_queue_nums=2))
+    groups.update(SubscriptionGroupConfig(group_name="Buyers", retry_max_times=3))
+    offsets.commit("Buyers", "Orders", 1, 0)
+    offsets.commit("Buyers", "Orders", 0, 0)
+    for name, data in (
+        ("topics", topics.encode()),
+        ("subscriptionGroup", groups.encode()),
+        ("consumerOffset", offsets.encode()),
+    ):
+        TableFile(folder / f"{name}.json").write(data)
+    namesrv = await peer.start("namesrv")
+    broker = await peer.start(
+        "broker",
+        {
+            "namesrvAddr": namesrv.address,
+            "brokerName": "java-broker",
+            "storePathRootDir": str(folder.parent),
+            "storePathCommitLog": str(folder.parent / "commitlog"),
+        },
+    )
+    await peer.admin_until("java-broker", "topicRoute", "-n", namesrv.address, "-t", "Orders")
+    status = await peer.admin("topicStatus", "-n", namesrv.address, "-t", "Orders")
+    assert len([line for line in status.splitlines() if line.startswith("java-broker")]) == 2, status
+    group = await peer.admin("getConsumerConfig", "-n", namesrv.address, "-g", "Buyers")
+    assert "retryMaxTimes" in group and "3" in group, group
+    copied = await peer.admin("getBrokerConfig", "-n", namesrv.address, "-b", broker.address)
+    assert "java-broker" in copied
+    assert broker.terminate() is not None
+    read = OffsetTable(clock)
+    TableFile(folder / "consumerOffset.json").load(read.restore)
+    assert read.of("Buyers", "Orders") == {0: 0, 1: 0}, "what Java wrote back is what we handed over"
+    again = TopicTable(config, clock)
+    TableFile(folder / "topics.json").load(again.restore)
+    assert again.get("Orders") == topics.get("Orders")

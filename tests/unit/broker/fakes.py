@@ -49,6 +49,9 @@ class FakeConnection:
             raise answer
         return answer
 
+    async def call(self, header: Header, body: bytes = b"", timeout_ms: float = 3000) -> Command:
+        return await self.invoke(Command(header.code, header.to_ext(), body), timeout_ms)
+
     def close(self) -> None:
         self.closed = True
 

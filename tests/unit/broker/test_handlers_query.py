@@ -144,3 +144,18 @@ async def test_a_bad_message_id_is_refused(served: Served, message_id: str) -> N
 async def test_consumer_status_of_nobody(served: Served) -> None:
     with pytest.raises(MQError, match="No Any Consumer online in the consumer group"):
         await ask(served.dispatcher, wire.GetConsumerStatus(topic="TopicJ", group="g"))
+
+
+async def test_consumer_status_is_gathered_from_the_members_that_answer(served: Served) -> None:
+    first, second = FakeConnection("a:1"), FakeConnection("b:1")
+    for connection, client_id in ((first, "c1"), (second, "c2")):
+        body = heartbeat().replace(b"127.0.0.1@1", client_id.encode())
+        await ask(served.dispatcher, wire.Heartbeat(), body, connection=connection)
+    answer = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicJ"}:7}}'
+    first.answers = [Command(0, {}, answer), Command(0, {}, answer)]
+    table = json_of(await ask(served.dispatcher, wire.GetConsumerStatus(topic="TopicJ", group="GroupJ")))
+    assert list(table["consumerTable"]) == ["c1"], "the other one is not there any more"
+    assert list(table["consumerTable"]["c1"].values()) == [7]
+    one = wire.GetConsumerStatus(topic="TopicJ", group="GroupJ", client_addr="c1")
+    assert list(json_of(await ask(served.dispatcher, one))["consumerTable"]) == ["c1"]
+    assert len(second.invoked) == 1
