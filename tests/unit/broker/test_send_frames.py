@@ -1,0 +1,122 @@
+"""The hand-written halves of the send path agree with the generic codec they stand in for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonmq.broker.send_fields import SendFields, fields_of
+from batonmq.broker.send_reply import SendReplies
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.frame import Command, FrameReader, encode_head
+from batonmq.protocol.message import pack_host
+
+LETTERS = "abcdefghijklmn"
+JAVA = {
+    "a": "group",
+    "b": "Topic",
+    "c": "TBW102",
+    "d": "4",
+    "e": "3",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "UNIQ_KEY\x01K\x02WAIT\x01true\x02",
+    "j": "0",
+    "k": "false",
+    "m": "false",
+    "n": "broker-a",
+}
+
+
+def received(ext: dict[str, str], *, binary: bool, code: int = RequestCode.SEND_MESSAGE_V2) -> Command:
+    (command,) = FrameReader().feed(encode_head(code, 1, 0, binary=binary, ext=ext))
+    return command
+
+
+def test_a_header_as_java_writes_it() -> None:
+    assert fields_of(received(JAVA, binary=True)) == SendFields(
+        producer_group="group",
+        topic="Topic",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=3,
+        born_timestamp=1_700_000_000_000,
+        properties=b"UNIQ_KEY\x01K\x02WAIT\x01true\x02",
+    )
+
+
+# Texts that contain what the fast reader looks for, so that it must not be fooled by a value.
+TEXT = st.one_of(
+    st.text(max_size=12), st.sampled_from(["\0\1e\0\0\0\1" + "7", "\0\1i\0\0\0\2xx", "\0\1e\0\0\0"])
+)
+NUMBER = st.integers(-(2**31), 2**31 - 1).map(str)
+VALUES = {
+    **dict.fromkeys("abcin", TEXT),
+    **dict.fromkeys("deh", NUMBER),
+    "f": NUMBER,
+    "g": st.integers(0, 2**62).map(str),
+    "j": st.integers(0, 100).map(str),
+    "k": st.sampled_from(["true", "false"]),
+    "l": st.integers(0, 100).map(str),
+    "m": st.sampled_from(["true", "false"]),
+}
+
+
+@given(st.data())
+def test_both_header_forms_and_any_order_read_the_same(data: st.DataObject) -> None:
+    optional = data.draw(st.sets(st.sampled_from("ijklmn")))
+    letters = [letter for letter in LETTERS if letter in "abcdefgh" or letter in optional]
+    if data.draw(st.booleans()):
+        letters = data.draw(st.permutations(letters))
+    ext = {letter: data.draw(VALUES[letter]) for letter in letters}
+    assert fields_of(received(ext, binary=True)) == fields_of(received(ext, binary=False))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(
+    ("letter", "value"),
+    [("e", "x"), ("f", str(2**31)), ("h", "9" * 12), ("g", "9" * 20), ("d", ""), ("j", "-9" * 9)],
+)
+def test_a_malformed_number_is_named(letter: str, value: str, binary: bool) -> None:
+    with pytest.raises(MQError) as refused:
+        fields_of(received({**JAVA, letter: value}, binary=binary))
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert f"<{letter}>" in refused.value.remark
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("letter", "abcdefgh")
+def test_a_missing_field_is_named(letter: str, binary: bool) -> None:
+    ext = {key: value for key, value in JAVA.items() if key != letter}
+    with pytest.raises(MQError) as refused:
+        fields_of(received(ext, binary=binary))
+    assert refused.value.remark == f"the custom field <{letter}> is null"
+
+
+@given(
+    st.booleans(),
+    st.sampled_from([0, 10, 12]),
+    st.integers(0, 2**62),
+    st.integers(0, 2000),
+    st.integers(0, 2**62),
+    st.one_of(st.just(b""), st.binary(min_size=1, max_size=300).map(lambda raw: raw.hex().encode())),
+)
+def test_answers_are_what_the_generic_encoder_writes(
+    binary: bool, code: int, physical: int, queue: int, offset: int, unique: bytes
+) -> None:
+    replies = SendReplies(pack_host("10.0.0.1", 10911), "DefaultRegion", True)
+    request = Command(310, {}, opaque=77, binary=binary)
+    frame = replies.encode(request, code, physical, queue, offset, unique)
+    (answer,) = FrameReader().feed(frame)
+    assert (answer.code, answer.opaque, answer.is_response, answer.binary) == (code, 77, True, binary)
+    expected = {
+        "msgId": f"0A00000100002A9F{physical:016X}",
+        "queueId": str(queue),
+        "queueOffset": str(offset),
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    if unique:
+        expected["transactionId"] = unique.decode()
+    assert answer.ext == expected
