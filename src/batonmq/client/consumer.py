@@ -144,6 +144,7 @@ class Consumer:
         pull_batch_size: messages asked for in one pull.
         max_cached_messages, max_cached_bytes: of one queue, pulled ahead; no more is pulled beyond that.
         offsets_dir: where BROADCASTING keeps its offsets.
+        client_ip: this machine's address in the client id; found out when None.
         stop_timeout_s: how long `stop` waits for handlers that run.
     """
 
@@ -167,6 +168,7 @@ class Consumer:
         stop_timeout_s: float = 30.0,
         offsets_dir: str = "~/.batonmq/offsets",
         poll_interval_ms: int = 30_000,
+        client_ip: str | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -183,6 +185,7 @@ class Consumer:
             poll_interval_ms=poll_interval_ms,
             dispatcher=self._dispatcher,
             remoting=remoting,
+            ip=client_ip,
         )
         self._session.on_route = self._route_changed
         self._dispatcher.on(NotifyConsumerIdsChanged, self._ids_changed)

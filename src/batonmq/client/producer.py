@@ -64,6 +64,8 @@ class Producer:
         compress_over: bodies of more bytes are compressed; 0 never does.
         compression: the algorithm; consumers need no setting.
         max_message_size: the brokers' `maxMessageSize`, bytes.
+        poll_interval_ms: how often the route is asked for when nothing fails.
+        client_ip: this machine's address in client and message ids; found out when None.
         auto_create: send to unknown topics, which brokers with `autoCreateTopicEnable` create.
     """
 
@@ -81,6 +83,7 @@ class Producer:
         max_message_size: int = 4 * 1024 * 1024,
         auto_create: bool = True,
         poll_interval_ms: int = 30_000,
+        client_ip: str | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -89,7 +92,13 @@ class Producer:
         check_group(group)
         self.group = group
         self._session = Session(
-            namesrv, tls=tls, clock=clock, rng=rng, poll_interval_ms=poll_interval_ms, remoting=remoting
+            namesrv,
+            tls=tls,
+            clock=clock,
+            rng=rng,
+            poll_interval_ms=poll_interval_ms,
+            remoting=remoting,
+            ip=client_ip,
         )
         self._session.on_route = self._route_changed
         self._timeout_ms = send_timeout_ms
