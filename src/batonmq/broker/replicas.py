@@ -31,6 +31,7 @@ from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.broker import ExchangeHAInfo, ExchangeHAInfoResponse
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.registry import Header
+from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -317,7 +318,7 @@ class ReplicasManager:
             except StaleEpoch as error:
                 log.error("role refused: %s", error)
                 core.failed(role)
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 log.error("role of epoch %d cannot be taken: %s", role.epoch, error)
                 core.failed(role)
             else:

@@ -202,7 +202,8 @@ class HAService:
 
         The log is complete and writable when this returns. In a newer term of a master that stays one, slaves
         are dropped so that their next handshake tells them the new epoch (apache/rocketmq #9689).
-        Raises `StaleEpoch`, OSError if the epoch cannot be put on disk (the role is NONE then).
+        Raises `StaleEpoch`, OSError if the epoch cannot be put on disk, StoreError if the log is damaged
+        further back than a torn record; the role is NONE then.
         """
         async with self._lock:
             if epoch < self.last_epoch:

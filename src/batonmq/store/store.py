@@ -488,6 +488,12 @@ class MessageStore:
                 break
             position = file.base + file.size
         if position < self.max_offset:
+            if position - position % self._log.file_size + self._log.file_size < self.max_offset:
+                # A record that came only in part ends the log; this one has whole files behind it.
+                raise StoreError(
+                    f"the log cannot be read from {position} on, but goes on to {self.max_offset}: it is "
+                    "damaged, or mappedFileSizeCommitLog differs between the replicas. Nothing was cut"
+                )
             log.warning("the log's last %d bytes are no whole record: cut", self.max_offset - position)
             self.truncate(position)
         self._offsets_known = True

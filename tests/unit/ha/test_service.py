@@ -9,6 +9,7 @@ import pytest
 from batonmq.ha.config import HAConfig
 from batonmq.ha.service import HARole, StaleEpoch
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
+from batonmq.store.errors import StoreError
 
 from .conftest import same_set, until
 
@@ -118,6 +119,21 @@ async def test_a_log_that_shares_nothing_starts_over(replicas):
     await slave.restart()
     assert slave.log() == master.log()
     assert slave.store.queue_bounds("T", 0) == bounds
+
+
+async def test_a_log_that_is_damaged_inside_is_not_cut_for_a_new_term(replicas):
+    """Replicas with other file sizes: records cross file ends here and cannot be read; they are not lost."""
+    master, slave = await replicas(2)
+    await master.lead(1)
+    master.put(*[bytes(1000)] * 200)
+    data = bytearray(master.log())
+    data[40_000:41_500] = bytes(1500)
+    slave.store.append_raw(0, memoryview(data))
+    with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
+        await slave.lead(2)
+    assert slave.ha.role is HARole.NONE
+    assert slave.store.max_offset == len(data)
+    assert slave.ha.last_epoch == -1
 
 
 async def test_role_changes_refuse_old_epochs_and_repeat_harmlessly(replicas):
