@@ -413,9 +413,17 @@ class MessageStore:
             self._forget_pending()
             return False
         self._dispatched = position
+        self._grown.update(touched)
         if position == self.max_offset and not self._pending_whole:
             self._pending_whole = True
         return True
+
+    def take_grown(self) -> list[tuple[QueueKey, int]]:
+        """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
+        messages may have some now. The broker's appender calls it after each dispatch."""
+        grown = [((queue.topic, queue.queue_id), queue.max_offset) for queue in self._grown]
+        self._grown.clear()
+        return grown
 
     def _take_pending(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         pending = self._pending

@@ -47,9 +47,8 @@ def test_a_header_as_java_writes_it() -> None:
 
 
 # Texts that contain what the fast reader looks for, so that it must not be fooled by a value.
-TEXT = st.one_of(
-    st.text(max_size=12), st.sampled_from(["\0\1e\0\0\0\1" + "7", "\0\1i\0\0\0\2xx", "\0\1e\0\0\0"])
-)
+TRAPS = ["\0\1e\0\0\0\1" + "7", "\0\1i\0\0\0\2xx", "\0\1e\0\0\0"]
+TEXT = st.one_of(st.text(max_size=12), st.sampled_from(TRAPS))
 NUMBER = st.integers(-(2**31), 2**31 - 1).map(str)
 VALUES = {
     **dict.fromkeys("abcin", TEXT),

@@ -1,0 +1,166 @@
+"""What a message waits for before it is acknowledged, on a real store with pretended replicas."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batonmq.broker.appender import Appender, PutStatus
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.context import BrokerRole
+from batonmq.broker.stats import BrokerStats
+from batonmq.common.clock import SystemClock
+from batonmq.protocol.message import StoredMessage
+from batonmq.store.config import StoreConfig
+from batonmq.store.store import MessageStore
+
+
+class Replicas:
+    """Stands for `HAService`: what the replicas hold is set by the test."""
+
+    def __init__(self) -> None:
+        self.acks: list[int] = []
+        self.in_sync_replicas = 3
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def acked_by(self, copies: int) -> int:
+        held = sorted([1 << 62, *self.acks], reverse=True)
+        return held[copies - 1] if copies <= len(held) else -1
+
+
+class Told:
+    """A waiter that notes what it was told."""
+
+    def __init__(self, log: list[tuple[str, PutStatus]], name: str, wait: bool = True) -> None:
+        self.log, self.name, self.wait = log, name, wait
+        self.end = -1
+
+    def stored(self, status: PutStatus, result: Any) -> None:
+        self.log.append((self.name, status))
+        self.end = -1 if result is None else result.end_offset
+
+
+class Rig:
+    def __init__(self, root: Path, **keys: Any) -> None:
+        store_config = StoreConfig(
+            store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 20, message_index_enable=False
+        )
+        self.controlled = bool(keys.get("all_ack_in_sync_state_set"))
+        if self.controlled:
+            keys |= {"enable_controller_mode": True, "controller_addr": "c:1"}
+        clock = SystemClock()
+        self.store = MessageStore.open(store_config, clock, wait_for_confirm=self.controlled)
+        self.replicas = Replicas()
+        self.broker: Any = SimpleNamespace(
+            config=BrokerConfig(broker_name="b", total_replicas=3, **keys),
+            store_config=store_config,
+            clock=clock,
+            rng=random.Random(1),
+            store=self.store,
+            ha=self.replicas,
+            role=BrokerRole.SYNC_MASTER,
+            closing=False,
+            stats=BrokerStats(clock.now_ms()),
+        )
+        self.visible: list[Any] = []
+        self.appender = Appender(self.broker, self.visible.extend)
+        self.log: list[tuple[str, PutStatus]] = []
+
+    async def put(self, name: str, *, wait: bool = True) -> int:
+        """Submit one message; returns where the log ends afterwards."""
+        message = StoredMessage(topic="T", queue_id=0, body=name.encode())
+        self.appender.submit(message, Told(self.log, name, wait))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return self.store.max_offset
+
+
+@pytest.fixture
+def rigs(tmp_path: Path) -> Iterator[Any]:
+    made: list[Rig] = []
+
+    def make(**keys: Any) -> Rig:
+        made.append(Rig(tmp_path / str(len(made)), **keys))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.store.close()
+
+
+async def test_acknowledged_in_log_order_once_enough_replicas_have_it(rigs: Any) -> None:
+    rig = rigs(in_sync_replicas=2)
+    first = await rig.put("a")
+    second = await rig.put("b")
+    assert rig.log == [] and rig.appender.backlog == 2 and rig.replicas.wakes == 2
+    rig.replicas.acks = [first - 1, 0]
+    rig.appender.progress()
+    assert rig.log == []
+    rig.replicas.acks = [first, 0]
+    rig.appender.progress()
+    assert rig.log == [("a", PutStatus.PUT_OK)]
+    rig.replicas.acks = [0, second]
+    rig.appender.progress()
+    assert rig.log[1:] == [("b", PutStatus.PUT_OK)]
+    await rig.appender.stop()
+
+
+async def test_the_whole_sync_state_set_means_the_confirm_offset(rigs: Any) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True)
+    end = await rig.put("a")
+    rig.replicas.acks = [end, end]
+    rig.appender.progress()
+    assert rig.log == [] and rig.visible == []
+    rig.store.confirm_offset = end
+    rig.appender.progress()
+    assert rig.log == [("a", PutStatus.PUT_OK)]
+    assert rig.visible == [(("T", 0), 1)]
+    await rig.appender.stop()
+
+
+async def test_a_message_that_does_not_wait_is_answered_at_once(rigs: Any) -> None:
+    rig = rigs(in_sync_replicas=3)
+    await rig.put("a")
+    await rig.put("b", wait=False)
+    assert rig.log == [("b", PutStatus.PUT_OK)]
+    await rig.appender.stop()
+
+
+async def test_too_few_in_sync_refuses_only_those_that_wait(rigs: Any) -> None:
+    rig = rigs(in_sync_replicas=2, min_in_sync_replicas=2)
+    rig.replicas.in_sync_replicas = 1
+    assert await rig.put("a") == 0
+    assert await rig.put("b", wait=False) > 0
+    assert rig.log == [("a", PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH), ("b", PutStatus.PUT_OK)]
+    await rig.appender.stop()
+
+
+async def test_late_replicas_time_out_and_say_so_once(rigs: Any) -> None:
+    rig = rigs(in_sync_replicas=2, slave_timeout=50)
+    end = await rig.put("a")
+    await asyncio.sleep(0.12)
+    assert rig.log == [("a", PutStatus.FLUSH_SLAVE_TIMEOUT)]
+    rig.replicas.acks = [end]
+    rig.appender.progress()
+    assert len(rig.log) == 1
+    await rig.appender.stop()
+
+
+async def test_a_master_that_became_a_slave_acknowledges_nothing_more(rigs: Any) -> None:
+    rig = rigs(in_sync_replicas=2)
+    end = await rig.put("a")
+    rig.broker.role = BrokerRole.SLAVE
+    rig.appender.abandon()
+    assert rig.log == [("a", PutStatus.SERVICE_NOT_AVAILABLE)]
+    rig.replicas.acks = [end]
+    rig.appender.progress()
+    assert await rig.put("b") == end
+    assert rig.log[1:] == [("b", PutStatus.SERVICE_NOT_AVAILABLE)]
+    await rig.appender.stop()
