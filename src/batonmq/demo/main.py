@@ -10,12 +10,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +44,8 @@ from batonmq.demo.history import History, now_us
 
 QUEUES = 8
 KILL_AT, RESTART_AT = 0.45, 0.65
+ARCHIVE_BATCH = 50_000
+ARCHIVER_TIMEOUT_S = 60.0
 SET_WHOLE_TIMEOUT_S = 60.0
 BROKER_SETTINGS = {
     # Bulk readers such as Spark take more than RocketMQ's default of 32 messages a pull.
@@ -118,9 +123,7 @@ class Demonstration:
             try:
                 asyncio.run(self._load(cluster))
             finally:
-                if self._archiver is not None:
-                    self._archiver.kill()
-                    self._archiver.wait()
+                self._kill_archiver()
             self._history.write(self._out / "history.parquet")
             return self._analyse(cluster)
 
@@ -158,6 +161,7 @@ class Demonstration:
                 lambda s: len(s.sync_state_set) == 2, SET_WHOLE_TIMEOUT_S, "return of the killed replica"
             )
             self._say("the killed replica is back in the SyncStateSet")
+            await self._wait_for_archiver()
         finally:
             await group.close()
 
@@ -209,8 +213,7 @@ class Demonstration:
         took_ms = (now_us() - self._fault.killed_us) / 1e3
         self._fault.new_master = after.master_address
         self._console.print(
-            f"[red]✗[/] kill -9 of the master {before.master_address}; "
-            f"{after.master_address} was elected within {took_ms:.0f} ms"
+            f"[red]✗[/] kill -9 of the master; {after.master_address} is elected within {took_ms:.0f} ms"
         )
 
     async def _restart(self, cluster: LocalCluster, group: Group) -> None:
@@ -227,21 +230,41 @@ class Demonstration:
 
     def _start_archiver(self, cluster: LocalCluster) -> subprocess.Popen[bytes]:
         """The archive job as a process of its own, a micro-batch every two seconds, until it is killed."""
-        command = [sys.executable, "-m", "batonmq", "spark", "archive", "--every", "2 seconds"]
+        command = [sys.executable, "-m", "batonmq", "spark", "archive", "--every", "1 second"]
+        command += ["--max-offsets", str(ARCHIVE_BATCH)]
         command += ["-n", cluster.namesrv_address, "-t", load.TOPIC, "--to", str(self._archive)]
         if self._spark_master:
             command += ["--master", self._spark_master]
         with (self._out / "archive.log").open("wb") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    async def _wait_for_archiver(self) -> None:
+        """Until the job has committed a batch: it is to be killed in the middle, not before it began."""
+        assert self._archiver is not None
+        with self._console.status("Spark: the archive job is at work"):
+            for _ in range(int(ARCHIVER_TIMEOUT_S / 0.1)):
+                if self._archived_batches() or self._archiver.poll() is not None:
+                    return
+                await asyncio.sleep(0.1)
+
+    def _kill_archiver(self) -> None:
+        """kill -9 of the job, its JVM and its Python workers."""
+        if self._archiver is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._archiver.pid, signal.SIGKILL)
+            self._archiver.wait()
 
     def _analyse(self, cluster: LocalCluster) -> bool:
         from batonmq.spark.jobs import archive, audit, rollup
         from batonmq.spark.jobs.replicas import compare
         from batonmq.spark.session import spark_session
 
-        before = self._archived_files()
+        before = self._archived_batches()
         with self._console.status("Spark: finishing the archive where the killed job left it"):
-            session = spark_session("batonmq demo", master=self._spark_master)
+            with stderr_to(self._out / "spark.log"):
+                session = spark_session("batonmq demo", master=self._spark_master)
             began = time.monotonic()
             query = archive.start(
                 session, namesrv=cluster.namesrv_address, topic=load.TOPIC, target=self._archive
@@ -249,8 +272,7 @@ class Demonstration:
             finished = archive.finish(query)
             seconds = time.monotonic() - began
         self._say(
-            f"the archive job was killed after {before} files; "
-            f"run again it wrote the last {finished.rows:,} rows"
+            f"archive job killed after {before} batches, run again: it wrote the other {finished.rows:,} rows"
         )
         with self._console.status("Spark: audit of the sender's history against archive and topic"):
             log = session.read.parquet(str(self._archive)).cache()
@@ -326,8 +348,23 @@ class Demonstration:
         self._console.print(verdict, f"The report is {page}")
         return passed
 
-    def _archived_files(self) -> int:
-        return sum(1 for _ in self._archive.rglob("*.parquet")) if self._archive.exists() else 0
+    def _archived_batches(self) -> int:
+        """Batches that the file sink has committed."""
+        log = self._archive / "_spark_metadata"
+        return sum(1 for p in log.iterdir() if p.name.isdigit()) if log.exists() else 0
+
+
+@contextlib.contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """What child processes started meanwhile (Spark's JVM) write to stderr goes into a file for good."""
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def machine() -> str:

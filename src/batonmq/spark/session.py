@@ -48,6 +48,7 @@ def spark_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
     if chosen.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
