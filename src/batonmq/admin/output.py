@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,8 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._console = Console(highlight=False, soft_wrap=False)
+        # What is not a terminal (a pipe, a file) has no width to fit: lines stay whole there.
+        self._console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 250)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None
@@ -29,7 +31,12 @@ class Output:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for at, column in enumerate(columns):
             numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
-            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+            table.add_column(
+                column,
+                justify="right" if numeric else "left",
+                overflow="fold",
+                no_wrap="address" in column.lower(),
+            )
         for row in rows:
             table.add_row(*(_text(cell) for cell in row))
         self._console.print(table, markup=False)
