@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,14 +13,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+PIPE_COLUMNS = 250
+
 
 class Output:
     """One command's output. With `--json` there is exactly one JSON value on stdout."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # What is not a terminal (a pipe, a file) has no width to fit: lines stay whole there.
-        self._console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 250)
+        # A pipe or a file has no width to fit (unless COLUMNS says so): lines stay whole there.
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        self._console = Console(highlight=False, soft_wrap=False, width=PIPE_COLUMNS if piped else None)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None
