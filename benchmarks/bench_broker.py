@@ -27,10 +27,6 @@ from batonmq.protocol.frame import encode_head
 from batonmq.protocol.message import BatchItem, encode_batch
 
 QUEUES = 4
-PROGRAM = (
-    "import sys; from pathlib import Path; from batonmq.broker.service import run; "
-    "sys.exit(run(Path(sys.argv[1])))"
-)
 
 
 class Generator(asyncio.Protocol):
@@ -158,7 +154,7 @@ def main() -> int:
             f"brokerName=bench\nbrokerIP1=127.0.0.1\nlistenPort=0\nstorePathRootDir={folder}/store\n"
             f"defaultTopicQueueNums={QUEUES}\n"
         )
-        program = [sys.executable, "-c", PROGRAM, str(conf)]
+        program = [sys.executable, "-m", "batonmq", "broker", "-c", str(conf)]
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as broker:
             assert broker.stdout is not None
             port = int(broker.stdout.readline().split("127.0.0.1:")[1].split("]")[0])

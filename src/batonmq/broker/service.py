@@ -11,15 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-
-import uvloop
 
 from batonmq.broker.appender import Appender
 from batonmq.broker.config import MASTER_ID, BrokerConfig
@@ -48,14 +44,13 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError, load, with_changes
+from batonmq.common.config import ConfigError, with_changes
 from batonmq.ha.config import HAConfig
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
-from batonmq.store.errors import StoreError
 from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -499,50 +494,3 @@ class BrokerService:
 def _unlink(paths: list[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-async def serve(
-    config: BrokerConfig,
-    store_config: StoreConfig,
-    ha_config: HAConfig,
-    *,
-    tls: TlsConfig | None = None,
-    say: Callable[[str], None] = print,
-) -> None:
-    """Run until SIGTERM or SIGINT; says the ready line when up. Raises as `BrokerService.start`."""
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    service = BrokerService(config, store_config, ha_config, tls=tls)
-    await service.start()
-    try:
-        say(service.ready_line)
-        await stopping.wait()
-    finally:
-        await service.stop()
-
-
-def run(config_path: Path | None, *, overrides: Mapping[str, str] = {}) -> int:
-    """Run a broker from its `.conf` file; the exit code: 0 after a stop by signal, 1 with one line on stderr
-    when the configuration is wrong, a port is taken or the store cannot be used.
-    """
-
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    try:
-        config, store_config, ha_config, tls = load(
-            config_path, BrokerConfig, StoreConfig, HAConfig, TlsConfig, overrides=overrides
-        )
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, store_config, ha_config, tls=tls, say=say))
-    except (ConfigError, StoreError) as error:
-        sys.stderr.write(f"broker: {error}\n")
-        return 1
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"broker: {where}{error.strerror or error}\n")
-        return 1
-    return 0

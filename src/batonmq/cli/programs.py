@@ -154,7 +154,7 @@ def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service
         config = replace(config, config_store_path=str(config_path))
     services: list[Service] = [NamesrvService(config, tls=tls)]
     if config.enable_controller_in_namesrv:
-        services.append(ControllerService(controller_config))
+        services.append(ControllerService(controller_config, tls=tls))
     return services
 
 
@@ -167,8 +167,8 @@ def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Serv
     """
     from batonmq.controller.service import ControllerService
 
-    (config,) = load(config_path, ControllerConfig, overrides=overrides)
-    return [ControllerService(config)]
+    config, tls = load(config_path, ControllerConfig, TlsConfig, overrides=overrides)
+    return [ControllerService(config, tls=tls)]
 
 
 @_program("broker", (BrokerConfig, StoreConfig, HAConfig, TlsConfig))

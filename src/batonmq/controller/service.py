@@ -1,7 +1,6 @@
 """The controller as a program: sockets, the Raft node, timers; what is decided is decided elsewhere.
 
-`ControllerService` keeps no globals, so a name server can hold one, and tests any number. `serve` runs one
-until SIGTERM.
+`ControllerService` keeps no globals, so a name server can hold one, and tests any number.
 """
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import signal
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from batonmq.common import config as conf
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
@@ -36,7 +32,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
 from batonmq.raft.disk import Disk, OsDisk
-from batonmq.raft.errors import NodeStopped, StorageCorrupt
+from batonmq.raft.errors import NodeStopped
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
@@ -392,44 +388,3 @@ def _write_file(path: Path, text: str) -> None:
     fresh = path.with_name(path.name + ".tmp")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
-
-
-async def serve(
-    config: ControllerConfig,
-    *,
-    source: str = "controller",
-    ready: Callable[[str], None] | None = None,
-) -> int:
-    """Runs a controller until SIGTERM or SIGINT; returns the exit code.
-
-    The ready line goes to stdout (or `ready`), what prevents a start to stderr as one line that begins with
-    `source`: the configuration's file, where there is one.
-    """
-    try:
-        service = ControllerService(config)
-        await service.start()
-    except ConfigError as error:
-        print(f"{source}: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    except (OSError, StorageCorrupt) as error:
-        print(f"{source}: cannot start: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        if ready is not None:
-            ready(READY)
-        else:
-            print(READY, flush=True)  # noqa: T201
-        service.failed.add_done_callback(lambda _: stop.set())
-        await stop.wait()
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        await service.stop()
-    if service.failed.done():
-        print(f"{source}: stopped itself: {service.failed.result()}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from batonmq.controller.config import ControllerConfig
-from batonmq.controller.service import ControllerService, serve
+from batonmq.controller.service import ControllerService
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.server import RemotingServer
@@ -484,16 +485,22 @@ async def test_elections_are_written_down(one: Group) -> None:
     assert all(line["time_ms"] > 1_600_000_000_000 and line["node"] == "n0" for line in lines)
 
 
-async def test_serve_reports_what_is_wrong_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    group = Group(tmp_path, 1)
+async def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", group.ports[0]))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        assert await serve(group.configs[0]) == 1
-    error = capsys.readouterr().err
-    assert "cannot start" in error and error.count("\n") == 1
-    assert await serve(dataclasses.replace(group.configs[0], controller_d_leger_self_id="n7")) == 1
-    error = capsys.readouterr().err
-    assert "controllerDLegerSelfId=n7" in error and error.count("\n") == 1
+        for self_id, expected in (("n0", str(port)), ("n7", "controllerDLegerSelfId=n7")):
+            conf = tmp_path / "controller.conf"
+            conf.write_text(
+                f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerDLegerSelfId={self_id}\n"
+                f"controllerStorePath={tmp_path / 'store'}\nbindAddress=127.0.0.1\n"
+            )
+            program = [sys.executable, "-m", "batonmq", "controller", "-c", str(conf)]
+            done = await asyncio.to_thread(
+                subprocess.run, program, capture_output=True, text=True, timeout=20, check=False
+            )
+            assert done.returncode == 1
+            lines = [line for line in done.stderr.splitlines() if line.startswith("controller: ")]
+            assert len(lines) == 1 and expected in lines[0], done.stderr
+            assert "Traceback" not in done.stderr

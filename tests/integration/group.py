@@ -1,0 +1,154 @@
+"""A name server, a controller and one broker as processes, and a topic whose content the test knows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batonmq import Message, MessageQueue, Producer, QueueReader
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.net import RemotingClient
+from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
+from batonmq.protocol.message import decode_records
+
+TOPIC = "Kept"
+
+
+def read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def anonymous_mib(pid: int) -> float:
+    """Memory of a process that is no file's, MiB: what a flood could make it allocate."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"/proc/{pid}/status has no RssAnon")
+
+
+async def exchange(address: str, data: bytes, *, then_close: bool = False, timeout_s: float = 5) -> bytes:
+    """Write `data` to a port and read until the server closes; what it said. TimeoutError if it does not."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        if then_close:
+            writer.write_eof()
+        async with asyncio.timeout(timeout_s):
+            said = b""
+            try:
+                while piece := await reader.read(65_536):
+                    said += piece
+            except ConnectionError:
+                pass  # closed with our bytes unread: as good as an end
+            return said
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except OSError:
+            pass  # the server reset it first
+
+
+@dataclass
+class Group:
+    """See the module. What `send` was told is stored is in `acked`; `check` demands it back."""
+
+    directory: Path
+    settings: dict[str, object] = field(default_factory=dict)
+    replicas: int = 1
+    acked: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        small = {
+            "mappedFileSizeCommitLog": 16 << 20,
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            "bindAddress": "127.0.0.1",
+        }
+        self.cluster = LocalCluster(
+            self.directory, replicas=self.replicas, broker_settings={**small, **self.settings}
+        )
+        self.pids: dict[str, int] = {}
+
+    @property
+    def broker(self) -> Program:
+        return self.cluster.brokers[0]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where frames are taken."""
+        return {
+            "namesrv": self.cluster.namesrv_address,
+            "controller": self.cluster.controller_addresses[0],
+            "broker": self.broker.address,
+        }
+
+    @property
+    def ha_address(self) -> str:
+        return f"127.0.0.1:{int(str(self.broker.settings['listenPort'])) + 1}"
+
+    def start(self) -> None:
+        self.cluster.start()
+        self.pids = {program.name: program.pid for program in self.cluster.programs}
+
+    def logs(self) -> str:
+        return "".join(read(program.log_path) for program in self.cluster.programs)
+
+    async def send(self, count: int = 1, size: int = 0) -> None:
+        async with Producer("p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10) as producer:
+            for _ in range(count):
+                body = b"%d " % len(self.acked) + os.urandom(size)
+                await producer.send(Message(TOPIC, body), queue=self._queue)
+                self.acked.append(body)
+
+    @property
+    def _queue(self) -> MessageQueue:
+        return MessageQueue(TOPIC, self.cluster.broker_name, 0)
+
+    async def stored(self) -> list[bytes]:
+        """Bodies of the topic, in order."""
+        bodies: list[bytes] = []
+        async with QueueReader(self.cluster.namesrv_address) as reader:
+            offset, end = await reader.min_offset(self._queue), await reader.max_offset(self._queue)
+            while offset < end:
+                pulled = await reader.pull(self._queue, offset)
+                bodies += [message.body for message in decode_records(pulled.records, check_crc=True)]
+                assert pulled.next_offset > offset
+                offset = pulled.next_offset
+        return bodies
+
+    async def create_topic(self) -> None:
+        """Make the topic by sending to it; waits for the first master."""
+        deadline = time.monotonic() + 20
+        async with Producer("p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10) as producer:
+            while True:
+                try:
+                    await producer.send(Message(TOPIC, b"made"))
+                    break
+                except Exception:
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(0.1)
+        self.acked += [body for body in await self.stored() if body == b"made"]
+
+    async def check(self) -> None:
+        """Every program is the one that was started and serves; nothing acknowledged is lost or doubled."""
+        for program in self.cluster.programs:
+            assert program.running, f"{program.name} is gone:\n{read(program.log_path)[-2000:]}"
+            assert program.pid == self.pids[program.name]
+        assert "Traceback" not in self.logs()
+        client = RemotingClient()
+        try:
+            answer = await client.call(self.addresses["controller"], GetMetadata())
+            assert isinstance(answer.header, GetMetadataReply)
+        finally:
+            await client.close()
+        await self.send()
+        stored = await self.stored()
+        assert [body for body in stored if body in set(self.acked)] == self.acked
+        assert not [body for body, count in Counter(stored).items() if count > 1]
