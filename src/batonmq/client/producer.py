@@ -112,7 +112,7 @@ class Producer:
         rng = self._session.rng
         self._ids = UniqueIds(self._session.ip, os.getpid(), rng.getrandbits(32))
         self._picker = QueuePicker(rng.randrange(1 << 16))
-        self._greeted: set[str] = set()
+        self._greeted: dict[str, None] = {}
         self._heartbeats: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -382,15 +382,15 @@ class Producer:
             bodies.HeartbeatData(self.client_id, producer_data_set=[bodies.ProducerData(self.group)])
         )
         while True:
-            masters: set[str] = set()
+            masters: dict[str, None] = {}
             for topic in self._session.topics:
                 route = self._session.known_route(topic)
                 if route is not None:
-                    masters.update(filter(None, map(route.master, route.brokers)))
+                    masters |= dict.fromkeys(filter(None, map(route.master, route.brokers)))
             for address in masters:
                 try:
                     await self._session.net.call(address, Heartbeat(), body)
-                    self._greeted.add(address)
+                    self._greeted[address] = None
                 except (NetError, MQError) as error:
                     log.info("heartbeat to %s: %s", address, error)
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)

@@ -156,7 +156,7 @@ class HAService:
         self._lock = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._links: set[_MasterLink] = set()
+        self._links: dict[_MasterLink, None] = {}  # ordered, so that simulated runs can be repeated
         self._by_id: dict[int, _MasterLink] = {}
         self._master_address = ""
         self._address_known = asyncio.Event()
@@ -410,7 +410,7 @@ class HAService:
             self._look_at_sync_state()
 
     def _left(self, link: _MasterLink) -> None:
-        self._links.discard(link)
+        self._links.pop(link, None)
         slave_id = link.session.slave_id
         if slave_id is not None and self._by_id.get(slave_id) is link:
             del self._by_id[slave_id]
@@ -581,7 +581,7 @@ class _MasterLink(_Link):
             return
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=self._ha.config.ha_send_buffer_size)
-        self._ha._links.add(self)
+        self._ha._links[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:

@@ -43,7 +43,7 @@ class RemotingClient:
         self._connect_timeout_ms = connect_timeout_ms
         self._turn: LoopTurn | None = None
         self._open: dict[str, Connection] = {}
-        self._all: set[Connection] = set()
+        self._all: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._all_closed: asyncio.Future[None] | None = None
         self._closing = False
@@ -158,12 +158,12 @@ class RemotingClient:
         except (OSError, ssl.SSLError) as error:
             raise ConnectFailed(address, str(error) or type(error).__name__) from error
         self._open[address] = connection
-        self._all.add(connection)
+        self._all[connection] = None
         return connection
 
     def _closed(self, connection: Connection) -> None:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         if self._all_closed is not None and not self._all and not self._all_closed.done():
             self._all_closed.set_result(None)

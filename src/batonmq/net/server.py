@@ -34,7 +34,7 @@ class RemotingServer:
         tls: ServerTls | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
         self.port = port
         self._dispatcher = dispatcher
         self._host = host
@@ -124,12 +124,12 @@ class RemotingServer:
                 )
             connection.abort()
             return
-        self.connections.add(connection)
+        self.connections[connection] = None
 
     def _closed(self, connection: Connection) -> None:
         if connection not in self.connections:
             return  # one that was refused
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         for callback in self._close_callbacks:
             try:
                 callback(connection)
