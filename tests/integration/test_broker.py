@@ -15,16 +15,25 @@ import pytest
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
 from batonmq.broker.service import BrokerService
+from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import RemotingClient, Response
-from batonmq.protocol.bodies import TopicRouteData, decode
+from batonmq.protocol.bodies import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    TopicRouteData,
+    decode,
+    encode,
+)
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import (
     ConsumerSendMsgBack,
+    Heartbeat,
     PullMessage,
     PullMessageResponse,
     SendBatchMessage,
@@ -209,6 +218,41 @@ async def test_a_message_sent_back_returns_on_the_retry_topic_and_ends_as_dead_l
     await rig.call(back)
     (dead,) = await rig.messages(0, topic="%DLQ%g")
     assert dead.body == b"poison" and dead.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+    sent_back = rig.broker.broker.stats.find(SNDBCK_PUT_NUMS, "T@g")
+    assert sent_back is not None and sent_back.total == 2
+
+
+async def test_sends_are_refused_until_the_time_to_open(start: Starter) -> None:
+    opens_ms = int(time.time() * 1000) + 400
+    rig = await start(start_accept_send_request_time_stamp=opens_ms)
+    with pytest.raises(MQError, match="broker unable to service, until 20") as refused:
+        await rig.send()
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    await asyncio.sleep(0.5)
+    assert (await rig.send()).queue_offset == 0
+
+
+async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(start: Starter) -> None:
+    rig = await start(reject_pull_consumer_enable=True)
+    await rig.send()
+
+    async def pulled(group: str) -> int:
+        try:
+            return (await rig.pull(0, consumer_group=group)).code
+        except MQError as refused:
+            return refused.code
+
+    async def beat(group: str, kind: ConsumeType) -> None:
+        consumer = ConsumerData(group_name=group, consume_type=kind)
+        data = HeartbeatData(client_id="c", consumer_data_set=[consumer])
+        await rig.call(Heartbeat(), encode(data))
+
+    assert await pulled("pulls") == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    await beat("pulls", ConsumeType.ACTIVELY)
+    assert await pulled("pulls") == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    await beat("pushes", ConsumeType.PASSIVELY)
+    assert await pulled("pushes") == ResponseCode.SUCCESS
+    assert await pulled("TOOLS_CONSUMER") == ResponseCode.SUCCESS
 
 
 # -- what it refuses

@@ -96,8 +96,6 @@ class BrokerConfig:
     """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat."""
     broker_election_priority: int = 2_147_483_647
     """Lower is preferred among equal candidates for master."""
-    sync_broker_member_group_period: int = 1_000
-    """Time between looks at the group's members (with slave acting master), ms."""
 
     all_ack_in_sync_state_set: bool = False
     """Controller mode: acknowledge when every member of the SyncStateSet has the message."""
@@ -116,7 +114,7 @@ class BrokerConfig:
     reject_transaction_message: bool = True
     """Refuse transactional messages. They are not built yet: must stay true."""
     start_accept_send_request_time_stamp: int = 0
-    """Refuse messages before this time, ms since the epoch."""
+    """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
     long_polling_enable: bool = True
     """Hold a pull that finds nothing until a message arrives or its own time is up."""
@@ -137,7 +135,8 @@ class BrokerConfig:
     consumer_offset_update_version_step: int = 500
     """Offset commits between two data versions."""
     reject_pull_consumer_enable: bool = False
-    """Refuse pull consumers that sent no heartbeat."""
+    """Refuse consumers that pull at their own pace: their heartbeats are not taken, and who sent none may
+    not pull. Push consumers and RocketMQ's own groups are served."""
 
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
@@ -152,7 +151,7 @@ class BrokerConfig:
     validate_system_topic_when_update_topic: bool = True
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = False
-    """Queue locks need a majority of the group."""
+    """Queue locks need a majority of the group. Not built yet: must stay false."""
 
     def __post_init__(self) -> None:
         def need(condition: bool, key: str, value: object, what: str) -> None:
@@ -203,6 +202,12 @@ class BrokerConfig:
             "rejectTransactionMessage",
             "false",
             "transactional messages are not available here; remove the key",
+        )
+        need(
+            not self.lock_in_strict_mode,
+            "lockInStrictMode",
+            "true",
+            "locks that a majority of the group must grant are not available here; remove the key",
         )
         need(
             not self.enable_controller_mode or bool(self.controller_addr),

@@ -98,8 +98,6 @@ class Broker:
     master_address: str | None = None
     """``ip:port`` of the master while this broker is a slave, when known."""
     master_ha_address: str | None = None
-    min_broker_id: int = 0
-    """Lowest id alive in this group, as the name servers said last."""
     start_time_ms: int = 0
     config_version: DataVersion = field(default_factory=DataVersion)
     """Moves with each change of the configuration while running."""

@@ -15,6 +15,7 @@ from batonmq.broker.context import BrokerRole
 from batonmq.common.config import parse_properties
 from batonmq.ha.epochs import EpochCache
 from batonmq.ha.service import MasterStatus, ReplicaStatus
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.ha_frames import EpochStart
 from batonmq.protocol.headers import broker as wire
@@ -187,5 +188,6 @@ async def test_master_and_slave_exchange_addresses(served: Served) -> None:
 
 async def test_notices_between_brokers(served: Served) -> None:
     await ask(served.dispatcher, wire.NotifyMinBrokerIdChange(min_broker_id=2))
-    assert served.broker.min_broker_id == 2
-    await ask(served.dispatcher, wire.ResetMasterFlushOffset(master_flush_offset=9))
+    with pytest.raises(MQError) as refused:
+        await ask(served.dispatcher, wire.ResetMasterFlushOffset(master_flush_offset=9))
+    assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -16,8 +16,15 @@ from batonmq.broker.config import MASTER_ID
 from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
 from batonmq.broker.handlers.send import FAQ, REJECTED
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
+from batonmq.broker.subscriptions import SYSTEM_GROUPS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import MessageModel, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from batonmq.protocol.bodies import (
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
 from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
@@ -32,6 +39,10 @@ log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES: Final = 128 * 1024 * 1024
 """Bytes a pull may ask for at most; the store's own limits are much lower."""
+PULLING_GROUPS: Final = frozenset(
+    {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
+)
+"""Groups of RocketMQ's own tools, which rejectPullConsumerEnable does not concern."""
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -263,6 +274,8 @@ class PullHandlers:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.connection.peer}]",
             )
+        if config.reject_pull_consumer_enable:
+            self._check_push(request, header.consumer_group)
         subscription = self._subscription(header, group)
         if not is_tag_type(subscription.expression_type):
             raise MQError(
@@ -270,6 +283,17 @@ class PullHandlers:
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
         return Pull(request, header, topic, group, acceptor(subscription))
+
+    def _check_push(self, request: Request, name: str) -> None:
+        """With rejectPullConsumerEnable: only members of a push group may pull, and the system's groups."""
+        known = self._broker.consumers.group(name)
+        pushes = known is not None and known.consume_type is not ConsumeType.ACTIVELY
+        member = known is not None and request.connection in known.members
+        if not (pushes or member or name in PULLING_GROUPS):
+            raise MQError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist, or the pull consumer is rejected by server.",
+            )
 
     def _subscription(self, header: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
         broker = self._broker

@@ -61,17 +61,16 @@ class _ReplicationHandlers:
         )
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
-        """Accepted without effect: how far a slave may read is the confirm offset of the replication link."""
-        return Reply()
+        """Refused: how far a slave may read is the confirm offset of the replication link."""
+        raise MQError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "there is no master flush offset to reset here: slaves serve up to the confirm offset",
+        )
 
     def min_broker_id_changed(self, request: Request, header: wire.NotifyMinBrokerIdChange) -> Reply:
-        if header.min_broker_id is not None:
-            log.info(
-                "lowest broker id of the group from=%d to=%d",
-                self._broker.min_broker_id,
-                header.min_broker_id,
-            )
-            self._broker.min_broker_id = header.min_broker_id
+        """A name server's notice for slaves that act as master. The controllers decide that here, so it is
+        only logged."""
+        log.info("lowest broker id of the group is %s", header.min_broker_id)
         return Reply()
 
     def status(self, request: Request, header: wire.GetBrokerHAStatus) -> Reply:

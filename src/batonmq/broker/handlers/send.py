@@ -7,6 +7,7 @@ passes is handed to the appender and answered when it is as safe as the configur
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.appender import PutStatus
@@ -146,19 +147,22 @@ class _BatchSend(_Send):
 
 
 class _SendBack:
-    """A message stored again for its group; the answer has no fields."""
+    """A message of `topic` stored again for `group`; the answer has no fields."""
 
-    __slots__ = ("handlers", "request", "wait")
+    __slots__ = ("group", "handlers", "request", "topic", "wait")
 
-    def __init__(self, handlers: SendHandlers, request: Request) -> None:
+    def __init__(self, handlers: SendHandlers, request: Request, group: str, topic: str) -> None:
         self.handlers = handlers
         self.request = request
+        self.group = group
+        self.topic = topic
         # RocketMQ does not wait for replicas here. We do: the consumer commits the original's offset once
         # this is answered, so losing the copy would lose the message.
         self.wait = True
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         if status is PutStatus.PUT_OK:
+            self.handlers.broker.stats.sent_back(self.group, self.topic)
             self.request.reply(Reply())
         else:
             self.request.fail(MQError(ResponseCode.SYSTEM_ERROR, status.value))
@@ -189,16 +193,15 @@ class SendHandlers:
         broker = self.broker
         if not broker.role.is_master:
             raise REJECTED
-        if broker.appender.backlog >= broker.config.send_thread_pool_queue_capacity:
+        config = broker.config
+        if broker.appender.backlog >= config.send_thread_pool_queue_capacity:
             raise BUSY
+        if config.start_accept_send_request_time_stamp:
+            self._check_opened(config.start_accept_send_request_time_stamp)
         command = request.command
         fields = fields_of(command)
         topic = broker.topics.get(fields.topic)
-        if (
-            topic is None
-            or fields.topic in NOT_ALLOWED_TO_SEND
-            or broker.config.broker_permission & Perm.WRITE == 0
-        ):
+        if topic is None or fields.topic in NOT_ALLOWED_TO_SEND or config.broker_permission & Perm.WRITE == 0:
             topic = self._check_topic(fields, request)
         queue_id = fields.queue_id
         if queue_id < 0:
@@ -256,6 +259,11 @@ class SendHandlers:
             message = self._special(message, fields, command.version)
         wait = b"WAIT\1false" not in properties
         broker.appender.submit(message, _Send(self, request, queue_id, unique_key, wait))
+
+    def _check_opened(self, start_ms: int) -> None:
+        if self.broker.clock.now_ms() < start_ms:
+            start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {start}")
 
     def _check_topic(self, fields: SendFields, request: Request) -> TopicConfig:
         """The checks that a message to a known, writable topic need not repeat."""
@@ -373,8 +381,8 @@ class SendHandlers:
             raise MQError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
             )
-        message = self._message_back(request, header, group, topic)
-        broker.appender.submit(message, _SendBack(self, request))
+        message, origin = self._message_back(request, header, group, topic)
+        broker.appender.submit(message, _SendBack(self, request, header.group, origin))
 
     def _message_back(
         self,
@@ -382,7 +390,8 @@ class SendHandlers:
         header: ConsumerSendMsgBack,
         group: SubscriptionGroupConfig,
         topic: TopicConfig,
-    ) -> StoredMessage:
+    ) -> tuple[StoredMessage, str]:
+        """The message to store, and the topic it was first sent to."""
         broker = self.broker
         view = broker.store.message_at(header.offset)
         if view is None:
@@ -424,9 +433,11 @@ class SendHandlers:
         )
         try:
             message.properties = encode_properties(properties)
-            return to_schedule_topic(message, level, broker.schedule.max_level) if level > 0 else message
+            if level > 0:
+                message = to_schedule_topic(message, level, broker.schedule.max_level)
         except MessageFormatError:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, broker.store_config.max_message_size) from None
+        return message, properties[PROPERTY_RETRY_TOPIC]
 
     # -- answers and small things
 

@@ -1,0 +1,63 @@
+"""A configuration key that is accepted is honoured: some code reads it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import batonmq
+from batonmq.broker.config import BrokerConfig
+from batonmq.common.config import ConfigError, build, describe
+from batonmq.controller.config import ControllerConfig
+from batonmq.ha.config import HAConfig
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.net.tls import TlsConfig
+from batonmq.raft.config import RaftConfig
+from batonmq.store.config import StoreConfig
+
+CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig, TlsConfig, RaftConfig)
+
+NOT_READ = {
+    "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
+    "reject_transaction_message": "only true is accepted until transactional messages are built",
+    "enable_property_filter": "only false is accepted until SQL92 filters are built",
+    "lock_in_strict_mode": "only false is accepted until majority locks are built",
+    "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
+}
+"""Fields that only their own checks look at, and why they exist."""
+
+
+def attributes_read(node: ast.AST) -> set[str]:
+    """Names of all attributes that the code reads, except in the checks of a configuration class."""
+    found: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef) and child.name == "__post_init__":
+            continue
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Load):
+            found.add(child.attr)
+        found |= attributes_read(child)
+    return found
+
+
+def test_every_key_is_read_by_some_code() -> None:
+    read: set[str] = set()
+    for path in Path(batonmq.__file__).parent.rglob("*.py"):
+        read |= attributes_read(ast.parse(path.read_text(encoding="utf-8")))
+    fields = {field.name for config in CONFIGS for field in dataclasses.fields(config)}
+    assert fields - read == NOT_READ.keys()
+
+
+def test_every_key_says_what_it_does() -> None:
+    assert [info.key for info in describe(*CONFIGS) if not info.doc] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rejectTransactionMessage", "false"), ("enablePropertyFilter", "true"), ("lockInStrictMode", "true")],
+)
+def test_what_is_not_built_is_refused(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}={value}: .* not available here"):
+        build({key: (value, "broker.conf")}, BrokerConfig)
