@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import Counter
@@ -12,6 +13,8 @@ from pathlib import Path
 from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.net import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
 from batonmq.protocol.message import decode_records
 
@@ -40,18 +43,14 @@ async def exchange(address: str, data: bytes, *, then_close: bool = False, timeo
             writer.write_eof()
         async with asyncio.timeout(timeout_s):
             said = b""
-            try:
+            with contextlib.suppress(ConnectionError):  # closed with our bytes unread: as good as an end
                 while piece := await reader.read(65_536):
                     said += piece
-            except ConnectionError:
-                pass  # closed with our bytes unread: as good as an end
             return said
     finally:
         writer.close()
-        try:
+        with contextlib.suppress(OSError):  # the server reset it first
             await writer.wait_closed()
-        except OSError:
-            pass  # the server reset it first
 
 
 @dataclass
@@ -100,7 +99,9 @@ class Group:
         return "".join(read(program.log_path) for program in self.cluster.programs)
 
     async def send(self, count: int = 1, size: int = 0) -> None:
-        async with Producer("p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10) as producer:
+        async with Producer(
+            "p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10
+        ) as producer:
             for _ in range(count):
                 body = b"%d " % len(self.acked) + os.urandom(size)
                 await producer.send(Message(TOPIC, body), queue=self._queue)
@@ -122,26 +123,24 @@ class Group:
                 offset = pulled.next_offset
         return bodies
 
-    async def create_topic(self) -> None:
-        """Make the topic by sending to it; waits for the first master."""
+    async def serving(self) -> None:
+        """Until the first master takes sends; makes the topic by sending to it."""
         deadline = time.monotonic() + 20
-        async with Producer("p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10) as producer:
-            while True:
-                try:
-                    await producer.send(Message(TOPIC, b"made"))
-                    break
-                except Exception:
-                    if time.monotonic() > deadline:
-                        raise
-                    await asyncio.sleep(0.1)
-        self.acked += [body for body in await self.stored() if body == b"made"]
+        while True:
+            try:
+                return await self.send()
+            except (MQError, NetError):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
 
     async def check(self) -> None:
         """Every program is the one that was started and serves; nothing acknowledged is lost or doubled."""
         for program in self.cluster.programs:
             assert program.running, f"{program.name} is gone:\n{read(program.log_path)[-2000:]}"
             assert program.pid == self.pids[program.name]
-        assert "Traceback" not in self.logs()
+        text = self.logs()
+        assert "Traceback" not in text, text[text.index("Traceback") - 200 :][:3000]
         client = RemotingClient()
         try:
             answer = await client.call(self.addresses["controller"], GetMetadata())

@@ -5,22 +5,22 @@ off; the others are served on, and what was acknowledged is there. After every t
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.group import TOPIC, Group, exchange
 
 from batonmq.net import RemotingClient
-from batonmq.protocol import headers
 from batonmq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
 from batonmq.protocol.headers.broker import SendMessageV2
+from batonmq.protocol.names import is_system_topic
 from batonmq.protocol.registry import REQUESTS
-from tests.integration.group import TOPIC, Group, exchange
 
 REMOTING = ("namesrv", "controller", "broker")
 MIB = 1 << 20
@@ -29,10 +29,12 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     made = Group(tmp_path_factory.mktemp("group"))
-    made.start()
-    asyncio.run(made.create_topic())
-    yield made
-    made.cluster.stop()
+    try:
+        made.start()
+        asyncio.run(made.serving())
+        yield made
+    finally:
+        made.cluster.stop()
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ async def test_the_replication_port_drops_what_is_no_slave(group: Group) -> None
     for name, data in NOT_HA.items():
         said = await exchange(group.ha_address, data)
         assert len(said) < 2 * MIB, name  # the handshake's answer, at most the log from the start
-    for cut in (1, 4, 19):
+    for cut in (1, 4, len(HANDSHAKE) - 1):
         assert await exchange(group.ha_address, HANDSHAKE[:cut], then_close=True) == b""
 
 
@@ -185,9 +187,7 @@ async def test_no_request_of_the_protocol_makes_a_handler_fail(
 ) -> None:
     """Every declared request with nothing, with nonsense in each of its fields, and with a nonsense body:
     an answer each time, and never a traceback in a log (`Group.check`)."""
-    assert headers and len(REQUESTS) > 80
-    harmful = {RequestCode.SEND_MESSAGE}  # none is left out but by this set: see below
-    harmful.clear()
+    assert len(REQUESTS) > 80
     address = group.addresses[port]
     for code, header in sorted(REQUESTS.items()):
         for text in (None, *HOSTILE):
@@ -195,6 +195,20 @@ async def test_no_request_of_the_protocol_makes_a_handler_fail(
             for body in (b"", b"\xff\x00garbage{", b'{"a":', b"[1]", b"null"):
                 answer = await client.invoke(address, Command(code, ext, body), timeout_ms=8000)
                 assert answer.code != ResponseCode.SYSTEM_ERROR or answer.remark, (code, ext)
+
+
+async def test_raft_messages_of_strangers_change_nothing(group: Group, client: RemotingClient) -> None:
+    controller = group.addresses["controller"]
+    for ext in (
+        {"group": "others", "sender": "n0"},
+        {"group": "controllers", "sender": "n0"},
+        {"group": "controllers", "sender": "n9"},
+    ):
+        for body in (b"", b"\0", bytes(range(256)), b"\xff" * 10_000):
+            command = Command(RequestCode.RAFT_MESSAGE, dict(ext), body)
+            answer = await client.invoke(controller, command, timeout_ms=3000)
+            refused = ext["group"] == "others"
+            assert answer.code == (ResponseCode.SYSTEM_ERROR if refused else ResponseCode.SUCCESS)
 
 
 # -- sends that must be refused
@@ -216,6 +230,8 @@ def v2(topic: str = TOPIC, queue: int = 0, **fields: Any) -> SendMessageV2:
 
 ILLEGAL = ResponseCode.MESSAGE_ILLEGAL
 INVALID = ResponseCode.INVALID_PARAMETER
+FORBIDDEN = ResponseCode.NO_PERMISSION
+UNKNOWN = ResponseCode.TOPIC_NOT_EXIST
 REFUSED: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
     "illegal character": ({"topic": "a topic"}, b"x", INVALID, "illegal characters"),
     "path in the topic": ({"topic": "../../etc"}, b"x", INVALID, "illegal characters"),
@@ -224,7 +240,12 @@ REFUSED: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
     "retry topic of 256": ({"topic": "%RETRY%" + "t" * 249}, b"x", INVALID, "max length: 255"),
     "system topic": ({"topic": "SCHEDULE_TOPIC_XXXX"}, b"x", ResponseCode.NO_PERMISSION, "is forbidden"),
     "half topic": ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, b"x", ResponseCode.NO_PERMISSION, "is forbidden"),
-    "unknown template": ({"topic": "New", "default_topic": "none"}, b"x", ResponseCode.TOPIC_NOT_EXIST, "apply"),
+    "unknown template": (
+        {"topic": "New", "default_topic": "none"},
+        b"x",
+        ResponseCode.TOPIC_NOT_EXIST,
+        "apply",
+    ),
     "queue beyond the topic's": ({"queue": 4}, b"x", INVALID, "request queueId[4] is illegal"),
     "largest queue there is": ({"queue": 2**31 - 1}, b"x", INVALID, "is illegal"),
     "body of 4 MiB and a byte": ({}, bytes(4 * MIB + 1), ILLEGAL, "msg body length limit 4194304B"),
@@ -244,8 +265,12 @@ async def test_a_send_is_refused_with_rocketmqs_code(
     command = Command(RequestCode.SEND_MESSAGE_V2, v2(**fields).to_ext(), body, binary=binary)
     answer = await client.invoke(group.addresses["broker"], command, timeout_ms=5000)
     assert (answer.code, remark in (answer.remark or "")) == (code, True), answer.remark
+    answer = await client.invoke(
+        group.addresses["broker"], Command(RequestCode.GET_ALL_TOPIC_CONFIG), timeout_ms=3000
+    )
+    topics = set(json.loads(bytes(answer.body))["topicConfigTable"])
     topic = fields.get("topic", TOPIC)
-    assert topic == TOPIC or topic not in Path(group.cluster.store_path(0), "config/topics.json").read_text()
+    assert TOPIC in topics and (topic == TOPIC or is_system_topic(topic) or topic not in topics)
 
 
 async def test_a_topic_that_is_created_needs_a_name_that_may_be(group: Group, client: RemotingClient) -> None:

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from batonmq.net.client import RemotingClient
-from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import RaftMessage
 
 log = logging.getLogger(__name__)
@@ -147,26 +149,24 @@ class RemotingTransport:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _on_message(self, request: Request, header: RaftMessage) -> None:
+    def _on_message(self, request: Request, header: RaftMessage) -> Reply:
+        """Nodes send these oneway and hear nothing; whoever waits for an answer gets one."""
         if header.group != self._group:
-            log.warning(
-                "raft %s/%s refuses %s: node %r of another group, %r",
-                self._group,
-                self._id,
-                request.connection.peer,
-                header.sender,
-                header.group,
-            )
-            return
+            raise self._refuse(request, header, f"is of another group, {header.group!r}")
         payload = self._authenticator.unseal(request.command.body)
         if payload is None:
-            log.warning(
-                "raft %s/%s refuses %s: node %r does not know the group's secret",
-                self._group,
-                self._id,
-                request.connection.peer,
-                header.sender,
-            )
-            return
+            raise self._refuse(request, header, "does not know the group's secret")
         if self._receive is not None:
             self._receive(header.sender, payload)
+        return Reply()
+
+    def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:
+        log.warning(
+            "raft %s/%s refuses %s: node %r %s",
+            self._group,
+            self._id,
+            request.connection.peer,
+            header.sender,
+            why,
+        )
+        return MQError(ResponseCode.SYSTEM_ERROR, f"node {header.sender!r} {why}")

@@ -111,8 +111,7 @@ class _TopicHandlers:
     def delete(self, request: Request, header: wire.DeleteTopic) -> Reply:
         broker, topic = self._broker, header.topic
         log.info("delete topic=%s asked by client=%s", topic, request.connection.peer)
-        if not topic.strip():
-            raise MQError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        check_topic(topic, ResponseCode.INVALID_PARAMETER)  # it becomes a path
         self._check_not_system(topic)
         broker.topics.delete(topic)
         broker.offsets.remove_topic(topic)
