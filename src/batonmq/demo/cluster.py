@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,16 +27,26 @@ class ProcessFailed(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, none next to another (a broker also uses its port + 1 and - 2)."""
+    """Ports that nobody listens on now, nor on their + 1 and - 2, which a broker uses as well.
+
+    Below the range from which the system takes ports for outgoing connections: one of those could be taken
+    between this look and the start of the program.
+    """
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        ports: list[int] = []
         while len(ports) < count:
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if all(abs(port - other) > 4 for other in ports) and 4 < port < 65_000:
-                ports.append(port)
-        return ports
+            port = random.randrange(12_000, 32_000)
+            with contextlib.ExitStack() as candidate:
+                try:
+                    for each in (port - 2, port, port + 1):
+                        probe = candidate.enter_context(socket.socket())
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(("127.0.0.1", each))
+                except OSError:
+                    continue
+                stack.push(candidate.pop_all())
+            ports.append(port)
+    return ports
 
 
 @dataclass
