@@ -1,0 +1,140 @@
+"""The figures of a run: a table for the terminal, JSON, and the table of docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.clusters import JAVA, OURS, SYSTEMS
+from benchmarks.failover import Failover
+from benchmarks.load import BATCH, THREADS, Throughput
+from benchmarks.startup import Startup
+
+BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+"""What stands between them in the page is replaced by each run that is told to."""
+
+
+@dataclass
+class Figures:
+    """Everything measured, by system."""
+
+    throughput: dict[str, dict[str, Throughput]] = field(default_factory=dict)
+    failover: dict[str, Failover] = field(default_factory=dict)
+    startup: dict[str, Startup] = field(default_factory=dict)
+    took_s: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "machine": machine(),
+            "took_s": round(self.took_s),
+            "throughput": {
+                system: {name: result.as_json() for name, result in results.items()}
+                for system, results in self.throughput.items()
+            },
+            "failover": {system: result.as_json() for system, result in self.failover.items()},
+            "startup": {system: result.as_json() for system, result in self.startup.items()},
+        }
+
+
+def machine() -> dict[str, str]:
+    """Where and with what was measured."""
+    cpu = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.+)$", cpu, re.M)
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processors": f"{os.cpu_count()} × {model[1] if model else platform.machine()}",
+        "memory": f"{memory} GB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "uvloop": version("uvloop"),
+        "java": java.splitlines()[0] if java else "none",
+        "batonmq": version("batonmq"),
+    }
+
+
+def _rate(result: Throughput) -> str:
+    least, most = min(result.rates) / 1000, max(result.rates) / 1000
+    return f"{result.median / 1000:,.1f} k/s ({least:.1f} … {most:.1f})"
+
+
+def _cost(result: Throughput) -> str:
+    return " + ".join(f"{cost:.1f}" for cost in (result.cpu_us or {}).values()) + " µs"
+
+
+def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
+    """What was measured and, by system, how it came out."""
+    found: list[tuple[str, dict[str, str]]] = []
+
+    def add(label: str, values: Mapping[str, str]) -> None:
+        if values:
+            found.append((label, dict(values)))
+
+    titles = {
+        "send": f"send, 1 KiB, {THREADS} in flight",
+        "batch": f"send, 1 KiB, batches of {BATCH}, {THREADS} in flight",
+        "consume": "push consume of a backlog, 1 KiB",
+    }
+    for part, title in titles.items():
+        measured = {s: r[part] for s, r in figures.throughput.items() if part in r}
+        add(f"{title}: messages", {s: _rate(r) for s, r in measured.items()})
+        sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
+        add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
+        add("· processor time a message, first + second broker", {s: _cost(r) for s, r in sends.items()})
+        add("· failed requests", {s: str(r.failed) for s, r in sends.items()})
+    add(
+        "`kill -9` of the master → first acknowledged send: p50 / p99 / max",
+        {
+            s: "{p50_ms} / {p99_ms} / {max_ms} ms".format(**r.as_json()) + f" ({len(r.outages_ms)} rounds)"
+            for s, r in figures.failover.items()
+        },
+    )
+    starts = figures.startup.items()
+    add("broker: exec → first acknowledged send", {s: f"{r.first_send_s:.2f} s" for s, r in starts})
+    for verb in ("broker", "namesrv", "controller"):
+        add(f"{verb}: exec → serving", {s: f"{r.ready_s[verb]:.2f} s" for s, r in starts})
+        add(f"{verb}, idle: anonymous memory", {s: f"{r.anonymous_mb[verb]:.0f} MB" for s, r in starts})
+    return found
+
+
+def table(figures: Figures) -> Table:
+    shown = Table(title="median (least … most)")
+    shown.add_column("")
+    for system in SYSTEMS:
+        shown.add_column(system, justify="right")
+    for label, values in rows(figures):
+        shown.add_row(label.replace("`", ""), *(values.get(system, "–") for system in SYSTEMS))
+    return shown
+
+
+def markdown(figures: Figures) -> str:
+    lines = [f"| | {JAVA} | {OURS} |", "| --- | ---: | ---: |"]
+    for label, values in rows(figures):
+        lines.append(f"| {label} | " + " | ".join(values.get(system, "–") for system in SYSTEMS) + " |")
+    where = machine()
+    lines += [
+        "",
+        f"Measured on {where['date']}: {where['processors']}, {where['memory']}, Linux {where['kernel']}; "
+        f"Python {where['python']} with uvloop {where['uvloop']}; {where['java']}. The run took "
+        f"{figures.took_s / 60:.0f} min.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(page: Path, figures: Figures) -> None:
+    """Replace the figures in `page`, whose text stays. Raises `ValueError` if it has no place for them."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page} has no lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{markdown(figures)}{END}{after}")
