@@ -18,8 +18,7 @@ from batonmq.protocol.message import (
     decode_properties,
     encode_properties,
 )
-
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+from batonmq.protocol.names import SCHEDULE_TOPIC
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")

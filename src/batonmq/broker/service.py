@@ -21,6 +21,7 @@ from batonmq.broker.appender import Appender
 from batonmq.broker.config import MASTER_ID, BrokerConfig
 from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker, BrokerRole
+from batonmq.broker.delay import parse_delay_levels
 from batonmq.broker.handlers import (
     admin,
     client,
@@ -180,7 +181,10 @@ class BrokerService:
 
     def _open_store(self) -> MessageStore:
         return MessageStore.open(
-            self._store_config, self._clock, wait_for_confirm=self._config.enable_controller_mode
+            self._store_config,
+            self._clock,
+            wait_for_confirm=self._config.enable_controller_mode,
+            delays_ms=parse_delay_levels(self._config.message_delay_level),
         )
 
     def _build(self, store: MessageStore) -> None:

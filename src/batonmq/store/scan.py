@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -92,6 +92,20 @@ def tags_code(properties: bytes) -> int:
         return _tag_hash(properties[at + 5 : end])
     tags = find_property(properties, b"TAGS")
     return _tag_hash(tags) if tags else 0
+
+
+def delivery_time(properties: bytes, store_timestamp: int, delays_ms: Sequence[int]) -> int:
+    """What the unit of a record in SCHEDULE_TOPIC_XXXX holds: when it is due, ms since the epoch.
+
+    `delays_ms` are the delays of the levels, the first is level 1; levels above the last mean the last. A
+    record without a level has its tags code, as everywhere.
+    """
+    text = find_property(properties, b"DELAY")
+    try:
+        level = min(int(text or b"0"), len(delays_ms))
+    except ValueError:
+        level = 0
+    return store_timestamp + delays_ms[level - 1] if level > 0 else tags_code(properties)
 
 
 def read_record(data: Source, position: int, size: int, magic: int) -> Record:

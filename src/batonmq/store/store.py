@@ -33,6 +33,7 @@ from batonmq.protocol.message import (
     scan_batch,
     topic_field,
 )
+from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import StoreConfig
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, OpenFiles
@@ -51,7 +52,7 @@ from batonmq.store.results import (
     QueryResult,
     QueueBounds,
 )
-from batonmq.store.scan import blank_size, read_record, read_records, tags_code
+from batonmq.store.scan import blank_size, delivery_time, read_record, read_records, tags_code
 
 __all__ = ["Boundary", "GetResult", "GetStatus", "MessageStore", "PutResult", "PutStatus", "QueueBounds"]
 
@@ -79,6 +80,7 @@ class MessageStore:
         lock: StoreLock,
         *,
         wait_for_confirm: bool,
+        delays_ms: Sequence[int],
         disk_usage: Callable[[Path], float],
     ) -> None:
         """Use `open`."""
@@ -86,6 +88,7 @@ class MessageStore:
         self._clock = clock
         self._lock = lock
         self._wait = wait_for_confirm
+        self._delays_ms = delays_ms
         self._disk_usage = disk_usage
         self._abort_path = config.root / "abort"
         clean = not self._abort_path.exists()
@@ -129,17 +132,26 @@ class MessageStore:
         clock: Clock,
         *,
         wait_for_confirm: bool,
+        delays_ms: Sequence[int] = (),
         disk_usage: Callable[[Path], float] = used_ratio,
     ) -> MessageStore:
         """Load and recover the store in `config.root`, which is created if it is missing.
 
         `wait_for_confirm`: messages reach consumers only below `confirm_offset` (controller mode).
+        `delays_ms`: the delay of each level, for the units of delayed messages.
         Raises `StoreLocked`, `StoreError` or `OSError`, naming the file.
         """
         config.root.mkdir(parents=True, exist_ok=True)
         lock = StoreLock(config.root / "lock")
         try:
-            return cls(config, clock, lock, wait_for_confirm=wait_for_confirm, disk_usage=disk_usage)
+            return cls(
+                config,
+                clock,
+                lock,
+                wait_for_confirm=wait_for_confirm,
+                delays_ms=delays_ms,
+                disk_usage=disk_usage,
+            )
         except BaseException:
             lock.release()
             raise
@@ -304,7 +316,12 @@ class MessageStore:
                 offsets.append(position)
                 end = position + size
                 if with_unit:
-                    unit = pack_unit(position, size, tags_code(item_properties))
+                    code = (
+                        tags_code(item_properties)
+                        if message.topic != SCHEDULE_TOPIC
+                        else delivery_time(item_properties, now, self._delays_ms)
+                    )
+                    unit = pack_unit(position, size, code)
                     units.append((end, queue, queue_offset, unit))
                     queue_offset += 1
                 else:
@@ -463,9 +480,12 @@ class MessageStore:
                 elif record.queue_offset != queue.pending_from + len(queue.pending):
                     queue.write_pending()
                     queue.pending_from = record.queue_offset
-                queue.pending.append(
-                    UNIT.pack(record.physical_offset, record.size, tags_code(record.properties))
+                code = (
+                    tags_code(record.properties)
+                    if record.topic != SCHEDULE_TOPIC
+                    else delivery_time(record.properties, record.store_timestamp, self._delays_ms)
                 )
+                queue.pending.append(UNIT.pack(record.physical_offset, record.size, code))
                 stored = record.store_timestamp
             filler = blank_size(data, position - base, min(limit - base, file.size))
             if not filler or position + filler > limit:

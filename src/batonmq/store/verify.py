@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT
 from batonmq.store.errors import StoreError
@@ -135,7 +136,7 @@ def _disagreement(
     if (record.topic, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
         return f"the record at {physical_offset} is {record.topic}/{record.queue_id} {record.queue_offset}"
     # A delayed message's unit holds its delivery time in place of the tags code.
-    if code != tags_code(record.properties) and topic != "SCHEDULE_TOPIC_XXXX":
+    if code != tags_code(record.properties) and topic != SCHEDULE_TOPIC:
         return f"tags code {code}, the record's tags have {tags_code(record.properties)}"
     return None
 

@@ -38,6 +38,7 @@ class Opener:
             self.config(name, **keys),
             self.clock,
             wait_for_confirm=confirm,
+            delays_ms=(1_000, 60_000),
             disk_usage=lambda _: self.usage,
         )
         self.stores.append(store)

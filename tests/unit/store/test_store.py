@@ -19,6 +19,7 @@ from batonmq.protocol.message import (
     pack_host,
 )
 from batonmq.store import mapped
+from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
 from batonmq.store.scan import java_hash
@@ -94,6 +95,28 @@ def test_ipv6_hosts_and_long_topics(opener, hosts):
     ] * 2
     store.abandon()
     assert opener().queue_bounds(topic, 1).max_offset == 2
+
+
+def test_units_of_delayed_messages_hold_the_time_of_delivery(opener):
+    def unit_codes(store):
+        store.flush_queues()
+        path = store.config.consume_queue_path / "SCHEDULE_TOPIC_XXXX" / "0" / f"{0:020}"
+        return [code for _, size, code in UNIT.iter_unpack(path.read_bytes()) if size][:5]
+
+    store, copy = opener(), opener("copy")
+    stored_ms = opener.clock.now_ms()
+    levels = ("1", "2", "7", "0", "soon")
+    opener.put(
+        store,
+        *[opener.message(topic="SCHEDULE_TOPIC_XXXX", DELAY=level, TAGS="a") for level in levels],
+    )
+    # Levels above the last mean the last; without one it is the hash of the tags, as in every other topic.
+    expected = [stored_ms + 1_000, stored_ms + 60_000, stored_ms + 60_000, 97, 97]
+    assert unit_codes(store) == expected
+    opener.clock.advance(5_000)
+    copy.append_raw(0, store.read(0, 1 << 20))
+    copy.dispatch()
+    assert unit_codes(copy) == expected
 
 
 def test_a_file_ends_with_a_filler_and_records_never_cross(opener):
@@ -330,6 +353,7 @@ def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
 import sys, resource, signal
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.message import StoredMessage
+from batonmq.store.consumequeue import UNIT
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 store = MessageStore.open(StoreConfig(store_path_root_dir=sys.argv[1], mapped_file_size_commit_log=1 << 20,
