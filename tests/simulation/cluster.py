@@ -1,36 +1,49 @@
 """A whole cluster on the simulator: the real services, unchanged, on simulated hosts and crashing disks.
 
-`SimCluster` starts name server, controllers, brokers and a producer; `crash`, `power_cut`, `pause` and
+`SimCluster` starts name server, controllers, brokers and clients; `crash`, `power_cut`, `pause` and
 `partition` do what their names say. Disks are real directories (in memory where /dev/shm exists) because the
 store maps files; a crash continues on a copy of the directory as it was at that instant, and a power cut
-takes back a random part of what was not flushed.
+takes back a random part of what was not synced. What was synced is known from the calls of fsync themselves
+(`World`), not from what the programs believe.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import itertools
+import os
 import random
 import shutil
-from collections.abc import Callable, Coroutine
+import stat
+from collections.abc import Callable, Container, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
+from batonmq.client import session
 from batonmq.client.admin import Admin
 from batonmq.client.producer import Producer
+from batonmq.client.reader import QueueReader
+from batonmq.client.session import Session
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
+from batonmq.ha.epoch_file import EpochFile
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.raft.disk import AppendFile, OsDisk
+from batonmq.store import mapped
 from batonmq.store.config import FlushDiskType, StoreConfig
-from tests.simulation.loop import Host, SimLoop
+from tests.simulation.loop import Endpoint, Host, SimLoop, current_host
 
 WALL_EPOCH_MS = 1_700_000_000_000
-PAGE = 4096
+SECTOR, PAGE = 512, 4096
 NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT = 9876, 9877, 10911
 BROKER_NAME = "group"
 
@@ -84,6 +97,58 @@ class TrackedDisk(OsDisk):
             self.synced[new] = self.synced.pop(old)
 
 
+class World:
+    """What programs get from the operating system and not from arguments: fsync, disk space, their pid."""
+
+    def __init__(self) -> None:
+        self.synced: dict[int, bytes] = {}
+        """Inode -> the file's bytes at its last fsync."""
+        self.full: set[str] = set()
+        """Names of hosts whose commit log and epoch file take no more bytes."""
+
+    def fsync(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            self.synced[status.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+    def check_space(self) -> None:
+        host = current_host.get()
+        if host is not None and host.name in self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Replaces the calls. Memory is collected only afterwards: a collection at a moment of its own
+        choosing would run `finally` clauses of programs that were killed long ago."""
+        write_all, write_epochs = mapped.write_all, EpochFile._write
+
+        def write_some(fd: int, data: Any, position: int) -> None:
+            self.check_space()
+            write_all(fd, data, position)
+
+        def write_epochs_some(file: EpochFile, entries: Any) -> None:
+            self.check_space()
+            write_epochs(file, entries)
+
+        collecting = gc.isenabled()
+        with ExitStack() as stack:
+            for target, name, value in (
+                (os, "fsync", self.fsync),
+                (os, "fdatasync", self.fsync),
+                (os, "getpid", lambda: 4242),
+                (session, "_instances", itertools.count()),
+                (mapped, "write_all", write_some),
+                (EpochFile, "_write", write_epochs_some),
+            ):
+                stack.enter_context(mock.patch.object(target, name, value))
+            gc.disable()
+            try:
+                yield
+            finally:
+                if collecting:
+                    gc.enable()
+
+
 @dataclass
 class Node:
     """One program of the cluster over all its restarts."""
@@ -110,6 +175,7 @@ class SimCluster:
         self, loop: SimLoop, root: Path, *, replicas: int = 2, controllers: int = 3, sync_flush: bool = False
     ) -> None:
         self.loop, self.root, self.sync_flush = loop, root, sync_flush
+        self.world = World()
         self.random = random.Random(loop.random.getrandbits(64))
         self.namesrv = Node("namesrv", "10.0.0.1", "namesrv", 0, root / "namesrv")
         self.controllers = [
@@ -157,13 +223,18 @@ class SimCluster:
     def _rng(self) -> random.Random:
         return random.Random(self.random.getrandbits(64))
 
+    def _clock(self) -> SimClock:
+        """Some wall clocks are wrong by up to two minutes; each start of a program may change that."""
+        wrong = self.random.random() < 0.3
+        return SimClock(self.loop, self.random.randint(-120_000, 120_000) if wrong else 0)
+
     def _make_namesrv(self, node: Node) -> NamesrvService:
         config = NamesrvConfig(
             listen_port=NAMESRV_PORT,
             kv_config_path=str(node.directory / "kv.json"),
             config_store_path=str(node.directory / "namesrv.properties"),
         )
-        return NamesrvService(config, clock=SimClock(self.loop))
+        return NamesrvService(config, clock=self._clock())
 
     def _make_controller(self, node: Node) -> ControllerService:
         peers = ";".join(f"n{c.index}-{c.address}:{CONTROLLER_PORT}" for c in self.controllers)
@@ -176,7 +247,7 @@ class SimCluster:
         raft = node.directory / "raft"
         raft.mkdir(exist_ok=True)
         node.disk = TrackedDisk(raft)
-        return ControllerService(config, clock=SimClock(self.loop), rng=self._rng(), disk=node.disk)
+        return ControllerService(config, clock=self._clock(), rng=self._rng(), disk=node.disk)
 
     def _make_broker(self, node: Node) -> BrokerService:
         config = BrokerConfig(
@@ -198,7 +269,7 @@ class SimCluster:
             max_index_num=400,
             flush_disk_type=FlushDiskType.SYNC_FLUSH if self.sync_flush else FlushDiskType.ASYNC_FLUSH,
         )
-        return BrokerService(config, store, HAConfig(), clock=SimClock(self.loop), rng=self._rng())
+        return BrokerService(config, store, HAConfig(), clock=self._clock(), rng=self._rng())
 
     # -- faults ---------------------------------------------------------------------------------------------
 
@@ -210,7 +281,7 @@ class SimCluster:
         self.loop.network.crash(node.host)
 
     def power_cut(self, node: Node) -> None:
-        """The machine is gone without a word to anyone, and a random part of its unflushed writes."""
+        """The machine is gone without a word, and with it a random part of what no fsync covers."""
         assert node.host is not None
         self.log(f"power cut {node.name}")
         self._continue_on_copy(node)
@@ -224,21 +295,27 @@ class SimCluster:
         # The dead process's objects may still hold the old files open; the next life must not see them.
         copy = self.root / f"{node.name}.{node.lives}"
         shutil.copytree(node.directory, copy)
+        for path in _files(node.directory):
+            synced = self.world.synced.get(path.stat().st_ino)
+            if synced is not None:
+                self.world.synced[(copy / path.relative_to(node.directory)).stat().st_ino] = synced
         node.directory = copy
 
     def _lose_pages(self, node: Node) -> None:
-        store = node.service.broker.store
-        for path in sorted((node.directory / "commitlog").glob("0*")):
-            base, size = int(path.name), path.stat().st_size
-            first = max(store.flushed_offset, base)
-            with path.open("r+b") as file:
-                at = first
-                while at < min(base + size, store.max_offset):
-                    end = min((at // PAGE + 1) * PAGE, base + size)
-                    if self.random.random() < 0.5:
-                        file.seek(at - base)
-                        file.write(bytes(end - at))
-                    at = end
+        """Each page (or sector: torn writes) is as it was synced last, or as it was written last."""
+        size = self.random.choice((SECTOR, PAGE))
+        synced = self.world.synced
+        for path in _files(node.directory):
+            key, written = path.stat().st_ino, path.read_bytes()
+            if path.relative_to(node.directory).parts[0] in ("commitlog", "consumequeue", "index"):
+                durable = synced.get(key, b"").ljust(len(written), b"\0")
+                disk = bytearray(written)
+                for at in range(0, len(written), size):
+                    end = at + size
+                    if written[at:end] != durable[at:end] and self.random.random() < 0.5:
+                        disk[at:end] = durable[at:end]
+                path.write_bytes(disk)
+            synced[key] = path.read_bytes()
 
     def _lose_tails(self, node: Node) -> None:
         assert node.disk is not None
@@ -267,9 +344,58 @@ class SimCluster:
             if other is not node:
                 self.loop.network.cut(node.name, other.name)
 
-    def heal(self) -> None:
-        self.log("heal")
+    def connections(self) -> list[Endpoint]:
+        """One end of each open connection between two hosts, loopback left out."""
+        return [
+            end
+            for host in self.loop.network.all_hosts
+            if host.alive
+            for end in host.endpoints
+            if end.remote_host is not host and end.remote_port < 40_000
+        ]
+
+    def reset(self, end: Endpoint) -> None:
+        self.log(f"reset {end.host.name} - {end.remote_host.name}:{end.remote_port}")
+        self.loop.network.reset(end)
+
+    def stall(self, end: Endpoint, seconds: float, *, both: bool) -> None:
+        """One connection passes nothing for a while (one way, or both); others between its hosts do."""
+        way = f"{end.host.name} {'-' if both else '->'} {end.remote_host.name}:{end.remote_port}"
+        self.log(f"stall {way} for {seconds:.1f} s")
+        self.loop.network.stall(end, seconds, both=both)
+
+    def slow_disk(self, node: Node, mean_s: float) -> None:
+        assert node.host is not None
+        self.log(f"slow disk at {node.name}: {mean_s:.2f} s")
+        node.host.disk_s = mean_s
+
+    def full_disk(self, node: Node) -> None:
+        self.log(f"full disk at {node.name}")
+        self.world.full.add(node.name)
+
+    def crash_at_work(self, node: Node, work: Container[str]) -> None:
+        """Kill the program when it begins one of these pieces of executor work, or ends it (``after …``)."""
+        assert node.host is not None
+
+        def strike(host: Host, name: str) -> None:
+            if host.alive and name in work:
+                self.log(f"at work: {name}")
+                self.crash(node)
+
+        node.host.before_work = strike
+
+    def reconnect(self) -> None:
+        """All links work again and all disks are fast and have room; programs that are down stay down."""
+        self.log("reconnect")
         self.loop.network.heal()
+        self.world.full.clear()
+        for node in self.nodes:
+            if node.host is not None:
+                node.host.disk_s = Host.disk_s
+                node.host.before_work = None
+
+    def heal(self) -> None:
+        self.reconnect()
         for node in self.nodes:
             if not node.up:
                 self.start(node)
@@ -284,12 +410,24 @@ class SimCluster:
             send_timeout_ms=10_000,
             attempt_timeout_ms=3_000,
             compress_over=0,
+            client_ip=self.client_host.address,
+            clock=SimClock(self.loop),
+            rng=self._rng(),
+        )
+
+    def _session(self) -> Session:
+        return Session(
+            f"{self.namesrv.address}:{NAMESRV_PORT}",
+            ip=self.client_host.address,
             clock=SimClock(self.loop),
             rng=self._rng(),
         )
 
     def admin(self) -> Admin:
-        return Admin(f"{self.namesrv.address}:{NAMESRV_PORT}")
+        return Admin((), session=self._session())
+
+    def reader(self) -> QueueReader:
+        return QueueReader((), session=self._session())
 
     def masters(self) -> list[Node]:
         """Brokers that hold the master role now, as they see it."""
@@ -303,3 +441,7 @@ class SimCluster:
     def broker_of(node: Node) -> Any:
         """The `Broker` of a node, None while it is still starting."""
         return getattr(node.service, "broker", None)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 import random
 import selectors
 import socket
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -31,8 +33,13 @@ class Host:
     alive: bool = True
     paused_until: float = 0.0
     """Virtual time before which nothing of this host runs (a stopped process: SIGSTOP, a long pause)."""
+    disk_s: float = 0.002
+    """Mean duration of one piece of executor work (fsync, reading at start)."""
+    before_work: Callable[[Host, str], None] | None = None
+    """Told the name of each piece of executor work before and after it is done; may crash the host."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    endpoints: set[Endpoint] = field(default_factory=set)
+    """Also those of a dead host: were they collected, their `finally` clauses would run in the story."""
+    endpoints: dict[Endpoint, None] = field(default_factory=dict)
     servers: dict[int, SimServer] = field(default_factory=dict)
     next_port: int = 40_000
 
@@ -54,6 +61,20 @@ class Deadlock(Exception):
     """Nothing is left to run: the program waits for something that can never happen."""
 
 
+class SimTask(asyncio.Task[Any]):
+    """A task whose place in a set is the same in every run: by number, not by address in memory."""
+
+    def __init__(self, coro: Any, *, loop: SimLoop, **kw: Any) -> None:
+        self._number = next(loop.task_numbers)
+        super().__init__(coro, loop=loop, **kw)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """Virtual time; `network` decides what happens to bytes between hosts."""
 
@@ -65,6 +86,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.now = 1_000.0
         self.network = Network(self)
         self._disposed = False
+        self.task_numbers = itertools.count()
         self.failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)
         self.set_exception_handler(lambda _loop, context: self.failures.append(context))
@@ -73,12 +95,21 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def dispose(self) -> None:
-        """Drop all that is left to run, without a word about tasks that never ended, and close."""
+        """End all that is left to run, without a word about tasks that never ended, and close.
+
+        Coroutines of hosts that crashed were never cancelled. They are closed here: left to the garbage
+        collector, one that awaits in a `finally` clause complains that it "ignored GeneratorExit".
+        """
+        self._disposed = True
+        closed: set[asyncio.Task[Any]] = set()
+        while left := asyncio.all_tasks(self) - closed:  # a `finally` clause may begin new tasks
+            closed |= left
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close_coroutine(task.get_coro())
         for host in self.network.all_hosts:
             host.alive = False
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._disposed = True
+            host.tasks.clear()
         self.close()
 
     def advance(self, timeout: float | None) -> None:
@@ -88,7 +119,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.now += timeout if timeout > 0 else 1e-6
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **kw: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **kw)
+        task = SimTask(coro, loop=self, **kw)
         host = current_host.get()
         if host is not None:
             host.tasks.append(task)
@@ -130,18 +161,26 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future = self.create_future()
+        host = current_host.get()
 
         def work() -> None:
-            if future.cancelled():
-                return
+            # A thread goes on when its caller was cancelled: the work is done all the same.
+            if host is not None and host.before_work is not None:
+                host.before_work(host, _name(func))
+                if not host.alive:
+                    return
             try:
                 result = func(*args)
             except BaseException as e:
-                future.set_exception(e)
+                if not future.done():
+                    future.set_exception(e)
             else:
-                future.set_result(result)
+                if not future.done():
+                    future.set_result(result)
+            if host is not None and host.before_work is not None:
+                host.before_work(host, f"after {_name(func)}")
 
-        self.call_later(self.random.expovariate(1 / 0.002), work)
+        self.call_later(self.random.expovariate(1 / (host.disk_s if host is not None else 0.002)), work)
         return future
 
     # -- sockets ----------------------------------------------------------------------------------------
@@ -169,6 +208,24 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **kw: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+
+def _name(func: Any) -> str:
+    """Of a function, a method or a partial."""
+    return getattr(getattr(func, "func", func), "__name__", "?")
+
+
+def _close_coroutine(coroutine: Any) -> None:
+    for _ in range(100):  # each close gets a coroutine past one await in its `finally` clauses
+        try:
+            coroutine.close()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" not in str(error):
+                return  # "no running event loop" and the like: the clause has failed, the coroutine ended
+        except Exception:
+            return  # what its clauses raise concerns nobody any more
+        else:
+            return
 
 
 class SimServer:
@@ -228,6 +285,8 @@ class Endpoint(asyncio.Transport):
         self._delivering = False
         self._reading = True
         self._last_arrival = 0.0
+        self.lost_until = 0.0
+        """Until then bytes of this connection vanish on the way, whatever the link is like."""
         self._unsent = 0
         self._high, self._low = 64 * 1024, 16 * 1024
         self._writing_paused = False
@@ -296,6 +355,7 @@ class Endpoint(asyncio.Transport):
     def _send(self, data: bytes | None) -> None:
         """Queue bytes (or, as None, the end of the stream) to the other end."""
         network = self._loop.network
+        network.note(self, data)
         self._last_arrival = max(
             self._last_arrival, self._loop.now + network.delay(self.host, self.remote_host)
         )
@@ -315,7 +375,7 @@ class Endpoint(asyncio.Transport):
         assert peer is not None
         while self._in_flight:
             arrival, data = self._in_flight[0]
-            if network.is_cut(self.host, self.remote_host):
+            if network.is_cut(self.host, self.remote_host) or self.lost_until > self._loop.now:
                 network.schedule(self, self._loop.now + 0.2)  # as TCP does: sent again until it passes
                 return
             if arrival > self._loop.now:
@@ -365,7 +425,7 @@ class Endpoint(asyncio.Transport):
     def _lose(self, error: Exception | None) -> None:
         if not self.lost:
             self.lost = True
-            self.host.endpoints.discard(self)
+            self.host.endpoints.pop(self, None)
             self.protocol.connection_lost(error)
 
 
@@ -379,8 +439,15 @@ class Network:
         self.cuts: set[tuple[str, str]] = set()
         """(from, to) host names whose bytes do not arrive, one way each."""
         self.min_delay, self.mean_delay = 0.000_1, 0.000_3
+        self.trace = 0
+        """Checksum of everything that was ever sent, and when: equal for two runs of one seed."""
         self._due: list[tuple[float, int, Endpoint]] = []
         self._sequence = 0
+
+    def note(self, endpoint: Endpoint, data: bytes | None) -> None:
+        """Something is sent."""
+        head = f"{self._loop.now} {endpoint.host.name} {endpoint.remote_host.name} ".encode()
+        self.trace = zlib.crc32(head + (data or b""), self.trace)
 
     def delay(self, source: Host, target: Host) -> float:
         if source is target:
@@ -436,8 +503,8 @@ class Network:
         near = Endpoint(self._loop, owner, target, owner.next_port, port)
         far = Endpoint(self._loop, target, owner, port, owner.next_port)
         near.peer, far.peer = far, near
-        owner.endpoints.add(near)
-        target.endpoints.add(far)
+        owner.endpoints[near] = None
+        target.endpoints[far] = None
         far.context = server.context.copy()
         far.protocol = server.factory()
         far.context.run(far.protocol.connection_made, far)
@@ -445,6 +512,20 @@ class Network:
         near.protocol = factory()
         near.protocol.connection_made(near)
         return near, near.protocol
+
+    def reset(self, endpoint: Endpoint) -> None:
+        """Both ends of one connection get ECONNRESET; what is under way is lost."""
+        for end in (endpoint, endpoint.peer):
+            if end is not None:
+                end._in_flight.clear()
+                end._incoming.clear()
+                end._end(ConnectionResetError(104, "connection reset by peer"))
+
+    def stall(self, endpoint: Endpoint, seconds: float, *, both: bool = True) -> None:
+        """A half-open connection: it looks alive, but nothing arrives for a while (one way, or both)."""
+        endpoint.lost_until = self._loop.now + seconds
+        if both and endpoint.peer is not None:
+            endpoint.peer.lost_until = endpoint.lost_until
 
     def crash(self, host: Host, *, silent: bool = False) -> None:
         """Kill a host's process. Its kernel resets the connections, unless `silent` (the power is gone)."""

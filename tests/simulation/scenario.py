@@ -1,15 +1,21 @@
-"""One seeded story: a cluster, a producer that numbers its messages, faults, and what must hold throughout.
+"""One seeded story: a cluster, producers that number their messages, readers, faults, and what must hold.
 
 Invariants: no acknowledged message is lost, moved or replaced; no master epoch has two masters; the logs of
-any two replicas are equal below the confirm offsets of both; and, once the faults stop, the group heals: one
-master, both (all) replicas in the SyncStateSet, equal logs, and sends are acknowledged again.
+any two replicas are equal below the confirm offsets of both; readers see queues without gaps, never a message
+that is not in the log in the end, and in the end all acknowledged ones; and, once the faults stop, the group
+heals: one master, all replicas in the SyncStateSet, equal logs, and sends are acknowledged again.
+
+Faults come at random, and aimed: many ways to lose data need a second fault at a certain moment, so some
+follow an election or a start, and some hit a program in the middle of its work on the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +23,17 @@ from typing import Any
 from batonmq.client.errors import ClientError
 from batonmq.client.message import Message
 from batonmq.net.errors import NetError
-from batonmq.protocol.errors import MQError
-from tests.simulation.cluster import Node, SimCluster
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.errors import MQError, TopicNotExistError
+from batonmq.protocol.message import decode_records
+from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
 from tests.simulation.loop import SimLoop
 
 TOPIC, QUEUES = "numbers", 2
 START_UP_S, FAULTS_S, HEAL_S = 30.0, 40.0, 90.0
 WORKERS = 3
+DISK_WORK = ("append", "extend", "truncate_suffix", "clear")
+"""Changes of the epoch file: a crash around one leaves log and epochs in every state they can be in."""
 
 
 class Violation(AssertionError):
@@ -39,6 +49,7 @@ class Shape:
     sync_flush: bool = False
     """Acknowledge only what is on disk; only then may the power be cut."""
     faults_s: float = FAULTS_S
+    """How long the faults last, in virtual seconds."""
 
 
 @dataclass
@@ -49,6 +60,10 @@ class Story:
     acked: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Key -> (queue id, queue offset)."""
     unknown: int = 0
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(Queue id, queue offset) -> key, as the readers saw it."""
+    trace: int = 0
+    """Checksum of all that was sent between hosts: equal for two runs of one seed."""
     masters: dict[int, int] = field(default_factory=dict)
     """Master epoch -> broker id."""
     switches: int = 0
@@ -67,8 +82,10 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush
         )
         story.events = cluster.events
-        teller = _Teller(cluster, story, shape)
-        loop.run_until_complete(teller.tell())
+        with cluster.world.in_force():
+            teller = _Teller(cluster, story, shape)
+            loop.run_until_complete(teller.tell())
+            story.trace = loop.network.trace
         bugs = [c for c in loop.failures if c.get("exception") is not None]
         if bugs:
             raise Violation(f"unhandled in the loop: {bugs[0]}") from bugs[0]["exception"]
@@ -79,6 +96,7 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
     finally:
         asyncio.set_event_loop(None)
         loop.dispose()
+        gc.collect()
         shutil.rmtree(root, ignore_errors=True)
 
 
@@ -87,7 +105,8 @@ class _Teller:
         self.cluster, self.story, self.shape = cluster, story, shape
         self.random = cluster.random
         self._number = 0
-        self._sending = True
+        self._sending = self._reading = self._faulting = True
+        self._newest = 0
         self._compared: dict[tuple[str, str], int] = {}
         self._violation: Violation | None = None
 
@@ -98,6 +117,7 @@ class _Teller:
         watcher = asyncio.ensure_future(self._watch())
         await cluster.on(cluster.client_host, self._create_topic())
         workers = [cluster.on(cluster.client_host, self._work()) for _ in range(WORKERS)]
+        readers = [cluster.on(cluster.client_host, self._read(queue)) for queue in range(QUEUES)]
         await self._faults()
         cluster.heal()
         before = len(self.story.acked)
@@ -108,11 +128,16 @@ class _Teller:
         self._sending = False
         await asyncio.gather(*workers)
         await self._until(self._level, HEAL_S, "equal logs after healing")
+        await self._until(self._all_read, HEAL_S, "readers at the end of their queues")
+        self._reading = False
+        await asyncio.gather(*readers)
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
         self._check_masters()
         self._check_logs(whole=True)
-        self._check_acked(self.cluster.masters()[0])
+        master = self.cluster.masters()[0]
+        self._check_acked(master)
+        self._check_seen(master)
 
     # -- the client ---------------------------------------------------------------------------------------
 
@@ -134,6 +159,31 @@ class _Teller:
                     self.story.acked[key] = (result.queue.queue_id, result.queue_offset)
                 await asyncio.sleep(self.random.expovariate(1 / 0.06))
 
+    async def _read(self, queue_id: int) -> None:
+        """Follow one queue from its beginning, as a consumer does."""
+        seen, offset = self.story.seen, 0
+        queue = MessageQueue(topic=TOPIC, broker_name=BROKER_NAME, queue_id=queue_id)
+        async with self.cluster.reader() as reader:
+            while self._reading and self._violation is None:
+                try:
+                    pulled = await reader.pull(queue, offset)
+                except (NetError, MQError) as error:
+                    if isinstance(error, TopicNotExistError) and self._faulting:
+                        await asyncio.sleep(0.5)  # a master that has not heard of the topic yet
+                    continue
+                if pulled.next_offset < offset:
+                    self._fail(f"queue {queue_id} was read up to {offset}, now ends at {pulled.next_offset}")
+                for record in decode_records(pulled.records):
+                    if record.queue_offset != offset:
+                        self._fail(f"queue {queue_id}: read offset {record.queue_offset} after {offset - 1}")
+                    seen[queue_id, offset] = record.properties["KEYS"]
+                    offset += 1
+                if not pulled.records:
+                    await asyncio.sleep(0.2)
+
+    def _fail(self, what: str) -> None:
+        self._violation = self._violation or Violation(what)
+
     # -- the faults ---------------------------------------------------------------------------------------
 
     async def _faults(self) -> None:
@@ -141,6 +191,7 @@ class _Teller:
         while cluster.loop.now < end:
             await asyncio.sleep(self.random.expovariate(1 / 2.0))
             self._one_fault()
+        self._faulting = False
         self._check_masters()
 
     def _one_fault(self) -> None:
@@ -150,21 +201,67 @@ class _Teller:
         down = [n for n in cluster.nodes if not n.up]
         kind = pick.random()
         if down and kind < 0.35:
-            cluster.start(pick.choice(down))
-        elif kind < 0.5 and up:
+            node = pick.choice(down)
+            cluster.start(node)
+            if node.kind == "broker" and pick.random() < 0.4:
+                self._strike_soon(1.5)  # while it catches up
+        elif kind < 0.45 and up:
             cluster.crash(pick.choice(up))
-        elif kind < 0.6 and up and self.shape.sync_flush:
+        elif kind < 0.55 and up and self.shape.sync_flush:
             cluster.power_cut(pick.choice(up))
-        elif kind < 0.68 and up:
+        elif kind < 0.60 and up:
             cluster.pause(pick.choice(up), pick.uniform(0.1, 8))
-        elif kind < 0.8:
+        elif kind < 0.70:
             a, b = pick.sample(cluster.nodes, 2)
             cluster.partition(a, b, both=pick.random() < 0.7)
-        elif kind < 0.86 and up:
+        elif kind < 0.75 and up:
             cluster.isolate(pick.choice(up))
+        elif kind < 0.80 and (connections := cluster.connections()):
+            cluster.reset(pick.choice(connections))
+        elif kind < 0.83 and (connections := cluster.connections()):
+            cluster.stall(pick.choice(connections), pick.uniform(1, 15), both=pick.random() < 0.5)
+        elif kind < 0.86 and up:
+            cluster.slow_disk(pick.choice(up), pick.choice((0.02, 0.1, 0.4)))
+        elif kind < 0.88:
+            cluster.full_disk(pick.choice(cluster.brokers))
+        elif kind < 0.91:
+            self._strike_at_work()
         else:
-            cluster.log("reconnect")
-            cluster.loop.network.heal()
+            cluster.reconnect()
+
+    def _strike_at_work(self) -> None:
+        brokers = [n for n in self.cluster.brokers if n.up]
+        if brokers:
+            moments = [*DISK_WORK, *(f"after {name}" for name in DISK_WORK)]
+            self.cluster.crash_at_work(self.random.choice(brokers), self.random.sample(moments, 3))
+
+    def _strike_soon(self, within_s: float) -> None:
+        self.cluster.loop.call_later(self.random.uniform(0, within_s), self._strike)
+
+    def _strike(self) -> None:
+        """One more fault, aimed at the master or at all brokers at once."""
+        cluster, pick = self.cluster, self.random
+        brokers = [n for n in cluster.brokers if n.up]
+        if not self._faulting or not brokers:
+            return
+        master = max(cluster.masters(), key=lambda n: int(cluster.broker_of(n).epoch), default=brokers[0])
+        end: Callable[[Node], None] = cluster.crash
+        if self.shape.sync_flush and pick.random() < 0.6:
+            end = cluster.power_cut
+        kind = pick.random()
+        if kind < 0.4:
+            end(master)
+        elif kind < 0.6:
+            for node in brokers:
+                end(node)
+        elif kind < 0.7:
+            end(pick.choice(brokers))
+        elif kind < 0.8:
+            cluster.pause(master, pick.uniform(0.5, 5))
+        elif kind < 0.9:
+            cluster.isolate(master)
+        else:
+            self._strike_at_work()
 
     # -- what must hold -----------------------------------------------------------------------------------
 
@@ -176,7 +273,7 @@ class _Teller:
                 self._check_masters()
                 self._check_logs()
             except Violation as violation:
-                self._violation = violation
+                self._violation = self._violation or violation
                 raise
 
     async def _until(self, condition: Any, seconds: float, what: str) -> None:
@@ -192,6 +289,10 @@ class _Teller:
         for node in self.cluster.masters():
             broker = self.cluster.broker_of(node)
             epoch, identity = broker.epoch, node.index
+            if epoch > self._newest:
+                self._newest = epoch
+                if self._faulting and self.random.random() < 0.3:
+                    self._strike_soon(1.0)
             known = self.story.masters.setdefault(epoch, identity)
             if known != identity:
                 raise Violation(f"epoch {epoch} has two masters: broker{known} and broker{identity}")
@@ -214,15 +315,29 @@ class _Teller:
                     raise Violation(
                         f"{a.name} and {b.name} differ at {at}, below both confirm offsets ({end})"
                     )
+                self._compared[pair] = end
 
     def _check_acked(self, node: Node) -> None:
-        store = self.cluster.broker_of(node).store
         for key, (queue_id, offset) in self.story.acked.items():
-            got = store.get(TOPIC, queue_id, offset, 1, 1 << 20)
-            data = b"".join(bytes(part) for part in got.buffers)
-            if f"KEYS\x01{key}\x02".encode() not in data:
-                found = "nothing" if not data else "another message"
-                raise Violation(f"acknowledged {key} is lost: {node.name} has {found} at {queue_id}:{offset}")
+            self._check_stored(node, key, queue_id, offset, "acknowledged")
+            if self.story.seen.get((queue_id, offset)) != key:
+                raise Violation(f"acknowledged {key} at {queue_id}:{offset} was not read")
+
+    def _check_seen(self, node: Node) -> None:
+        for (queue_id, offset), key in self.story.seen.items():
+            self._check_stored(node, key, queue_id, offset, "read")
+
+    def _check_stored(self, node: Node, key: str, queue_id: int, offset: int, what: str) -> None:
+        got = self.cluster.broker_of(node).store.get(TOPIC, queue_id, offset, 1, 1 << 20)
+        data = b"".join(bytes(part) for part in got.buffers)
+        if f"KEYS\x01{key}\x02".encode() not in data:
+            found = "nothing" if not data else "another message"
+            raise Violation(f"{what} {key} is lost: {node.name} has {found} at {queue_id}:{offset}")
+
+    def _all_read(self) -> bool:
+        store = self.cluster.broker_of(self.cluster.masters()[0]).store
+        count = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in range(QUEUES))
+        return len(self.story.seen) >= count
 
     def _whole(self) -> bool:
         masters = self.cluster.masters()
