@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from batonmq.broker.delay import parse_delay_levels
 from batonmq.common.config import ConfigError
 
 PERM_READ = 4
@@ -165,6 +166,7 @@ class BrokerConfig:
             f"one of {', '.join(BROKER_ROLES)}",
         )
         need(0 <= self.listen_port <= 65_535, "listenPort", self.listen_port, "a port is 0 to 65535")
+        parse_delay_levels(self.message_delay_level)
         need(self.broker_id >= 0, "brokerId", self.broker_id, "must not be negative")
         need(
             self.default_topic_queue_nums > 0,

@@ -50,6 +50,7 @@ from batonmq.ha.config import HAConfig
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
+from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.store import MessageStore
@@ -249,12 +250,7 @@ class BrokerService:
             await self._start_server(server(config.listen_port - VIP_PORT_DISTANCE))
 
     async def _start_server(self, server: RemotingServer) -> None:
-        try:
-            await server.start()
-        except OSError as error:
-            raise OSError(
-                error.errno, f"cannot listen on port {server.port}: {error.strerror or error}"
-            ) from error
+        await server.start()
         self._servers.append(server)
 
     async def _start_ha(self, listen_port: int) -> HAService:
@@ -276,9 +272,7 @@ class BrokerService:
         try:
             await ha.start()
         except OSError as error:
-            raise OSError(
-                error.errno, f"cannot listen on replication port {port}: {error.strerror or error}"
-            ) from error
+            raise cannot_listen(f"replication port {port}", error) from error
         return ha
 
     # -- stop

@@ -68,7 +68,7 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
             await service.stop()
 
 
-def run(program: str, make: Callable[[], Sequence[Service]]) -> int:
+def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Service]]) -> int:
     """The process of `program`; `make` loads the configuration and builds the services. The exit code."""
 
     def say(line: str) -> None:
@@ -78,6 +78,11 @@ def run(program: str, make: Callable[[], Sequence[Service]]) -> int:
     set_up()
     try:
         services = make()
+    except ConfigError as error:
+        # Values that only a service can judge: it does not know which file they are from.
+        known = config_path is None or str(config_path) in str(error)
+        return _fail(program, str(error) if known else f"{config_path}: {error}")
+    try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             cause = runner.run(serve(services, say))
     except (ConfigError, StoreError, StorageCorrupt) as error:
@@ -103,7 +108,7 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
         @click.option(
             "-c",
             "config",
-            type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+            type=click.Path(path_type=Path),  # that it can be read is for `load` to say, in one line
             help="Configuration file in RocketMQ's format: key=value lines.",
         )
         @click.option("-n", "namesrv_addr", help="Name servers, host:port;host:port (namesrvAddr).")
@@ -118,7 +123,7 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
                 except ConfigError as error:
                     raise SystemExit(_fail(name, str(error))) from None
                 return
-            raise SystemExit(run(name, lambda: function(config, overrides)))
+            raise SystemExit(run(name, config, lambda: function(config, overrides)))
 
         return command
 

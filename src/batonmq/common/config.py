@@ -127,15 +127,16 @@ def parse_properties(text: str) -> dict[str, str]:
     """A Java properties file: ``key=value``, ``key: value`` or ``key value`` lines, ``#`` and ``!`` comments.
 
     Backslash escapes and continued lines are understood as `java.util.Properties` does; a later key wins.
+    Raises `ConfigError` naming the line.
     """
     result: dict[str, str] = {}
-    lines = iter(text.splitlines())
-    for line in lines:
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
         logical = line.lstrip(" \t\f")
         if not logical or logical[0] in "#!":
             continue
         while (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1] + next(lines, "").lstrip(" \t\f")
+            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip(" \t\f")
         position, escaped = 0, False
         while position < len(logical):
             char = logical[position]
@@ -146,7 +147,10 @@ def parse_properties(text: str) -> dict[str, str]:
         key, rest = logical[:position], logical[position:].lstrip(" \t\f")
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(" \t\f")
-        result[_unescape(key)] = _unescape(rest)
+        try:
+            result[_unescape(key)] = _unescape(rest)
+        except ConfigError as error:
+            raise ConfigError(f"line {number}: {error}") from None
     return result
 
 
@@ -275,7 +279,9 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     if path is not None:
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
         try:
             values.update({key: (value, str(path)) for key, value in parse_properties(text).items()})

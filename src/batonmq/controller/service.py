@@ -95,6 +95,7 @@ class ControllerService:
         self._raft_client: RemotingClient
         self._notice_client: RemotingClient
         self._transport: RemotingTransport
+        self._own_disk: OsDisk | None = None
         self._stopping = False
 
     # -- life ----------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class ControllerService:
     async def start(self) -> None:
         """Recovers the state, listens, joins the group; does not wait for a leader.
 
-        Raises `OSError` (port taken, disk not writable) or `StorageCorrupt`.
+        Raises `OSError` (port taken, directory in use or not writable) or `StorageCorrupt`.
         """
         config, topology = self.config, self.topology
         loop = asyncio.get_running_loop()
@@ -114,7 +115,8 @@ class ControllerService:
         name = topology.self_id.replace(":", "_")
         disk = self._disk
         if disk is None:
-            disk = await loop.run_in_executor(None, OsDisk, store / f"raft-{name}")
+            disk = self._own_disk = await loop.run_in_executor(None, OsDisk, store / f"raft-{name}")
+            self._own_disk.lock()
         raft_config = RaftConfig(
             election_timeout_ms=config.j_raft_election_timeout_ms,
             snapshot_interval_ms=config.j_raft_snapshot_interval_secs * 1000,
@@ -171,6 +173,7 @@ class ControllerService:
             await self._transport.close()
             await self._raft_client.close()
             await self._notice_client.close()
+            self._unlock()
             raise
         members = self.node.members.voters
         if members != topology.raft_addresses:
@@ -208,6 +211,11 @@ class ControllerService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.events.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._own_disk is not None:
+            self._own_disk.unlock()
 
     async def _hand_over(self) -> None:
         core = self.node.core

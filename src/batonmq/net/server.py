@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 from batonmq.net.connection import Connection
@@ -20,6 +21,12 @@ log = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 1024
 """RocketMQ's `com.rocketmq.remoting.socket.backlog`."""
+
+
+def cannot_listen(what: str, error: OSError) -> OSError:
+    """`error` of `create_server`, in words that say which port; event loops word it in their own ways."""
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return OSError(error.errno, f"cannot listen on {what}: {reason}")
 
 
 class RemotingServer:
@@ -61,11 +68,16 @@ class RemotingServer:
             self._turn.hooks.append(hook)
 
     async def start(self) -> None:
-        """Listen. Raises `OSError` when the port is taken or the address is not ours."""
+        """Listen. Raises `OSError`, naming the port, when it is taken or the address is not ours."""
         loop = asyncio.get_running_loop()
         self._turn = LoopTurn(loop)
         self._turn.hooks.extend(self._hooks)
-        self._server = await loop.create_server(self._accept, self._host, self.port, backlog=LISTEN_BACKLOG)
+        try:
+            self._server = await loop.create_server(
+                self._accept, self._host, self.port, backlog=LISTEN_BACKLOG
+            )
+        except OSError as error:
+            raise cannot_listen(f"port {self.port}", error) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._schedule_sweep()
 

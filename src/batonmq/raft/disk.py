@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Protocol
@@ -63,7 +65,28 @@ class OsDisk:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._lock = -1
         directory.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> None:
+        """Keep every other process, and every other lock of this one, out until `unlock`: two nodes in one
+        directory would vote twice. Raises OSError when somebody else has it."""
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise OSError(errno.EBUSY, "is in use by another process", str(self._directory)) from None
+        except OSError:
+            os.close(fd)
+            raise
+        self._lock = fd
+
+    def unlock(self) -> None:
+        """Let others in; does nothing without a lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self._directory.iterdir())

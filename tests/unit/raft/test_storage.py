@@ -216,3 +216,17 @@ def test_unfinished_files_are_removed(tmp_path: Path) -> None:
     assert payloads(again.open()) == ["a"]
     again.close()
     assert [p.name for p in tmp_path.iterdir()] == ["log-0000000000000001.raft"]
+
+
+def test_a_directory_has_one_node_at_a_time(tmp_path: Path) -> None:
+    first, second = OsDisk(tmp_path / "n0"), OsDisk(tmp_path / "n0")
+    first.lock()
+    with pytest.raises(OSError, match="is in use by another process"):
+        second.lock()
+    second.unlock()
+    with pytest.raises(OSError, match="in use"):
+        OsDisk(tmp_path / "n0").lock()
+    first.unlock()
+    second.lock()
+    assert second.names() == []
+    second.unlock()
