@@ -12,15 +12,27 @@ import uvloop
 
 from batonmq.client.reader import Pulled, QueueReader
 from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.errors import TopicNotExistError
 from batonmq.spark.decode import Decoder, OffsetGap
 from batonmq.spark.options import ReadOptions
-from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange
+from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
 
 T = TypeVar("T")
 
 BATCH_BYTES = 2 * 1024 * 1024
 """Records gathered before they are decoded: a batch of a few thousand rows keeps the cost a row low."""
 CATCH_UP_WAIT_S = 0.02
+BOUNDS_WAIT_S = 10.0
+"""How long offsets that were seen once may be missing before they count as lost. A new master shows what its
+SyncStateSet has confirmed, which is all of it within milliseconds; a name server that was restarted knows no
+topic until the brokers have registered."""
+
+
+class UnknownTopic(LookupError):
+    """No broker has told the name servers of this topic."""
+
+    def __init__(self, topic: str, namesrv: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it")
 
 
 class Fetcher:
@@ -42,9 +54,26 @@ class Fetcher:
 
     # -- planning -------------------------------------------------------------------------------------
 
-    def bounds(self) -> Bounds:
-        """First and end offset of every queue the options name."""
-        return self.run(self._bounds())
+    def bounds(self, reach: SeenOffsets | None = None) -> Bounds:
+        """First and end offset of every queue the options name.
+
+        `reach`: offsets that were there before. While a queue is missing or ends before its own, this asks
+        again for `BOUNDS_WAIT_S` (at most ``pollTimeoutMs``) and then returns what there is."""
+        return self.run(self._bounds_reaching(reach or {}))
+
+    async def _bounds_reaching(self, reach: SeenOffsets) -> Bounds:
+        deadline = self._loop.time() + min(BOUNDS_WAIT_S, self._options.poll_timeout_ms / 1000)
+        while True:
+            last = self._loop.time() >= deadline
+            try:
+                found = await self._bounds()
+            except (UnknownTopic, DataLoss):
+                if last or not reach:
+                    raise
+            else:
+                if last or covers(found, reach):
+                    return found
+            await asyncio.sleep(CATCH_UP_WAIT_S)
 
     async def _bounds(self) -> Bounds:
         found: dict[str, dict[str, QueueBounds]] = {}
@@ -55,7 +84,10 @@ class Fetcher:
         return found
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
-        queues = await self._reader.queues(topic)
+        try:
+            queues = await self._reader.queues(topic)
+        except TopicNotExistError:
+            raise UnknownTopic(topic, self._options.namesrv) from None
         if self._options.assign is None:
             return queues
         wanted = self._options.assign[topic]

@@ -42,6 +42,19 @@ Bounds = Mapping[str, Mapping[str, QueueBounds]]
 """``{topic: {"broker:queue": bounds}}``."""
 
 
+SeenOffsets = Mapping[str, Mapping[str, int]]
+"""Offsets somebody knows of: `Offsets`, or the explicit ones of an option."""
+
+
+def covers(bounds: Bounds, offsets: SeenOffsets) -> bool:
+    """Does every queue named in `offsets` exist and reach at least to its offset?"""
+    return all(
+        queue in bounds.get(topic, {}) and bounds[topic][queue].end >= offset
+        for topic, queues in offsets.items()
+        for queue, offset in queues.items()
+    )
+
+
 class DataLoss(RuntimeError):
     """Messages that were to be read are gone (expired, or the topic was made anew)."""
 
@@ -54,6 +67,9 @@ def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name
             topic: {queue: b.begin if spec == EARLIEST else b.end for queue, b in queues.items()}
             for topic, queues in bounds.items()
         }
+    unread = sorted(set(spec) - set(bounds))
+    if unread:
+        raise OptionError(f"{name}: topic {unread[0]!r} is not one that is read")
     resolved: Offsets = {}
     for topic, queues in bounds.items():
         given = spec.get(topic, {})
@@ -94,14 +110,42 @@ def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
         share[key] += extra
         left -= extra
     return {
-        topic: {queue: start.get(topic, {}).get(queue, 0) + share.get((topic, queue), 0) for queue in queues}
+        topic: {
+            queue: min(end, start.get(topic, {}).get(queue, 0) + share.get((topic, queue), 0))
+            for queue, end in queues.items()
+        }
         for topic, queues in available.items()
     }
 
 
-def check_start(start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
+def keep_hidden(start: Offsets, available: Offsets) -> Offsets:
+    """`available`, with the queues that only `start` knows: one that the route does not show just now keeps
+    its place in a stream's offsets."""
+    merged = {topic: dict(queues) for topic, queues in available.items()}
+    for topic, queues in start.items():
+        for queue, offset in queues.items():
+            merged.setdefault(topic, {}).setdefault(queue, offset)
+    return merged
+
+
+def not_before(start: Offsets, available: Offsets, bounds: Bounds) -> Offsets:
+    """`available`, but nowhere behind `start`, except where a queue really ends there, as `bounds` says."""
+    ends: Offsets = {}
+    for topic, queues in available.items():
+        for queue, end in queues.items():
+            seen = start.get(topic, {}).get(queue, end)
+            held = bounds.get(topic, {}).get(queue)
+            back_to = seen if held is None else min(seen, held.end)
+            ends.setdefault(topic, {})[queue] = end if end >= seen else back_to
+    return ends
+
+
+def check_start(
+    start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, anew_from_begin: bool = False
+) -> Offsets:
     """Begin where messages still exist. An offset outside the queue is data loss: `DataLoss`, or the nearest
-    offset that exists."""
+    offset that exists. `anew_from_begin`: an offset behind the end means that the topic was made anew, and
+    the new one is read from its first message (what a stream wants)."""
     checked: Offsets = {}
     for topic, queues in start.items():
         for queue, offset in queues.items():
@@ -111,7 +155,8 @@ def check_start(start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> O
             elif offset < held.begin:
                 problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
             elif offset > held.end:
-                problem, use = f"ends at {held.end} (was the topic made anew?)", held.end
+                problem = f"ends at {held.end} (was the topic made anew?)"
+                use = held.begin if anew_from_begin else held.end
             else:
                 problem, use = "", offset
             if problem and fail_on_data_loss:
@@ -120,6 +165,21 @@ def check_start(start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> O
                     "set failOnDataLoss=false to read what is there"
                 )
             checked.setdefault(topic, {})[queue] = use
+    return checked
+
+
+def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
+    """End where the queue ends at the latest; an end behind that is `DataLoss`, unless that is allowed."""
+    checked: Offsets = {}
+    for topic, queues in end.items():
+        for queue, offset in queues.items():
+            held = bounds[topic][queue]
+            if offset > held.end and fail_on_data_loss:
+                raise DataLoss(
+                    f"queue {queue} of topic {topic!r} ends at {held.end}, reading was to end at {offset}; "
+                    "set failOnDataLoss=false to read what is there"
+                )
+            checked.setdefault(topic, {})[queue] = min(offset, held.end)
     return checked
 
 

@@ -22,8 +22,12 @@ from batonmq.spark.plan import (
     Offsets,
     QueueBounds,
     QueueRange,
+    check_end,
     check_start,
+    covers,
+    keep_hidden,
     limit,
+    not_before,
     ranges,
     resolve,
 )
@@ -86,7 +90,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 def _read(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, RangePartition)
+    if not isinstance(partition, RangePartition):
+        return  # no ranges at all: Spark plans one task that has none
     with fetcher(options) as fetch:
         yield from fetch.read(partition.wanted, columns)
 
@@ -106,11 +111,15 @@ class RocketMQBatchReader(DataSourceReader):
                 start = fetch.offsets_at(bounds, options.starting_timestamp_ms)
             else:
                 start = resolve(options.starting_offsets, bounds, name="startingOffsets")
-                start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
             if options.ending_timestamp_ms is not None:
                 end = fetch.offsets_at(bounds, options.ending_timestamp_ms)
             else:
                 end = resolve(options.ending_offsets, bounds, name="endingOffsets")
+            for named in (start, end):
+                if not covers(bounds, named):
+                    bounds = fetch.bounds(named)
+        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        end = check_end(end, bounds, fail_on_data_loss=options.fail_on_data_loss)
         pieces = ranges(
             start,
             end,
@@ -142,10 +151,22 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
         available = self._target if self._target is not None else self._ends()
-        available = _at_least(_keep_hidden_queues(start, available), start)
+        available = self._not_back(start, keep_hidden(start, available))
         if isinstance(limit_, ReadMaxRows):
             return limit(start, available, limit_.max_rows)
         return available
+
+    def _not_back(self, start: Offsets, available: Offsets) -> Offsets:
+        """Right after a master switch the visible end may be behind what was read already: that is waited
+        out. An end that stays behind is another topic of the same name: data loss, or a fresh beginning
+        (`partitions` then reads it from its first message)."""
+        if all(available[t][q] >= offset for t, queues in start.items() for q, offset in queues.items()):
+            return available
+        with fetcher(self._options) as fetch:
+            bounds = fetch.bounds(start)
+        if self._options.fail_on_data_loss:
+            check_start(start, bounds, fail_on_data_loss=True)
+        return not_before(start, available, bounds)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -160,7 +181,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         options = self._options
         with fetcher(options) as fetch:
-            bounds = fetch.bounds()
+            bounds = fetch.bounds(start)
         # A queue that appeared after the stream began is read from its first message.
         start = {
             topic: {
@@ -169,7 +190,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             for topic, queues in end.items()
         }
-        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        # A queue that has nothing to read may be hidden just now.
+        start = {
+            topic: {queue: offset for queue, offset in queues.items() if offset != end[topic][queue]}
+            for topic, queues in start.items()
+        }
+        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, anew_from_begin=True)
+        end = {topic: {queue: end[topic][queue] for queue in queues} for topic, queues in start.items()}
         pieces = ranges(
             start,
             end,
@@ -190,20 +217,3 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 _NOTHING = QueueBounds(0, 0)
-
-
-def _keep_hidden_queues(start: Offsets, available: Offsets) -> Offsets:
-    """A queue the route does not show just now (its master is switching) keeps its place in the offsets."""
-    merged = {topic: dict(queues) for topic, queues in available.items()}
-    for topic, queues in start.items():
-        for queue, offset in queues.items():
-            merged.setdefault(topic, {}).setdefault(queue, offset)
-    return merged
-
-
-def _at_least(available: Offsets, start: Offsets) -> Offsets:
-    """Never back: right after a master switch the visible end may be behind what was read already."""
-    return {
-        topic: {queue: max(end, start.get(topic, {}).get(queue, 0)) for queue, end in queues.items()}
-        for topic, queues in available.items()
-    }

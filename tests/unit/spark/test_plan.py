@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_options
-from batonmq.spark.plan import DataLoss, QueueBounds, check_start, limit, ranges, resolve
+from batonmq.spark.plan import (
+    DataLoss,
+    QueueBounds,
+    check_end,
+    check_start,
+    covers,
+    keep_hidden,
+    limit,
+    not_before,
+    ranges,
+    resolve,
+)
 
 BOUNDS = {"t": {"b:0": QueueBounds(10, 30), "b:1": QueueBounds(0, 5)}}
 
@@ -30,6 +41,7 @@ def test_resolve(spec, expected):
     [
         ({"t": {"b:0": 1}}, "no offset for queue 'b:1'"),
         ({"t": {"b:0": 1, "b:1": 1, "c:9": 1}}, "no queue 'c:9'"),
+        ({"t": {"b:0": 1, "b:1": 1}, "u": {"b:0": 1}}, "topic 'u' is not one that is read"),
     ],
 )
 def test_resolve_refuses(spec, text):
@@ -48,6 +60,61 @@ def test_offsets_that_are_gone_are_data_loss(offset, text):
 def test_a_vanished_queue_is_data_loss():
     with pytest.raises(DataLoss, match="is gone"):
         check_start({"t": {"x:0": 1}}, BOUNDS, fail_on_data_loss=True)
+
+
+@pytest.mark.parametrize(("anew_from_begin", "expected"), [(False, 30), (True, 10)])
+def test_behind_the_end_a_stream_begins_anew(anew_from_begin, expected):
+    checked = check_start(
+        {"t": {"b:0": 31}}, BOUNDS, fail_on_data_loss=False, anew_from_begin=anew_from_begin
+    )
+    assert checked == {"t": {"b:0": expected}}
+
+
+def test_an_end_behind_the_queue_is_data_loss():
+    with pytest.raises(DataLoss, match="ends at 30, reading was to end at 31"):
+        check_end({"t": {"b:0": 31, "b:1": 5}}, BOUNDS, fail_on_data_loss=True)
+    assert check_end({"t": {"b:0": 31, "b:1": 4}}, BOUNDS, fail_on_data_loss=False) == {
+        "t": {"b:0": 30, "b:1": 4}
+    }
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ({}, True),
+        ({"t": {"b:0": 30, "b:1": 0}}, True),
+        ({"t": {"b:0": 31}}, False),
+        ({"t": {"b:2": 0}}, False),
+        ({"u": {"b:0": 0}}, False),
+    ],
+)
+def test_covers(offsets, expected):
+    assert covers(BOUNDS, offsets) is expected
+
+
+def test_hidden_queues_keep_their_place():
+    assert keep_hidden({"t": {"b:0": 3, "b:1": 4}, "u": {"c:0": 5}}, {"t": {"b:0": 9}}) == {
+        "t": {"b:0": 9, "b:1": 4},
+        "u": {"c:0": 5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "available", "expected"),
+    [
+        pytest.param(20, 30, 30, id="onwards"),
+        pytest.param(28, 25, 28, id="a switch hid the end for a moment"),
+        pytest.param(40, 25, 30, id="made anew: it really ends there"),
+    ],
+)
+def test_not_before(start, available, expected):
+    assert not_before({"t": {"b:0": start}}, {"t": {"b:0": available}}, BOUNDS) == {"t": {"b:0": expected}}
+
+
+def test_a_limit_does_not_hide_that_a_queue_went_back():
+    assert limit({"t": {"b:0": 40, "b:1": 0}}, {"t": {"b:0": 5, "b:1": 100}}, 10) == {
+        "t": {"b:0": 5, "b:1": 10}
+    }
 
 
 offsets = st.dictionaries(st.sampled_from([f"b:{i}" for i in range(8)]), st.integers(0, 500), min_size=1)

@@ -1,0 +1,92 @@
+"""Reads and archive jobs that go on through a ``kill -9``: of the master, and of the job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from batonmq.demo.group import Group
+
+from .conftest import Topics, bodies
+
+COUNT = 6_000
+
+
+async def _master(cluster):
+    group = Group(cluster.controller_addresses, cluster.broker_name)
+    try:
+        return await group.wait_for(
+            lambda s: s.master_address is not None and len(s.sync_state_set) == 2, 30, "whole group"
+        )
+    finally:
+        await group.close()
+
+
+def test_a_read_goes_on_at_the_new_master(session, cluster_of):
+    """Each pull brings a few messages, so that the kill is in the middle of the read of every queue."""
+    cluster = cluster_of(maxTransferCountOnMessageInMemory=4, maxTransferCountOnMessageInDisk=4)
+    topics = Topics(cluster.namesrv_address)
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", COUNT), 1: bodies("b", COUNT)})
+    master = asyncio.run(_master(cluster))
+    frame = topics.read(session, topic, "queueId int, queueOffset bigint")
+    frame.rdd.getNumPartitions()  # planned against the master that is to die
+    seen: list[float] = []
+
+    def kill() -> None:
+        cluster.broker_at(master.master_address).kill()
+        seen.append(time.monotonic())
+
+    timer = threading.Timer(0.7, kill)
+    timer.start()
+    rows = frame.collect()
+    ended = time.monotonic()
+    timer.join()
+    assert seen[0] < ended, "the read was over before the master was killed: nothing was tested"
+    got = sorted((r["queueId"], r["queueOffset"]) for r in rows)
+    assert got == [(q, o) for q in (0, 1) for o in range(COUNT)]
+
+
+@pytest.mark.timeout(240)
+def test_archive_job_killed_and_master_killed_is_exactly_once(session, cluster_of, tmp_path):
+    cluster = cluster_of()
+    topics = Topics(cluster.namesrv_address)
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", COUNT), 1: bodies("b", COUNT)})
+    target = tmp_path / "archive"
+    command = [sys.executable, "-m", "batonmq", "spark", "archive", "-n", topics.namesrv, "-t", topic]
+    command += ["--to", str(target), "--max-offsets", "200", "--every", "0 seconds", "--master", "local[2]"]
+    command += ["--conf", "spark.driver.memory=512m"]
+    log = tmp_path / "job.log"
+    with log.open("wb") as out:
+        job = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        committed = target / "_spark_metadata"
+        deadline = time.monotonic() + 90
+        while not (committed / "1").exists():
+            assert job.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)  # the job, its JVM and its Python workers
+        job.wait()
+    first = session.read.parquet(str(target)).count()
+    assert 0 < first < 2 * COUNT, "the job was not killed in the middle"
+
+    master = asyncio.run(_master(cluster))
+    cluster.broker_at(master.master_address).kill()
+    topics.fill(topic, {0: bodies("c", 10)}, retries=50)
+    subprocess.run(
+        [*command[: command.index("--max-offsets")], "--master", "local[2]"],
+        check=True,
+        capture_output=True,
+    )
+    rows = session.read.parquet(str(target))
+    assert rows.count() == rows.select("queueId", "queueOffset").distinct().count() == 2 * COUNT + 10
+    assert rows.select("keys").distinct().count() == 2 * COUNT + 10

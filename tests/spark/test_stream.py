@@ -1,0 +1,112 @@
+"""Streams: admission control, restart from the checkpoint, and what a topic that was made anew does."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+from pyspark.errors import PySparkException
+
+from batonmq.spark.jobs import archive
+
+from .conftest import Topics, bodies
+
+
+def available_now(session, topics: Topics, topic: str, root, **options):
+    """Take what is there into Parquet, and end. Returns the progress of the batches that had rows."""
+    query = (
+        session.readStream.format("rocketmq")
+        .options(**topics.options(topic, startingOffsets="earliest", **options))
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(root / "out"))
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [p for p in query.recentProgress if p["numInputRows"]]
+
+
+def written(session, root) -> Counter[bytes]:
+    rows = session.read.parquet(str(root / "out")).select("value").collect()
+    return Counter(bytes(row["value"]) for row in rows)
+
+
+def test_available_now_in_limited_batches_then_only_what_is_new(session, topics, tmp_path):
+    topic = topics.make(queues=3)
+    topics.fill(topic, {0: bodies("a", 70), 1: bodies("b", 7)})
+    batches = available_now(session, topics, topic, tmp_path, maxOffsetsPerTrigger=30)
+    assert [b["numInputRows"] for b in batches] == [30, 30, 17]
+    last = json.loads(batches[-1]["sources"][0]["endOffset"])
+    assert last == {topic: {"broker-a:0": 70, "broker-a:1": 7, "broker-a:2": 0}}
+    assert written(session, tmp_path) == Counter(bodies("a", 70) + bodies("b", 7))
+
+    assert available_now(session, topics, topic, tmp_path) == []
+    topics.fill(topic, {1: bodies("b", 5, first=7), 2: bodies("c", 1)})
+    assert [b["numInputRows"] for b in available_now(session, topics, topic, tmp_path)] == [6]
+    assert written(session, tmp_path) == Counter(bodies("a", 70) + bodies("b", 12) + bodies("c", 1))
+
+
+def test_starts_at_the_end_unless_told_otherwise(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("before", 5)})
+    query = (
+        session.readStream.format("rocketmq")
+        .options(**topics.options(topic))
+        .load()
+        .writeStream.format("memory")
+        .queryName("from_the_end")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        topics.fill(topic, {0: bodies("after", 4)})
+        query.processAllAvailable()
+        rows = session.table("from_the_end").collect()
+        assert sorted(bytes(r["value"]) for r in rows) == bodies("after", 4)
+    finally:
+        query.stop()
+
+
+def test_queues_added_later_are_read_from_their_first_message(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    available_now(session, topics, topic, tmp_path)
+    topics.make(topic, queues=2)
+    topics.fill(topic, {1: bodies("b", 4)})
+    available_now(session, topics, topic, tmp_path)
+    assert written(session, tmp_path) == Counter(bodies("a", 3) + bodies("b", 4))
+
+
+def test_a_topic_made_anew_is_data_loss_or_a_fresh_beginning(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("old", 20)})
+    available_now(session, topics, topic, tmp_path)
+    topics.delete(topic)
+    topics.make(topic, queues=1)
+    topics.fill(topic, {0: bodies("new", 5)})
+    with pytest.raises(PySparkException, match="ends at 5"):
+        available_now(session, topics, topic, tmp_path, pollTimeoutMs=300)
+    available_now(session, topics, topic, tmp_path, pollTimeoutMs=300, failOnDataLoss="false")
+    assert written(session, tmp_path) == Counter(bodies("old", 20) + bodies("new", 5))
+
+
+def test_archive_stopped_between_batches_is_exactly_once(session, topics, tmp_path):
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", 400), 1: bodies("b", 300)})
+    common = {"namesrv": topics.namesrv, "topic": topic, "target": tmp_path / "archive"}
+    query = archive.start(session, **common, max_offsets_per_trigger=50, every="0 seconds")
+    deadline = time.monotonic() + 60
+    while not query.recentProgress and time.monotonic() < deadline:
+        time.sleep(0.02)
+    query.stop()
+    first = session.read.parquet(str(tmp_path / "archive")).count()
+    assert 0 < first < 700, "the job was not stopped in the middle"
+    finished = archive.finish(archive.start(session, **common, max_offsets_per_trigger=500))
+    rows = session.read.parquet(str(tmp_path / "archive"))
+    assert rows.count() == rows.select("queueId", "queueOffset").distinct().count() == 700
+    assert finished.rows <= 700 - first + 50
+    assert {"topic", "date", "properties", "msgId"} <= set(rows.columns)

@@ -1,0 +1,84 @@
+"""Comparing the commit logs of replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.protocol import message as m
+from batonmq.spark.jobs.replicas import compare
+
+HOST = m.pack_host("127.0.0.1", 1)
+FILE_SIZE = 1 << 12
+
+
+def record(offset: int) -> bytes:
+    stored = m.StoredMessage(
+        topic="t", queue_id=0, body=b"x" * 100, properties=b"", flag=0, sys_flag=0, born_timestamp=1,
+        born_host=HOST, reconsume_times=0, store_host=HOST,
+    )  # fmt: skip
+    return bytes(m.encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
+
+
+def files(count: int) -> dict[str, bytes]:
+    """Commit log files with `count` records; each but the last ends in a filler record."""
+    made: dict[str, bytes] = {}
+    data, base = b"", 0
+    for i in range(count):
+        one = record(i)
+        if len(data) + len(one) + 8 > FILE_SIZE:
+            left = FILE_SIZE - len(data)
+            filler = left.to_bytes(4, "big") + (m.MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+            made[f"{base:020d}"] = (data + filler).ljust(FILE_SIZE, b"\0")
+            data, base = b"", base + FILE_SIZE
+        data += one
+    made[f"{base:020d}"] = data.ljust(FILE_SIZE, b"\0")
+    return made
+
+
+def store(root, name, content):
+    directory = root / name / "commitlog"
+    directory.mkdir(parents=True)
+    for file, data in content.items():
+        (directory / file).write_bytes(data)
+    return root / name
+
+
+def test_equal_logs_over_several_files(tmp_path):
+    content = files(60)
+    assert len(content) > 2
+    result = compare([store(tmp_path, "a", content), store(tmp_path, "b", content)])
+    assert result.equal and result.begin == 0 and result.end > 2 * FILE_SIZE
+    assert result.text.startswith("replicas are byte-equal from 0 to ")
+    assert "behind" not in result.text
+
+
+@pytest.mark.parametrize("place", [50, FILE_SIZE - 3, FILE_SIZE + 77])
+def test_one_different_byte_is_found(tmp_path, place):
+    content = files(60)
+    file, within = f"{place // FILE_SIZE * FILE_SIZE:020d}", place % FILE_SIZE
+    changed = bytearray(content[file])
+    changed[within] ^= 1
+    stores = [store(tmp_path, "a", content), store(tmp_path, "b", content | {file: bytes(changed)})]
+    result = compare(stores)
+    assert (result.equal, result.first_difference) == (False, place)
+    assert f"DIFFER from physical offset {place:,}" in result.text
+
+
+def test_one_replica_behind(tmp_path):
+    result = compare([store(tmp_path, "a", files(60)), store(tmp_path, "b", files(59))])
+    assert result.equal
+    assert f"one replica is {len(record(59)):,} bytes behind" in result.text
+    assert max(result.lengths.values()) - result.end == len(record(59))
+
+
+def test_one_replica_whose_oldest_files_have_expired(tmp_path):
+    content = files(60)
+    later = {name: data for name, data in content.items() if int(name)}
+    result = compare([store(tmp_path, "a", content), store(tmp_path, "b", later)])
+    assert result.equal and result.begin == FILE_SIZE
+
+
+def test_no_log_is_an_error_that_names_the_directory(tmp_path):
+    (tmp_path / "a" / "commitlog").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="no commit log files"):
+        compare([tmp_path / "a", tmp_path / "a"])
