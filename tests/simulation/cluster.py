@@ -37,6 +37,7 @@ from batonmq.ha.config import HAConfig
 from batonmq.ha.epoch_file import EpochFile
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
+from batonmq.raft.core import Role
 from batonmq.raft.disk import AppendFile, OsDisk
 from batonmq.store import mapped
 from batonmq.store.config import FlushDiskType, StoreConfig
@@ -436,6 +437,12 @@ class SimCluster:
             for n in self.brokers
             if n.up and self.broker_of(n) is not None and self.broker_of(n).role.is_master
         ]
+
+    @staticmethod
+    def leads(controller: Node) -> bool:
+        """Whether this controller takes itself for the leading one."""
+        raft = getattr(controller.service, "node", None)
+        return raft is not None and raft.role is Role.LEADER
 
     @staticmethod
     def broker_of(node: Node) -> Any:

@@ -381,6 +381,11 @@ class Endpoint(asyncio.Transport):
             if arrival > self._loop.now:
                 network.schedule(self, arrival)
                 return
+            if not peer.host.alive and network.hosts[peer.host.address] is not peer.host:
+                # The machine has started again and knows nothing of this connection: it answers with a reset.
+                self._in_flight.clear()
+                self._end(ConnectionResetError(104, "connection reset by peer"))
+                break
             self._in_flight.popleft()
             if data is None:
                 peer._end(None)

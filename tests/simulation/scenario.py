@@ -107,6 +107,7 @@ class _Teller:
         self._number = 0
         self._sending = self._reading = self._faulting = True
         self._newest = 0
+        self._readers: dict[int, asyncio.Task[None]] = {}
         self._compared: dict[tuple[str, str], int] = {}
         self._violation: Violation | None = None
 
@@ -117,7 +118,8 @@ class _Teller:
         watcher = asyncio.ensure_future(self._watch())
         await cluster.on(cluster.client_host, self._create_topic())
         workers = [cluster.on(cluster.client_host, self._work()) for _ in range(WORKERS)]
-        readers = [cluster.on(cluster.client_host, self._read(queue)) for queue in range(QUEUES)]
+        for queue in range(QUEUES):
+            self._follow(queue)
         await self._faults()
         cluster.heal()
         before = len(self.story.acked)
@@ -130,7 +132,7 @@ class _Teller:
         await self._until(self._level, HEAL_S, "equal logs after healing")
         await self._until(self._all_read, HEAL_S, "readers at the end of their queues")
         self._reading = False
-        await asyncio.gather(*readers)
+        await asyncio.gather(*self._readers.values())
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
         self._check_masters()
@@ -157,7 +159,15 @@ class _Teller:
                     self.story.unknown += 1
                 else:
                     self.story.acked[key] = (result.queue.queue_id, result.queue_offset)
+                    self._follow(result.queue.queue_id)
                 await asyncio.sleep(self.random.expovariate(1 / 0.06))
+
+    def _follow(self, queue_id: int) -> None:
+        # Tables are copied to slaves every few seconds. A switch may lose a topic just created, which is then
+        # created by the next send, with another number of queues.
+        if queue_id not in self._readers:
+            reader = self.cluster.on(self.cluster.client_host, self._read(queue_id))
+            self._readers[queue_id] = reader
 
     async def _read(self, queue_id: int) -> None:
         """Follow one queue from its beginning, as a consumer does."""
@@ -187,10 +197,20 @@ class _Teller:
     # -- the faults ---------------------------------------------------------------------------------------
 
     async def _faults(self) -> None:
-        cluster, end = self.cluster, self.cluster.loop.now + self.shape.faults_s
+        cluster, pick = self.cluster, self.random
+        end = cluster.loop.now + self.shape.faults_s
         while cluster.loop.now < end:
-            await asyncio.sleep(self.random.expovariate(1 / 2.0))
-            self._one_fault()
+            if pick.random() < 0.3:
+                # A group that is well again has most to lose.
+                cluster.heal()
+                patience = cluster.loop.now + pick.uniform(1, 6)
+                while cluster.loop.now < patience and not self._whole():
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(pick.expovariate(1 / 0.3))
+                self._strike()
+            else:
+                await asyncio.sleep(pick.expovariate(1 / 1.5))
+                self._one_fault()
         self._faulting = False
         self._check_masters()
 
@@ -200,7 +220,8 @@ class _Teller:
         up = [n for n in [*cluster.controllers, *cluster.brokers, *cluster.brokers] if n.up]
         down = [n for n in cluster.nodes if not n.up]
         kind = pick.random()
-        if down and kind < 0.35:
+        # Where much is down little can go wrong any more: it comes back soon.
+        if down and kind < (0.35 if len(down) < 3 else 0.6):
             node = pick.choice(down)
             cluster.start(node)
             if node.kind == "broker" and pick.random() < 0.4:
@@ -224,8 +245,10 @@ class _Teller:
             cluster.slow_disk(pick.choice(up), pick.choice((0.02, 0.1, 0.4)))
         elif kind < 0.88:
             cluster.full_disk(pick.choice(cluster.brokers))
-        elif kind < 0.91:
+        elif kind < 0.90:
             self._strike_at_work()
+        elif kind < 0.95:
+            self._strike()
         else:
             cluster.reconnect()
 
@@ -239,29 +262,56 @@ class _Teller:
         self.cluster.loop.call_later(self.random.uniform(0, within_s), self._strike)
 
     def _strike(self) -> None:
-        """One more fault, aimed at the master or at all brokers at once."""
+        """One or two more faults, aimed at the master."""
         cluster, pick = self.cluster, self.random
         brokers = [n for n in cluster.brokers if n.up]
         if not self._faulting or not brokers:
             return
         master = max(cluster.masters(), key=lambda n: int(cluster.broker_of(n).epoch), default=brokers[0])
-        end: Callable[[Node], None] = cluster.crash
-        if self.shape.sync_flush and pick.random() < 0.6:
-            end = cluster.power_cut
         kind = pick.random()
-        if kind < 0.4:
-            end(master)
-        elif kind < 0.6:
+        if kind < 0.2:
+            self._end(master)
+        elif kind < 0.3:
             for node in brokers:
-                end(node)
-        elif kind < 0.7:
-            end(pick.choice(brokers))
+                self._end(node)
+        elif kind < 0.5:
+            # The slaves fall behind, and then the master is gone before the SyncStateSet can shrink.
+            for node in brokers:
+                if node is not master:
+                    cluster.partition(master, node, both=pick.random() < 0.5)
+            self._later(pick.uniform(0.1, 2.5), lambda: self._end(master))
+        elif kind < 0.65:
+            # The controllers hear the master, but it does not hear them: answers get lost.
+            for node in cluster.controllers:
+                cluster.partition(node, master, both=False)
+            self._later(pick.uniform(0.5, 6), lambda: self._end(master))
         elif kind < 0.8:
+            # The leading controller is alone with the brokers, and must decide something.
+            leaders = [n for n in cluster.controllers if n.up and cluster.leads(n)]
+            for leader in leaders:
+                for node in cluster.controllers:
+                    if node is not leader:
+                        cluster.partition(leader, node)
+            self._later(pick.uniform(0, 0.5), lambda: self._end(master))
+        elif kind < 0.87:
             cluster.pause(master, pick.uniform(0.5, 5))
-        elif kind < 0.9:
+        elif kind < 0.94:
             cluster.isolate(master)
         else:
             self._strike_at_work()
+
+    def _later(self, seconds: float, fault: Callable[[], None]) -> None:
+        def unless_over() -> None:
+            if self._faulting:
+                fault()
+
+        self.cluster.loop.call_later(seconds, unless_over)
+
+    def _end(self, node: Node) -> None:
+        """Kill a program, or cut the power of its machine."""
+        if node.up:
+            cut = self.shape.sync_flush and self.random.random() < 0.6
+            (self.cluster.power_cut if cut else self.cluster.crash)(node)
 
     # -- what must hold -----------------------------------------------------------------------------------
 
@@ -336,7 +386,7 @@ class _Teller:
 
     def _all_read(self) -> bool:
         store = self.cluster.broker_of(self.cluster.masters()[0]).store
-        count = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in range(QUEUES))
+        count = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in self._readers)
         return len(self.story.seen) >= count
 
     def _whole(self) -> bool:

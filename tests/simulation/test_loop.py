@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -95,6 +96,60 @@ def test_a_crashed_host_runs_nothing_and_its_peers_lose_the_connection(loop):
 
     assert loop.run_until_complete(main())
     assert len(ran) == 3
+
+
+def test_a_machine_that_lost_its_power_resets_old_connections_when_it_is_up_again(loop):
+    async def main() -> tuple[bool, bool]:
+        a, _, protocol, transport = await connected(loop)
+        loop.network.crash(a, silent=True)
+        transport.write(b"into the dark")
+        await asyncio.sleep(10)
+        while_down = protocol.lost
+        loop.network.start("a", "10.0.0.1")
+        transport.write(b"anybody?")
+        await asyncio.sleep(1)
+        return while_down, protocol.lost
+
+    assert loop.run_until_complete(main()) == (False, True)
+
+
+def test_one_connection_is_reset_or_stalled_and_others_are_not(loop):
+    async def main() -> tuple[bool, bytes, bytes, bool]:
+        _, b, protocol, transport = await connected(loop)
+        other, echoed = await loop.network.run_on(
+            b, lambda: loop.create_task(loop.create_connection(Collect, "10.0.0.1", 80))
+        )
+        loop.network.stall(transport, 5)
+        transport.write(b"late")
+        other.write(b"at once")
+        await asyncio.sleep(4)
+        during = protocol.data
+        await asyncio.sleep(4)
+        after = protocol.data
+        loop.network.reset(transport)
+        await asyncio.sleep(1)
+        return protocol.lost, during, after, echoed.lost
+
+    assert loop.run_until_complete(main()) == (True, b"", b"late", False)
+
+
+def test_tasks_that_never_end_are_closed_without_a_word(loop, capsys):
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(1e9)
+        finally:
+            await asyncio.sleep(1)
+
+    async def main() -> None:
+        a = loop.network.start("a", "10.0.0.1")
+        loop.network.run_on(a, lambda: loop.create_task(stubborn()))
+        await asyncio.sleep(1)
+        loop.network.crash(a)
+
+    loop.run_until_complete(main())
+    loop.dispose()
+    gc.collect()
+    assert "GeneratorExit" not in capsys.readouterr().err
 
 
 def test_a_paused_host_goes_on_where_it_stopped(loop):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +31,28 @@ def test_acknowledged_messages_survive(seed):
     story = run(seed, shape_of(seed))
     assert story.acked
     assert story.masters
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_a_seed_tells_the_same_story_again(seed):
+    one, two = run(seed, shape_of(seed)), run(seed, shape_of(seed))
+    assert one == two
+
+
+@pytest.mark.simulation
+def test_a_seed_tells_the_same_story_in_another_process():
+    story = run(3, shape_of(3))
+    program = (
+        "from tests.simulation.__main__ import shape_of; from tests.simulation.scenario import run;"
+        "print(run(3, shape_of(3)).trace)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(told.stdout) == story.trace
