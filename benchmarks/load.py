@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from batonmq.demo.cluster import LocalCluster
+from batonmq.demo.cluster import LocalCluster, Program
 from benchmarks.clusters import PEER, create_topic, sample
 
 BENCH = Path(__file__).with_name("java") / "Bench.java"
@@ -43,7 +44,7 @@ class Throughput:
     p99_ms: float | None = None
     failed: int = 0
     cpu_us: dict[str, float] | None = None
-    """Microseconds of processor time a message, by program; warm-up included."""
+    """Microseconds of processor time a message, by broker."""
 
     @property
     def median(self) -> float:
@@ -57,33 +58,59 @@ class DriverFailed(RuntimeError):
     """The Java client ended without a result; the text has the end of what it said."""
 
 
-def run_driver(*arguments: object) -> dict[str, object]:
-    """One run of Bench.java; its last line, decoded."""
+def run_driver(*arguments: object, heard: Callable[[str], None] | None = None) -> dict[str, object]:
+    """One run of Bench.java; its last line, decoded. `heard` is given each line when it comes."""
     command = [str(PEER), "java", str(BENCH), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        raise DriverFailed(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    result: dict[str, object] = json.loads(lines[-1])
+    last = ""
+    with (
+        TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as driver,
+    ):
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            last = line.strip()
+            if heard is not None:
+                heard(last)
+        if driver.wait() or not last.startswith("{"):
+            errors.seek(0)
+            said = errors.read()[-2000:]
+            raise DriverFailed(f"{' '.join(command)}: exit code {driver.returncode}\n{said}")
+    result: dict[str, object] = json.loads(last)
     return result
+
+
+class CostMeter:
+    """Processor time of the brokers between the driver's words "measuring" and "measured COUNT"."""
+
+    def __init__(self, brokers: list[Program]) -> None:
+        self._brokers = brokers
+        self._before: dict[str, float] = {}
+        self.cpu_us: dict[str, float] = {}
+        """Microseconds a message, by broker."""
+
+    def hear(self, line: str) -> None:
+        word, _, count = line.partition(" ")
+        if word == "measuring":
+            self._before = {broker.name: sample(broker.pid).cpu_s for broker in self._brokers}
+        elif word == "measured" and int(count):
+            for broker in self._brokers:
+                used_s = sample(broker.pid).cpu_s - self._before[broker.name]
+                self.cpu_us[broker.name] = round(used_s / int(count) * 1e6, 1)
 
 
 def measure_send(cluster: LocalCluster, topic: str, batch: int, warm: int, seconds: int) -> Throughput:
     """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each."""
     asyncio.run(create_topic(cluster, topic, QUEUES))
-    before = {program.name: sample(program.pid).cpu_s for program in cluster.brokers}
-    result = run_driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch, warm, seconds)
-    sent = int(str(result["sent"]))
-    cost = {
-        program.name: round((sample(program.pid).cpu_s - before[program.name]) / sent * 1e6, 2)
-        for program in cluster.brokers
-    }
+    meter = CostMeter(cluster.brokers)
+    result = run_driver(
+        *("send", cluster.namesrv_address, topic, THREADS, BYTES, batch, warm, seconds), heard=meter.hear
+    )
     return Throughput(
         [int(rate) for rate in list_of(result["rates"])],
         float(str(result["p50_ms"])),
         float(str(result["p99_ms"])),
         int(str(result["failed"])),
-        cost,
+        meter.cpu_us,
     )
 
 

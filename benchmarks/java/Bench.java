@@ -13,7 +13,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * The same client load for any RocketMQ-compatible cluster; the last line is the result as JSON.
+ * The same client load for any RocketMQ-compatible cluster; the last line is the result as JSON. `send` says when it
+ * begins to measure, and how many messages were acknowledged until it ended.
  *
  *   send NAMESRV TOPIC THREADS BYTES BATCH WARM_SECONDS SECONDS   sends, one in flight a thread; a rate a second
  *   consume NAMESRV TOPIC GROUP COUNT                             a push consumer reads COUNT messages
@@ -102,8 +103,10 @@ public class Bench {
             workers.add(worker);
         }
         Thread.sleep(warm * 1000L);
+        System.out.println("measuring");
+        long sentBefore = ok.sum();
         List<Long> rates = new ArrayList<>();
-        long last = ok.sum();
+        long last = sentBefore;
         long lastTime = System.nanoTime();
         for (int second = 0; second < seconds; second++) {
             Thread.sleep(1000);
@@ -113,6 +116,7 @@ public class Bench {
             last = now;
             lastTime = time;
         }
+        System.out.println("measured " + (last - sentBefore));
         for (Thread worker : workers) {
             worker.join();
         }
