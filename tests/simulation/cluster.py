@@ -370,6 +370,10 @@ class SimCluster:
         self.log(f"slow disk at {node.name}: {mean_s:.2f} s")
         node.host.disk_s = mean_s
 
+    def slow_link(self, node: Node, bytes_per_s: float) -> None:
+        self.log(f"slow link at {node.name}: {bytes_per_s:.0f} B/s")
+        self.loop.network.slow[node.name] = bytes_per_s
+
     def full_disk(self, node: Node) -> None:
         self.log(f"full disk at {node.name}")
         self.world.full.add(node.name)

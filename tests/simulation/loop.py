@@ -33,6 +33,10 @@ class Host:
     alive: bool = True
     paused_until: float = 0.0
     """Virtual time before which nothing of this host runs (a stopped process: SIGSTOP, a long pause)."""
+    held: list[tuple[Callable[..., Any], tuple[Any, ...], contextvars.Context | None]] = field(
+        default_factory=list
+    )
+    """What was due while it was paused."""
     disk_s: float = 0.002
     """Mean duration of one piece of executor work (fsync, reading at start)."""
     before_work: Callable[[Host, str], None] | None = None
@@ -129,30 +133,49 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     # -- a dead host's callbacks never run; a paused host's run when it wakes ---------------------------
 
-    def _guard(self, callback: Callable[..., Any], context: contextvars.Context | None) -> Callable[..., Any]:
+    def _guard(
+        self, callback: Callable[..., Any], context: contextvars.Context | None
+    ) -> tuple[Callable[..., Any], list[asyncio.Handle]]:
+        """The callback as the host's state lets it run; the list is for the handle that cancels it."""
+        handle: list[asyncio.Handle] = []
         host = current_host.get() if context is None else context.get(current_host)
         if host is None:
-            return callback
+            return callback, handle
 
         def guarded(*args: Any) -> None:
-            if not host.alive:
+            if not host.alive or handle[0].cancelled():
                 return
             if host.paused_until > self.now:
-                super(SimLoop, self).call_at(host.paused_until, guarded, *args, context=context)
+                if not host.held:
+                    super(SimLoop, self).call_at(host.paused_until, self._wake, host)
+                host.held.append((guarded, args, context))
                 return
             callback(*args)
 
-        return guarded
+        return guarded, handle
+
+    def _wake(self, host: Host) -> None:
+        """A paused host goes on with everything that was due meanwhile, in the order in which it was."""
+        if host.paused_until > self.now:
+            super().call_at(host.paused_until, self._wake, host)
+            return
+        held, host.held = host.held, []
+        for guarded, args, context in held:
+            super().call_soon(guarded, *args, context=context)
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
         if self._disposed:
-            return None  # the `finally` of a coroutine that is collected after the story's end
-        return super().call_soon(self._guard(callback, context), *args, context=context)
+            return None  # the `finally` of a coroutine that is closed after the story's end
+        guarded, handle = self._guard(callback, context)
+        handle.append(super().call_soon(guarded, *args, context=context))
+        return handle[0]
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        return super().call_at(when, self._guard(callback, context), *args, context=context)
+        guarded, handle = self._guard(callback, context)
+        handle.append(super().call_at(when, guarded, *args, context=context))
+        return handle[0]
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_soon(callback, *args, context=context)
@@ -356,9 +379,8 @@ class Endpoint(asyncio.Transport):
         """Queue bytes (or, as None, the end of the stream) to the other end."""
         network = self._loop.network
         network.note(self, data)
-        self._last_arrival = max(
-            self._last_arrival, self._loop.now + network.delay(self.host, self.remote_host)
-        )
+        ready = max(self._last_arrival, self._loop.now + network.delay(self.host, self.remote_host))
+        self._last_arrival = ready + len(data or b"") / network.rate(self.host, self.remote_host)
         self._in_flight.append((self._last_arrival, data))
         if data is not None:
             self._unsent += len(data)
@@ -444,6 +466,8 @@ class Network:
         self.cuts: set[tuple[str, str]] = set()
         """(from, to) host names whose bytes do not arrive, one way each."""
         self.min_delay, self.mean_delay = 0.000_1, 0.000_3
+        self.slow: dict[str, float] = {}
+        """Host name -> bytes a second of each of its connections, where that is little."""
         self.trace = 0
         """Checksum of everything that was ever sent, and when: equal for two runs of one seed."""
         self._due: list[tuple[float, int, Endpoint]] = []
@@ -467,8 +491,15 @@ class Network:
         if both:
             self.cuts.add((b, a))
 
+    def rate(self, source: Host, target: Host) -> float:
+        """Bytes a second of one connection."""
+        if not self.slow or source is target:
+            return 100e6
+        return min(self.slow.get(source.name, 100e6), self.slow.get(target.name, 100e6))
+
     def heal(self) -> None:
         self.cuts.clear()
+        self.slow.clear()
 
     def schedule(self, endpoint: Endpoint, when: float) -> None:
         # Bytes under way belong to no host: they arrive although the sender has crashed.

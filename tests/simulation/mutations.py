@@ -99,14 +99,7 @@ def _expand_early() -> list[Patch]:
     def wanted(self: SyncStateTracker, now_ms: int) -> frozenset[int]:
         return original(self, now_ms) | {b for b, r in self.replicas.items() if r.connected}
 
-    def confirm(self: SyncStateTracker, own_max_offset: int) -> int:
-        members = [self.replicas[b] for b in self.counted if b in self.replicas and b != self.local_id]
-        caught_up = [r.ack_offset for r in members if r.ack_offset >= self.confirm_offset]
-        if len(members) == len(self.counted) - 1:
-            self.confirm_offset = max(self.confirm_offset, min([own_max_offset, *caught_up]))
-        return self.confirm_offset
-
-    return [(SyncStateTracker, "wanted", wanted), (SyncStateTracker, "confirm", confirm)]
+    return [(SyncStateTracker, "wanted", wanted)]
 
 
 def _ack_at_once() -> list[Patch]:

@@ -225,6 +225,8 @@ class _Teller:
             node = pick.choice(down)
             cluster.start(node)
             if node.kind == "broker" and pick.random() < 0.4:
+                if pick.random() < 0.5:
+                    cluster.slow_link(node, pick.choice((10e3, 50e3)))
                 self._strike_soon(1.5)  # while it catches up
         elif kind < 0.45 and up:
             cluster.crash(pick.choice(up))
@@ -241,8 +243,10 @@ class _Teller:
             cluster.reset(pick.choice(connections))
         elif kind < 0.83 and (connections := cluster.connections()):
             cluster.stall(pick.choice(connections), pick.uniform(1, 15), both=pick.random() < 0.5)
-        elif kind < 0.86 and up:
+        elif kind < 0.845 and up:
             cluster.slow_disk(pick.choice(up), pick.choice((0.02, 0.1, 0.4)))
+        elif kind < 0.86 and up:
+            cluster.slow_link(pick.choice(up), pick.choice((5e3, 20e3, 100e3)))
         elif kind < 0.88:
             cluster.full_disk(pick.choice(cluster.brokers))
         elif kind < 0.90:

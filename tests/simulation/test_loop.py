@@ -174,6 +174,28 @@ def test_a_paused_host_goes_on_where_it_stopped(loop):
     assert len(ran) > 2
 
 
+def test_what_a_paused_host_would_have_cancelled_in_time_does_not_run(loop):
+    ran: list[str] = []
+
+    def cancel(timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        ran.append("cancelled")
+
+    async def main() -> None:
+        a = loop.network.start("a", "10.0.0.1")
+
+        def plan() -> None:
+            timer = loop.call_later(2, ran.append, "too late")
+            loop.call_later(1, cancel, timer)
+
+        loop.network.run_on(a, plan)
+        a.paused_until = loop.now + 5
+        await asyncio.sleep(10)
+
+    loop.run_until_complete(main())
+    assert ran == ["cancelled"]
+
+
 def test_waiting_for_nothing_is_reported(loop):
     with pytest.raises(Deadlock):
         loop.run_until_complete(loop.create_future())

@@ -1,0 +1,16 @@
+"""The simulation has teeth: with a guard taken out of the programs some seed fails, soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, violation
+
+PATIENCE = 40
+"""Seeds tried before a mutation counts as unnoticed; each needs a few on average (docs/simulation.md)."""
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", ["confirm-alone", "ack-at-once", "no-truncation", "no-fsync", "epoch-reuse"])
+def test_a_missing_guard_is_noticed(name):
+    assert any(violation(name, seed) for seed in range(PATIENCE)), MUTATIONS[name].what
