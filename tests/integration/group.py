@@ -143,7 +143,7 @@ class Group:
         assert "Traceback" not in text, text[text.index("Traceback") - 200 :][:3000]
         client = RemotingClient()
         try:
-            answer = await client.call(self.addresses["controller"], GetMetadata())
+            answer = await client.call(self.addresses["controller"], GetMetadata(), timeout_ms=15_000)
             assert isinstance(answer.header, GetMetadataReply)
         finally:
             await client.close()
