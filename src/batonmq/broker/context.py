@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from batonmq.broker.locks import LockTable
+from batonmq.broker.table_watch import TableWatch
 from batonmq.protocol.bodies import DataVersion
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from batonmq.common.clock import Clock
     from batonmq.ha.config import HAConfig
     from batonmq.ha.service import HAService
+    from batonmq.net import Connection
     from batonmq.net.client import RemotingClient
     from batonmq.protocol.bodies import MessageQueue
     from batonmq.store.config import StoreConfig
@@ -85,6 +87,9 @@ class Broker:
 
     locks: LockTable[MessageQueue] = field(default_factory=LockTable)
     """Queues that orderly consumers hold."""
+
+    tables: TableWatch[Connection] = field(default_factory=TableWatch)
+    """Tells slaves of changed topics and groups."""
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER
     broker_id: int = 0

@@ -25,6 +25,10 @@ def _split(key: str) -> tuple[str, str] | None:
     return (topic, group) if at and topic and group and "@" not in group else None
 
 
+def _unheard() -> None:
+    """Default of `on_new` until the service has set it."""
+
+
 class OffsetTable:
     """Next offset to consume, by topic, group and queue."""
 
@@ -39,6 +43,8 @@ class OffsetTable:
         self.state_version = 0
         """Master epoch in controller mode; part of each data version from now on."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
+        self.on_new: Callable[[], None] = _unheard
+        """Called when a group has committed for a topic for the first time: tell the slaves."""
         self.changed = False
         """Something was committed since the file was last written; whoever writes it sets this to False."""
 
@@ -50,6 +56,7 @@ class OffsetTable:
         queues = self._offsets.get(key)
         if queues is None:
             queues = self._offsets[key] = {}
+            self.on_new()
         before = queues.get(queue_id)
         queues[queue_id] = offset
         self.changed = True
@@ -146,6 +153,11 @@ class OffsetTable:
         if queues is not None:
             self._offsets[f"{topic}@{target}"] = dict(queues)
             self.changed = True
+
+    def begin_term(self, epoch: int) -> None:
+        """This broker is master of `epoch`, which is part of each data version from now on."""
+        self.state_version = epoch
+        self.version = next_version(self.version, self._clock.now_ms(), epoch)
 
     # -- the file and the copy of a slave
 

@@ -218,7 +218,8 @@ class BrokerService:
         for name, take in restore.items():
             self._files[name].load(take)
         broker.topics.on_change = lambda changed: self._topics_changed()
-        broker.subscriptions.on_change = lambda: self._save("subscriptionGroup", broker.subscriptions.encode)
+        broker.subscriptions.on_change = self._groups_changed
+        broker.offsets.on_new = broker.tables.changed
         broker.persist_soon = self._persist_tables
         broker.save_config = self._save_config
 
@@ -332,7 +333,13 @@ class BrokerService:
         await broker.ha.become_master(epoch, sync_state_set)
         broker.epoch = epoch
         for table in (broker.topics, broker.subscriptions, broker.offsets):
-            table.state_version = epoch
+            table.begin_term(epoch)
+        broker.topics.rebuild(
+            (topic, queue_id)
+            for topic, queue_id in broker.store.queues()
+            if self._replicas is None or topic not in self._replicas.slave_sync.deleted
+        )
+        self._persist_tables()
         broker.role = BrokerRole.SYNC_MASTER
         broker.broker_id = MASTER_ID
         broker.master_address = broker.address
@@ -380,10 +387,16 @@ class BrokerService:
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.consumers.connection_closed(connection)
         self.broker.producers.connection_closed(connection)
+        self.broker.tables.closed(connection)
 
     def _topics_changed(self) -> None:
         self._save("topics", self.broker.topics.encode)
+        self.broker.tables.changed()
         self.broker.register_now()
+
+    def _groups_changed(self) -> None:
+        self._save("subscriptionGroup", self.broker.subscriptions.encode)
+        self.broker.tables.changed()
 
     # -- files
 

@@ -1,8 +1,9 @@
 """A slave's copy of what the log does not carry: topics, subscription groups, consumer and delay offsets.
 
-Pulled from the master every few seconds, as RocketMQ's SlaveSynchronize does; at once after a change of the
+Copied from the master every few seconds, as RocketMQ's SlaveSynchronize does; at once after a change of the
 master, so that a second switch right after the first loses nothing that the first master knew; and at once
-when a message of an unknown topic is replicated, so that a topic survives a switch right after its creation.
+when the master says that a topic, a group or a group's first offset is new (`table_watch.py`). A RocketMQ
+master does not say it; with one, the copy is renewed when a message of an unknown topic is replicated.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.table_watch import HOLD_S
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
@@ -19,12 +21,15 @@ from batonmq.protocol.bodies import (
     TopicConfigAndMappingSerializeWrapper,
     decode,
 )
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import (
     GetAllConsumerOffset,
     GetAllDelayOffset,
     GetAllSubscriptionGroup,
     GetAllTopicConfig,
+    WatchTables,
+    WatchTablesResponse,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +41,10 @@ log = logging.getLogger(__name__)
 PERIOD_S: Final = 3.0
 LOOK_S: Final = 0.1
 """Time between looks for unknown topics; also the wait after a failure before the first copy is complete."""
+COPY_SHARE: Final = 4
+"""Copying rests this many times as long as it took, so that it never keeps the master busy."""
 TIMEOUT_MS: Final = 3_000
+WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
 
 class SlaveSync:
@@ -48,6 +56,9 @@ class SlaveSync:
         self._queues = 0
         self.complete = False
         """Whether everything was copied at least once from the current master."""
+        self.deleted: frozenset[str] = frozenset()
+        """Topics that the master did not have although the log here had messages of them: they were
+        deleted."""
 
     def start(self, master_address: str) -> None:
         """Follow this master, beginning now."""
@@ -63,16 +74,33 @@ class SlaveSync:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self, master: str) -> None:
-        told = ""
+        loop = asyncio.get_running_loop()
+        told, watching, copied = "", True, -1
         while True:
             try:
+                if watching:
+                    copied = await self._next_change(master, copied)
+                began = loop.time()
                 await self._copy(master)
                 told, self.complete = "", True
+                if watching:
+                    await asyncio.sleep(min(COPY_SHARE * (loop.time() - began), PERIOD_S))
+                    continue
             except (NetError, MQError, ValueError) as error:
+                copied = -1  # a master that is back counts its changes anew
+                if isinstance(error, MQError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    watching = False  # a RocketMQ broker
+                    continue
                 if str(error) != told:
                     log.warning("tables of master %s cannot be copied: %s", master, error)
                     told = str(error)
             await self._pause()
+
+    async def _next_change(self, master: str, copied: int) -> int:
+        response = await self._broker.outer.call(master, WatchTables(copied=copied), timeout_ms=WATCH_MS)
+        if not isinstance(response.header, WatchTablesResponse):
+            raise MQError(ResponseCode.SYSTEM_ERROR, "an answer without the number of changes")
+        return response.header.changes
 
     async def _pause(self) -> None:
         """Until the next round is due."""
@@ -93,7 +121,11 @@ class SlaveSync:
     async def _copy(self, master: str) -> None:
         """One round; each table is taken over as soon as it is here."""
         broker = self._broker
+        stored = {topic for topic, _ in broker.store.queues()}
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
+        # A master makes a topic before it takes messages of it: what is stored here but not known there is
+        # deleted. (What it took since then is not in `stored`.)
+        self.deleted = frozenset(stored - topics.topic_config_table.keys())
         broker.topics.replace(topics.topic_config_table, topics.data_version)
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
         broker.offsets.replace(offsets.offset_table, offsets.data_version or DataVersion())

@@ -154,6 +154,11 @@ class SubscriptionTable:
         self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
         self.on_change()
 
+    def begin_term(self, epoch: int) -> None:
+        """This broker is master of `epoch`, which is part of each data version from now on."""
+        self.state_version = epoch
+        self._touch()
+
     # -- the file and the copy of a slave
 
     def encode(self) -> bytes:

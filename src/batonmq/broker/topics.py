@@ -18,7 +18,9 @@ from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSeriali
 from batonmq.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    DLQ_PREFIX,
     OFFSET_MOVED_EVENT,
+    RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
@@ -206,6 +208,32 @@ class TopicTable:
             self._topics[config.topic_name] = config
         self.touch()
         self.on_change(configs)
+
+    # -- a new master
+
+    def begin_term(self, epoch: int) -> None:
+        """This broker is master of `epoch`, which is part of each data version from now on. As in RocketMQ
+        the version changes at once, so that name servers and slaves take this table for the current one."""
+        self.state_version = epoch
+        self.touch()
+
+    def rebuild(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Make the topics that are missing here although the log has messages in these (topic, queue id).
+
+        A master that died right after a topic was made may have replicated messages of it, but not yet the
+        topic. How many queues it had is not known: as many as a new topic has, or as messages are in."""
+        missing: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if topic not in self._topics:
+                missing[topic] = max(missing.get(topic, 0), queue_id + 1)
+        made = []
+        for topic, count in missing.items():
+            own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            count = count if own else max(count, self._config.default_topic_queue_nums)
+            log.warning("topic %s is in the log only, made anew with %d queues", topic, count)
+            made.append(TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count))
+        if made:
+            self._put(*made)
 
     # -- the file and the copy of a slave
 

@@ -161,6 +161,8 @@ class RequestCode(IntEnum):
     AUTH_LIST_ACL = 3010
     RAFT_MESSAGE = 60001
     """Private to this implementation: controllers speak Raft with each other on the port they serve."""
+    WATCH_TABLES = 60002
+    """Private to this implementation: a slave waits for changed topics and groups of its master."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -17,9 +17,16 @@ from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import SendMessageV2, UpdateConsumerOffset
+from batonmq.protocol.headers.broker import (
+    CreateTopic,
+    DeleteTopic,
+    SendMessageV2,
+    UpdateConsumerOffset,
+    UpdateSubscriptionGroup,
+)
 from batonmq.store.config import StoreConfig
 
 
@@ -224,6 +231,60 @@ async def test_tables_follow_a_switch_right_after_they_changed(cluster: Cluster)
     await until(lambda: cluster.master is not None)
     assert slave.broker.topics.get("fresh") is not None
     assert slave.broker.offsets.query("g", "fresh", 0) == 1
+
+
+async def test_what_was_created_is_on_the_slave_when_that_is_answered(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    master = cluster.master
+    assert master is not None
+    slave = cluster.brokers[1 - master].broker
+    await until(lambda: cluster.brokers[master].broker.tables.followers == 1)
+    address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
+    for number in range(20):
+        topic = CreateTopic(f"made{number}", "TBW102", 3, 3, 6, "SINGLE_TAG", 0, False, None)
+        await cluster.client.call(address, topic)
+        assert f"made{number}" in slave.topics
+    group = SubscriptionGroupConfig(group_name="made", retry_max_times=3)
+    await cluster.client.call(address, UpdateSubscriptionGroup(), encode(group))
+    found = slave.subscriptions.get("made")
+    assert found is not None and found.retry_max_times == 3
+    commit = UpdateConsumerOffset(consumer_group="made", topic="made0", queue_id=0, commit_offset=7)
+    await cluster.client.call(address, commit)
+    await until(lambda: slave.offsets.query("made", "made0", 0) == 7, 1)
+    await cluster.client.call(address, DeleteTopic("made19"))
+    assert "made19" not in slave.topics
+    await cluster.kill(master)
+    await until(lambda: cluster.master is not None)
+    assert slave.topics.version.state_version == slave.subscriptions.version.state_version == slave.epoch
+    await cluster.send(b"x", topic="made18")
+    made = slave.topics.get("made18")
+    assert made is not None and made.write_queue_nums == 3
+
+
+async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) -> None:
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    master = cluster.master
+    assert master is not None
+    service = cluster.brokers[1 - master]
+    await cluster.send(b"x", topic="deleted")
+    await until(lambda: "deleted" in service.broker.topics)
+    await cluster.client.call(f"127.0.0.1:{cluster.ports[1 + 2 * master]}", DeleteTopic("deleted"))
+    assert service._replicas is not None
+    await until(lambda: "deleted" in service._replicas.slave_sync.deleted)  # type: ignore[union-attr]
+    await service._replicas.slave_sync.stop()  # as if the master died before the slave could ask
+    await cluster.send(b"x", topic="fresh")
+    assert "fresh" not in service.broker.topics
+    await cluster.kill(master)
+    await until(lambda: cluster.master is not None)
+    made = service.broker.topics.get("fresh")
+    assert made is not None and made.read_queue_nums == 8 and made.perm == 6
+    assert "deleted" not in service.broker.topics
+    file = cluster.root / f"store{1 - master}" / "config" / "topics.json"
+    await until(lambda: "fresh" in file.read_text())
 
 
 async def test_a_slave_refuses_sends(cluster: Cluster) -> None:

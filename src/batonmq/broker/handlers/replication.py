@@ -31,6 +31,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
     handlers = _ReplicationHandlers(broker)
     dispatcher.on(wire.ExchangeHAInfo, handlers.exchange)
+    dispatcher.on(wire.WatchTables, handlers.watch_tables)
     dispatcher.on(wire.ResetMasterFlushOffset, handlers.reset_master_flush_offset)
     dispatcher.on(wire.NotifyMinBrokerIdChange, handlers.min_broker_id_changed)
     dispatcher.on(wire.GetBrokerHAStatus, handlers.status)
@@ -59,6 +60,14 @@ class _ReplicationHandlers:
                 master_address=broker.address,
             )
         )
+
+    async def watch_tables(self, request: Request, header: wire.WatchTables) -> Reply:
+        """A slave waits for changed topics, groups and new offsets."""
+        broker = self._broker
+        if not broker.role.is_master:
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"{broker.address} is no master, its tables are a copy")
+        changes = await broker.tables.next_change(request.connection, header.copied)
+        return Reply(wire.WatchTablesResponse(changes=changes))
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
         """Refused: how far a slave may read is the confirm offset of the replication link."""

@@ -1,6 +1,8 @@
 """Topics and consumer groups: creating, changing, deleting and listing them.
 
-Source: RocketMQ's admin requests; codes and remarks are what its tools act on and show.
+What changes one is answered when the slaves have copied the change, so that it outlives a switch; a slave
+that is slow or RocketMQ's is not waited for. Source: RocketMQ's admin requests; codes and remarks are what
+its tools act on and show.
 """
 
 from __future__ import annotations
@@ -79,18 +81,19 @@ class _TopicHandlers:
                 ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
             )
 
-    def _update(self, *configs: TopicConfig) -> None:
+    async def _update(self, *configs: TopicConfig) -> None:
         for config in configs:
             self._check(config)
         topics = self._broker.topics
         changed = [config for config in configs if topics.get(config.topic_name) != config]
         if changed:
             topics.update(*changed)
+        await self._broker.tables.known()
 
-    def create(self, request: Request, header: wire.CreateTopic) -> Reply:
+    async def create(self, request: Request, header: wire.CreateTopic) -> Reply:
         log.info("create or change topic=%s asked by client=%s", header.topic, request.connection.peer)
         check_topic(header.topic, ResponseCode.INVALID_PARAMETER)
-        self._update(
+        await self._update(
             TopicConfig(
                 topic_name=header.topic,
                 read_queue_nums=header.read_queue_nums,
@@ -104,11 +107,11 @@ class _TopicHandlers:
         )
         return Reply()
 
-    def create_list(self, request: Request, header: wire.CreateTopicList) -> Reply:
-        self._update(*required_body(request, CreateTopicListRequestBody).topic_config_list)
+    async def create_list(self, request: Request, header: wire.CreateTopicList) -> Reply:
+        await self._update(*required_body(request, CreateTopicListRequestBody).topic_config_list)
         return Reply()
 
-    def delete(self, request: Request, header: wire.DeleteTopic) -> Reply:
+    async def delete(self, request: Request, header: wire.DeleteTopic) -> Reply:
         broker, topic = self._broker, header.topic
         log.info("delete topic=%s asked by client=%s", topic, request.connection.peer)
         check_topic(topic, ResponseCode.INVALID_PARAMETER)  # it becomes a path
@@ -117,6 +120,7 @@ class _TopicHandlers:
         broker.offsets.remove_topic(topic)
         broker.stats.forget_topic(topic)
         broker.store.delete_topic(topic)
+        await broker.tables.known()
         return Reply()
 
     def get(self, request: Request, header: wire.GetTopicConfig) -> Reply:
@@ -142,25 +146,27 @@ class _GroupHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def _update(self, *configs: SubscriptionGroupConfig) -> None:
+    async def _update(self, *configs: SubscriptionGroupConfig) -> None:
         for config in configs:
             check_group(config.group_name, ResponseCode.INVALID_PARAMETER)
         self._broker.subscriptions.update(*configs)
+        await self._broker.tables.known()
 
-    def update(self, request: Request, header: wire.UpdateSubscriptionGroup) -> Reply:
-        self._update(required_body(request, SubscriptionGroupConfig))
+    async def update(self, request: Request, header: wire.UpdateSubscriptionGroup) -> Reply:
+        await self._update(required_body(request, SubscriptionGroupConfig))
         return Reply()
 
-    def update_list(self, request: Request, header: wire.UpdateSubscriptionGroupList) -> Reply:
-        self._update(*required_body(request, SubscriptionGroupList).group_config_list)
+    async def update_list(self, request: Request, header: wire.UpdateSubscriptionGroupList) -> Reply:
+        await self._update(*required_body(request, SubscriptionGroupList).group_config_list)
         return Reply()
 
-    def delete(self, request: Request, header: wire.DeleteSubscriptionGroup) -> Reply:
+    async def delete(self, request: Request, header: wire.DeleteSubscriptionGroup) -> Reply:
         log.info("delete group=%s asked by client=%s", header.group_name, request.connection.peer)
         self._broker.subscriptions.delete(header.group_name)
         if header.clean_offset:
             self._broker.offsets.remove_group(header.group_name)
         self._broker.stats.forget_group(header.group_name)
+        await self._broker.tables.known()
         return Reply()
 
     def get(self, request: Request, header: wire.GetSubscriptionGroupConfig) -> Reply:
@@ -182,10 +188,11 @@ class _GroupHandlers:
         )
         return Reply(wire.GetAllSubscriptionGroupResponse(total_group_num=len(groups)), encode(body))
 
-    def forbid(self, request: Request, header: wire.UpdateGroupForbidden) -> Reply:
+    async def forbid(self, request: Request, header: wire.UpdateGroupForbidden) -> Reply:
         groups = self._broker.subscriptions
         if header.readable is not None:
             groups.set_forbidden(header.group, header.topic, not header.readable)
+            await self._broker.tables.known()
         readable = not groups.forbidden(header.group, header.topic)
         body = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
         return Reply(body=encode(body))

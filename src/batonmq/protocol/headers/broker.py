@@ -628,6 +628,19 @@ class ExchangeHAInfo(Header):
     master_address: str | None = None
 
 
+class WatchTablesResponse(Header):
+    """Changes of the master's tables so far."""
+
+    changes: I64
+
+
+@request(RequestCode.WATCH_TABLES, response=WatchTablesResponse)
+class WatchTables(Header):
+    """A slave has copied so many changes of the master's tables (-1: none) and waits for the next."""
+
+    copied: I64
+
+
 @request(RequestCode.GET_BROKER_HA_STATUS)
 class GetBrokerHAStatus(Header):
     """Replication as this broker sees it; body `HARuntimeInfo`."""

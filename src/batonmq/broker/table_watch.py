@@ -1,0 +1,86 @@
+"""How slaves hear at once of changed topics and groups, and how the master knows that they have.
+
+The log does not carry topics, groups and offsets; slaves copy them (`slave_sync.py`). A slave that has copied
+everything up to some count of changes asks `WATCH_TABLES` with it, and is answered when there are more. Its
+next question thus says what it has copied, so a handler can wait until all slaves know a new topic before
+it says that the topic exists. A RocketMQ slave does not ask; it looks every few seconds, and nobody waits for
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+HOLD_S: Final = 3.0
+"""How long a question is held when nothing changes; offsets are then copied anyway."""
+KNOWN_S: Final = 1.0
+"""How long a handler waits for the slaves; one that is slower is not waited for again until it asks."""
+
+C = TypeVar("C")
+
+
+class TableWatch(Generic[C]):
+    """The master's side. `C` identifies a slave's connection."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """Changes since this broker started."""
+        self._copied: dict[C, int] = {}
+        """Connection -> changes that its slave has copied, as it said last."""
+        self._moved = asyncio.Event()
+        """Replaced whenever something below may have to look again."""
+
+    @property
+    def followers(self) -> int:
+        """Slaves that are waited for."""
+        return len(self._copied)
+
+    def changed(self) -> None:
+        """A table has changed: answer the slaves that wait for it."""
+        self.changes += 1
+        self._wake()
+
+    def closed(self, connection: C) -> None:
+        """A connection is gone, and the slave behind it is not waited for."""
+        if self._copied.pop(connection, None) is not None:
+            self._wake()
+
+    async def next_change(self, connection: C, copied: int) -> int:
+        """A slave has copied `copied` changes; returns how many there are when that differs, or after
+        `HOLD_S`."""
+        self._copied[connection] = copied
+        self._wake()
+        await self._until(lambda: self.changes != copied or connection not in self._copied, HOLD_S)
+        return self.changes
+
+    async def known(self) -> bool:
+        """Wait until every slave has copied all changes made so far. False: after `KNOWN_S` some had not."""
+        goal = self.changes
+
+        def behind() -> list[C]:
+            return [connection for connection, copied in self._copied.items() if copied < goal]
+
+        if await self._until(lambda: not behind(), KNOWN_S):
+            return True
+        for connection in behind():
+            log.warning("slave %s has not copied a change of the tables in time", connection)
+            self.closed(connection)
+        return False
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,77 @@
+"""Slaves hear of changes at once, and handlers wait until all of them know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from batonmq.broker import table_watch
+from batonmq.broker.table_watch import TableWatch
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(2):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_nobody_is_waited_for_where_nobody_follows() -> None:
+    watch: TableWatch[str] = TableWatch()
+    watch.changed()
+    assert await watch.known()
+
+
+async def test_a_new_slave_is_answered_at_once_and_then_with_each_change() -> None:
+    watch: TableWatch[str] = TableWatch()
+    watch.changed()
+    assert await watch.next_change("slave", -1) == 1
+    asked = asyncio.ensure_future(watch.next_change("slave", 1))
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    watch.changed()
+    assert await asked == 2
+
+
+async def test_a_change_is_known_when_the_last_slave_has_copied_it() -> None:
+    watch: TableWatch[str] = TableWatch()
+    asked = [asyncio.ensure_future(watch.next_change(slave, 0)) for slave in ("one", "two")]
+    await settled(lambda: watch.followers == 2)
+    watch.changed()
+    known = asyncio.ensure_future(watch.known())
+    assert await asyncio.gather(*asked) == [1, 1]
+    again = [asyncio.ensure_future(watch.next_change("one", 1))]
+    await asyncio.sleep(0.01)
+    assert not known.done(), "the other one may not have it"
+    again.append(asyncio.ensure_future(watch.next_change("two", 1)))
+    assert await known
+    watch.changed()
+    assert await asyncio.gather(*again) == [2, 2]
+
+
+async def test_a_slave_that_is_gone_is_not_waited_for() -> None:
+    watch: TableWatch[str] = TableWatch()
+    asked = asyncio.ensure_future(watch.next_change("slave", 0))
+    await settled(lambda: watch.followers == 1)
+    watch.changed()
+    known = asyncio.ensure_future(watch.known())
+    await asked
+    watch.closed("slave")
+    assert await known
+
+
+async def test_a_slow_slave_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_watch, "KNOWN_S", 0.02)
+    watch: TableWatch[str] = TableWatch()
+    await watch.next_change("slow", -1)
+    watch.changed()
+    assert not await watch.known()
+    assert watch.followers == 0
+    assert await watch.known()
+
+
+async def test_a_question_is_answered_in_the_end_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_watch, "HOLD_S", 0.02)
+    watch: TableWatch[str] = TableWatch()
+    assert await watch.next_change("slave", 0) == 0
