@@ -60,7 +60,7 @@ async def read_all(namesrv: str, topic: str) -> list[MessageExt]:
     return found
 
 
-async def test_everything_a_client_does(peer: Peer) -> None:
+async def test_quick_everything_a_client_does(peer: Peer) -> None:
     namesrv = await start_cluster(peer)
     async with Admin(namesrv) as admin:
         await admin.create_topic("orders", 4)

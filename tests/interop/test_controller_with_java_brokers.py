@@ -47,21 +47,53 @@ def broker_config(namesrv: str, controllers: str, home: Path) -> dict[str, objec
     }
 
 
-async def test_java_brokers_live_under_our_controllers(peer: Any, tmp_path: Path) -> None:
-    ports = [peer.free_port() for _ in range(3)]
+def controllers_on(ports: list[int], root: Path) -> list[ControllerService]:
+    """One group of controllers, not started."""
     peers = ";".join(f"n{i}-127.0.0.1:{port}" for i, port in enumerate(ports))
-    services = [
+    return [
         ControllerService(
             ControllerConfig(
                 controller_d_leger_group="interop",
                 controller_d_leger_peers=peers,
                 controller_d_leger_self_id=f"n{i}",
-                controller_store_path=str(tmp_path / f"controller-{i}"),
+                controller_store_path=str(root / f"controller-{i}"),
                 bind_address="127.0.0.1",
             )
         )
-        for i in range(3)
+        for i in range(len(ports))
     ]
+
+
+async def test_quick_register_elect_kill_reelect(peer: Any, tmp_path: Path) -> None:
+    port = peer.free_port()
+    (controller,) = controllers_on([port], tmp_path)
+    await controller.start()
+    try:
+        await until(lambda: controller.leading, "a leading controller")
+        sets = controller.machine.broker_sets
+        namesrv = await peer.start("namesrv")
+        configs = [
+            broker_config(namesrv.address, f"127.0.0.1:{port}", tmp_path / name)
+            | {"listenPort": peer.free_port(), "haListenPort": peer.free_port()}
+            for name in ("first", "second")
+        ]
+        first = await peer.start("broker", configs[0])
+        await until(lambda: NAME in sets and sets[NAME].master_id == 1, "the first broker is master")
+        await peer.start("broker", configs[1])
+        await until(lambda: sets[NAME].sync_state_set == (1, 2), "the second broker is in sync")
+        first.kill()
+        took_s = await until(lambda: sets[NAME].master_id == 2, "the second broker is master", 5)
+        assert took_s < 1.0 and sets[NAME].master_epoch == 2
+        await peer.start("broker", configs[0])
+        await until(lambda: sets[NAME].sync_state_set == (1, 2), "the old master is in sync as slave")
+        assert sets[NAME].master_id == 2 and sets[NAME].master_epoch == 2
+    finally:
+        await controller.stop()
+
+
+async def test_java_brokers_live_under_our_controllers(peer: Any, tmp_path: Path) -> None:
+    ports = [peer.free_port() for _ in range(3)]
+    services = controllers_on(ports, tmp_path)
     for service in services:
         await service.start()
     client = RemotingClient()

@@ -17,7 +17,7 @@ JAVA = Path(__file__).parent / "java"
 pytestmark = pytest.mark.interop
 
 
-async def test_sends_batches_delays_retries_and_tags(peer, tmp_path: Path) -> None:
+async def test_quick_sends_batches_delays_retries_and_tags(peer, tmp_path: Path) -> None:
     namesrv = NamesrvService(
         NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
     )

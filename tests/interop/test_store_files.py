@@ -93,7 +93,7 @@ def bodies(found: dict[int, list[MessageExt]]) -> dict[int, list[bytes]]:
     return {queue: [message.body for message in messages] for queue, messages in found.items() if messages}
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, id="stopped"), pytest.param(True, id="killed-quick")])
 async def test_a_store_changes_hands_and_goes_back(peer: Peer, tmp_path: Path, killed: bool) -> None:
     root = tmp_path / "store"
     keys = {
