@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections import deque
+from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import uvloop
@@ -18,14 +20,26 @@ from batonmq.spark.options import ReadOptions
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
 
 T = TypeVar("T")
+Buffer = bytes | memoryview
 
 BATCH_BYTES = 2 * 1024 * 1024
 """Records gathered before they are decoded: a batch of a few thousand rows keeps the cost a row low."""
+ROWS_AHEAD, MOST_PULLS_AHEAD = 4_096, 16
+"""What is asked for in advance: enough for a broker that gives 32 messages a pull to be kept at work."""
 CATCH_UP_WAIT_S = 0.02
 BOUNDS_WAIT_S = 10.0
 """How long offsets that were seen once may be missing before they count as lost. A new master shows what its
 SyncStateSet has confirmed, which is all of it within milliseconds; a name server that was restarted knows no
 topic until the brokers have registered."""
+
+
+class Piece(NamedTuple):
+    """Consecutive messages of a queue."""
+
+    records: list[Buffer]
+    next_offset: int
+    whole: bool
+    """Are these all that were asked for?"""
 
 
 class UnknownTopic(LookupError):
@@ -125,42 +139,62 @@ class Fetcher:
         queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
         decoder = Decoder(columns, topic=wanted.topic, broker=wanted.broker)
         position = wanted.begin
-        under_way = self._start(queue, position, wanted.end)
-        try:
-            while position < wanted.end:
-                gathered: list[bytes] = []
-                size = 0
-                ahead = position
-                while ahead < wanted.end and size < BATCH_BYTES:
-                    pulled = self.run(under_way)
-                    if pulled.records:
-                        gathered.append(bytes(pulled.records))
-                        size += len(pulled.records)
-                        ahead = pulled.next_offset
-                    elif gathered:
-                        break  # looked at again when what there is has been handed on
-                    else:
-                        ahead = position = self._absent(wanted, ahead, pulled)
-                    under_way = self._start(queue, ahead, wanted.end)
-                if gathered:
+        while position < wanted.end:
+            began = position
+            with closing(self._pieces(queue, position, wanted.end)) as pieces:
+                for records in _gathered(pieces):
                     try:
-                        batch, position = decoder.decode(b"".join(gathered), position, wanted.end)
+                        batch, position = decoder.decode(b"".join(records), position, wanted.end)
                     except OffsetGap as gap:
                         raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
                     yield batch
-        finally:
-            under_way.cancel()
-            self.run(asyncio.wait([under_way]))
+            if position == began:
+                position = self._behind_the_hole(wanted, position, self.run(self._bound(queue)))
 
-    def _start(self, queue: MessageQueue, offset: int, end: int) -> asyncio.Task[Pulled]:
-        """Send the next pull now: the broker works on it while this side decodes."""
-        task = self._loop.create_task(self._pull(queue, offset, end))
-        self.run(asyncio.sleep(0))
-        return task
+    def _pieces(self, queue: MessageQueue, begin: int, end: int) -> Generator[Piece, None, None]:
+        """What ``[begin, end)`` holds, in order, up to the end or the first offset that has no message.
+
+        The next pieces are asked for before they are wanted: the broker works on them while this side
+        decodes. A broker gives as many messages a pull as it is configured to (RocketMQ's default is 32); the
+        first pull shows how many, and so many are under way then as bring `ROWS_AHEAD`."""
+        first = self.run(self._piece(queue, begin, end, pulls=1))
+        yield first
+        size = first.next_offset - begin
+        if size <= 0:
+            return
+        starts = iter(range(first.next_offset, end, size))
+
+        def ask(count: int) -> None:
+            for start in islice(starts, count):
+                piece = self._piece(queue, start, min(start + size, end))
+                under_way.append(self._loop.create_task(piece))
+            self.run(asyncio.sleep(0))  # so that they are sent before this side goes on
+
+        under_way: deque[asyncio.Task[Piece]] = deque()
+        try:
+            ask(min(MOST_PULLS_AHEAD, max(1, ROWS_AHEAD // size)))
+            while under_way:
+                piece = self.run(under_way.popleft())
+                ask(1)
+                yield piece
+                if not piece.whole:
+                    return
+        finally:
+            self.run(_cancelled(under_way))
+
+    async def _piece(self, queue: MessageQueue, begin: int, end: int, pulls: int | None = None) -> Piece:
+        """The messages ``[begin, end)`` by as many pulls as it takes, or by no more than `pulls`."""
+        records: list[Buffer] = []
+        at = begin
+        while at < end and (pulls is None or len(records) < pulls):
+            pulled = await self._pull(queue, at, end)
+            if not pulled.records:
+                break
+            records.append(pulled.records)
+            at = pulled.next_offset
+        return Piece(records, at, at >= end)
 
     async def _pull(self, queue: MessageQueue, offset: int, end: int) -> Pulled:
-        if offset >= end:
-            return Pulled(b"", offset, 0, offset)
         count = min(self._options.pull_batch_size, end - offset)
         deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
         while True:
@@ -170,20 +204,40 @@ class Fetcher:
                 return pulled
             await asyncio.sleep(CATCH_UP_WAIT_S)
 
-    def _absent(self, wanted: QueueRange, offset: int, pulled: Pulled) -> int:
-        """No message at `offset`, which was there when the read was planned."""
-        if offset < pulled.min_offset:
-            problem = f"messages before {pulled.min_offset} have expired"
-            following = min(pulled.min_offset, wanted.end)
+    def _behind_the_hole(self, wanted: QueueRange, offset: int, held: QueueBounds) -> int:
+        """Where to read on: there is no message at `offset`, though there was when the read was planned."""
+        if offset < held.begin:
+            problem, following = f"messages before {held.begin} have expired", min(held.begin, wanted.end)
+        elif offset >= held.end:
+            problem, following = f"the queue ends at {held.end}", wanted.end
         else:
-            problem = f"the queue ends at {pulled.max_offset}"
-            following = wanted.end
+            raise DataLoss(f"{wanted.topic} {wanted.queue}: the broker does not give the message at {offset}")
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{wanted.topic} {wanted.queue}: no message at offset {offset}: {problem}; "
                 "set failOnDataLoss=false to read what is there"
             )
         return following
+
+
+async def _cancelled(tasks: Collection[asyncio.Task[Piece]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Buffer]]:
+    """Records of consecutive pieces, `BATCH_BYTES` at a time."""
+    records: list[Buffer] = []
+    size = 0
+    for piece in pieces:
+        records += piece.records
+        size += sum(map(len, piece.records))
+        if size >= BATCH_BYTES:
+            yield records
+            records, size = [], 0
+    if records:
+        yield records
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +20,23 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_OURS = re.compile(r"^batonmq\.[\w.]+: (.+)$", re.MULTILINE)
+
+
+class Jobs(click.Group):
+    """Says in one line what our source refused; Spark wraps that in tracebacks of two languages."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            found = _OURS.findall(str(error)) if type(error).__module__.startswith("pyspark.errors") else []
+            if not found:
+                raise
+            raise click.ClickException(found[-1]) from None
+
+
+@click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
 def spark() -> None:
     """Spark jobs over topics of a BatonMQ or RocketMQ cluster.
 
@@ -37,8 +56,14 @@ def _common(command: F) -> F:
 
 
 def _session(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
-    from batonmq.spark.session import spark_session
-
+    try:
+        from batonmq.spark.session import spark_session
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise click.ClickException(
+            "Spark needs a Java runtime, version 17 or newer: there is no java on PATH"
+        )
     settings = {}
     for item in conf:
         key, equals, value = item.partition("=")

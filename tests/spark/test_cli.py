@@ -1,0 +1,129 @@
+"""``batonmq spark``: what a user sees, on this machine and on a Spark cluster of separate processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from batonmq.demo.cluster import free_ports
+from batonmq.spark.jobs.audit import HISTORY_SCHEMA
+
+from .conftest import bodies
+
+SPARK_HOME = Path(pyspark.__file__).parent
+SITE_PACKAGES = SPARK_HOME.parent
+
+
+def batonmq_spark(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "batonmq", "spark", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+class Standalone:
+    """Spark's own cluster manager: a master and a worker, a process each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        port, ui, worker_ui = free_ports(3)
+        self.url = f"spark://127.0.0.1:{port}"
+        common = ["--host", "127.0.0.1"]
+        master = [*common, "--port", str(port), "--webui-port", str(ui)]
+        worker = [*common, "--webui-port", str(worker_ui), "--cores", "2", "--memory", "1g"]
+        self.processes = [self._start("master.Master", *master)]
+        self._wait("master.Master", "New state: ALIVE")
+        self.processes.append(
+            self._start("worker.Worker", *worker, "--work-dir", str(directory / "work"), self.url)
+        )
+        self._wait("worker.Worker", "Successfully registered with master")
+
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{program}.log").open("wb") as log:
+            return subprocess.Popen(
+                [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}", *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"},
+            )
+
+    def _wait(self, program: str, text: str) -> None:
+        log = self.directory / f"{program}.log"
+        deadline = time.monotonic() + 60
+        while text not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture
+def standalone(session, tmp_path) -> Iterator[Standalone]:
+    made = Standalone(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def python_without_batonmq(tmp_path) -> Path:
+    """A Python that has the installed packages, but not this checkout's editable install."""
+    script = tmp_path / "python-elsewhere"
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{SITE_PACKAGES}" exec "{sys.executable}" -S "$@"\n'
+    )
+    script.chmod(0o755)
+    probe = subprocess.run([script, "-c", "import batonmq"], capture_output=True, text=True, check=False)
+    assert "No module named 'batonmq'" in probe.stderr
+    return script
+
+
+@pytest.mark.timeout(240)
+def test_archive_on_a_cluster_whose_machines_have_no_batonmq(
+    session, topics, standalone, python_without_batonmq, tmp_path
+):
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", 300), 1: bodies("b", 200)})
+    target = tmp_path / "archive"
+    command = ["archive", "-n", topics.namesrv, "-t", topic, "--to", target, "--master", standalone.url]
+    command += ["--conf", "spark.driver.host=127.0.0.1", "--max-offsets", 200]
+    ran = batonmq_spark(*command, PYSPARK_PYTHON=str(python_without_batonmq))
+    assert ran.returncode == 0, ran.stderr
+    assert "archived 500 messages in 3 batches" in ran.stdout
+    rows = session.read.parquet(str(target))
+    assert rows.count() == rows.select("queueId", "queueOffset").distinct().count() == 500
+    assert any((tmp_path / "work").glob("app-*/*/stderr")), "no executor of the cluster took part"
+
+
+def test_mistakes_are_one_line(session, topics):
+    ran = batonmq_spark("rollup", "-n", topics.namesrv, "-t", "nobody-knows-it")
+    assert ran.returncode == 1
+    (said,) = [line for line in ran.stderr.splitlines() if line.startswith("Error:")]
+    assert said.startswith("Error: topic 'nobody-knows-it' does not exist")
+    assert "Traceback" not in ran.stderr
+
+
+def test_audit_says_what_is_lost_and_fails(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("k", 3)})
+    history = [(f"k{i}", "acked", "broker-a:0", i, 10 + i, 20 + i) for i in range(4)]
+    session.createDataFrame(history, HISTORY_SCHEMA).write.parquet(str(tmp_path / "history"))
+    ran = batonmq_spark(
+        "audit", "-n", topics.namesrv, "-t", topic, "--history", tmp_path / "history", "--json"
+    )
+    assert ran.returncode == 1, ran.stderr
+    report = json.loads(ran.stdout)
+    assert (report["sent"], report["in_log"], report["lost"], report["moved"]) == (4, 3, 1, 0)

@@ -1,0 +1,142 @@
+"""Reading a range by pulls, against a queue in memory that gives as little a pull as it likes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batonmq.client.reader import Pulled
+from batonmq.net.errors import ConnectFailed
+from batonmq.protocol import message as m
+from batonmq.spark import fetch
+from batonmq.spark.fetch import fetcher
+from batonmq.spark.options import parse_read_options
+from batonmq.spark.plan import DataLoss, QueueRange
+
+HOST = m.pack_host("127.0.0.1", 1)
+
+
+def record(offset: int) -> bytes:
+    stored = m.StoredMessage(
+        topic="t", queue_id=0, body=b"%d" % offset, properties=b"", flag=0, sys_flag=0, born_timestamp=1,
+        born_host=HOST, reconsume_times=0, store_host=HOST,
+    )  # fmt: skip
+    return bytes(m.encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
+
+
+class Queue:
+    """A `QueueReader` of one queue that holds ``[begin, end)``; pull number i gives at most ``gives[i]``."""
+
+    def __init__(self, begin: int, end: int, gives: list[int], *, hidden: int = 0) -> None:
+        self.begin, self.end, self.gives = begin, end, gives
+        self.hidden = hidden
+        """So many pulls see a queue that ends at its beginning, as one just after a master switch does."""
+        self.pulls = self.under_way = self.most_under_way = 0
+
+    async def pull(self, queue: object, offset: int, max_count: int) -> Pulled:
+        give = min(self.gives[self.pulls % len(self.gives)], max_count)
+        self.pulls += 1
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self.under_way -= 1
+        if self.hidden:
+            self.hidden -= 1
+            return Pulled(b"", offset, self.begin, self.begin)
+        if not self.begin <= offset < self.end:
+            return Pulled(b"", offset, self.begin, self.end)
+        following = min(offset + give, self.end)
+        return Pulled(b"".join(map(record, range(offset, following))), following, self.begin, self.end)
+
+    async def min_offset(self, queue: object) -> int:
+        return self.begin
+
+    async def max_offset(self, queue: object) -> int:
+        return self.end
+
+    async def close(self) -> None:
+        assert self.under_way == 0, "pulls were left under way"
+
+
+def read(monkeypatch, queue: Queue, begin: int, end: int, **options: object) -> list[int]:
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: queue)
+    raw = {"namesrvAddr": "h:1", "subscribe": "t", "pollTimeoutMs": "50"} | {
+        key: str(value) for key, value in options.items()
+    }
+    found: list[int] = []
+    with fetcher(parse_read_options(raw, streaming=False)) as fetch_:
+        for batch in fetch_.read(QueueRange("t", "b", 0, begin, end), ("queueOffset",)):
+            found += batch.column(0).to_pylist()
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 50),
+    st.integers(0, 300),
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.integers(1, 60),
+)
+def test_each_message_once_however_little_a_pull_gives(begin, count, gives, asked):
+    with pytest.MonkeyPatch.context() as patch:
+        found = read(patch, Queue(0, 1000, gives), begin, begin + count, pullBatchSize=asked)
+    assert found == [*range(begin, begin + count)]
+
+
+@pytest.mark.parametrize(("gives", "most"), [(1, 16), (32, 16), (1024, 4), (4096, 1), (9999, 1)])
+def test_small_pulls_are_under_way_together(monkeypatch, gives, most):
+    queue = Queue(0, 20_000, [gives])
+    read(monkeypatch, queue, 0, gives * 20 if gives < 1000 else 20_000)
+    assert queue.most_under_way == most
+
+
+def test_batches_hold_many_pulls(monkeypatch):
+    queue = Queue(0, 1000, [10])
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: queue)
+    options = parse_read_options({"namesrvAddr": "h:1", "subscribe": "t"}, streaming=False)
+    with fetcher(options) as fetch_:
+        batches = list(fetch_.read(QueueRange("t", "b", 0, 0, 1000), ("value",)))
+    assert [batch.num_rows for batch in batches] == [1000]
+
+
+def test_the_end_hidden_by_a_switch_is_waited_for(monkeypatch):
+    assert read(monkeypatch, Queue(0, 30, [7], hidden=2), 0, 30, pollTimeoutMs=5000) == [*range(30)]
+
+
+@pytest.mark.parametrize(
+    ("held", "says", "rest"),
+    [
+        ((40, 100), "no message at offset 20: messages before 40 have expired", [*range(40, 90)]),
+        ((0, 60), "no message at offset 60: the queue ends at 60", [*range(20, 60)]),
+        ((95, 100), "messages before 95 have expired", []),
+    ],
+)
+def test_messages_that_are_gone(monkeypatch, held, says, rest):
+    with pytest.raises(DataLoss, match=says):
+        read(monkeypatch, Queue(*held, [9]), 20, 90)
+    assert read(monkeypatch, Queue(*held, [9]), 20, 90, failOnDataLoss="false") == rest
+
+
+def test_a_broker_that_withholds_a_message_is_not_asked_for_ever(monkeypatch):
+    queue = Queue(0, 100, [9], hidden=10_000)
+    with pytest.raises(DataLoss, match="does not give the message at 20"):
+        read(monkeypatch, queue, 20, 90)
+
+
+def test_the_error_of_a_pull_that_was_asked_in_advance_ends_the_read(monkeypatch):
+    queue = Queue(0, 1000, [10])
+    pull = queue.pull
+
+    async def failing(on: object, offset: int, max_count: int) -> Pulled:
+        if offset >= 200:
+            raise ConnectFailed("b", "has no master")
+        return await pull(on, offset, max_count)
+
+    monkeypatch.setattr(queue, "pull", failing)
+    with pytest.raises(ConnectFailed):
+        read(monkeypatch, queue, 0, 900)
