@@ -261,7 +261,7 @@ async def test_sigterm_under_load_is_clean_and_loses_nothing(tmp_path: Path) -> 
         group.pids[controller.name] = controller.pid
         load.cancel()
         await asyncio.gather(load, return_exceptions=True)
-        await group.check()
+        await group.check(repeats=True)
         assert set(group.cluster.stop().values()) == {0}
         assert "Traceback" not in group.logs()
     finally:
