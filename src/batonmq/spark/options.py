@@ -47,30 +47,81 @@ class ReadOptions:
     """Messages asked for in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
 
 
-_READ_KEYS = {
-    "namesrvaddr",
-    "subscribe",
-    "assign",
-    "startingoffsets",
-    "endingoffsets",
-    "startingtimestamp",
-    "endingtimestamp",
-    "maxoffsetspertrigger",
-    "minpartitions",
-    "maxrecordsperpartition",
-    "failondataloss",
-    "includeproperties",
-    "polltimeoutms",
-    "pullbatchsize",
-}
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as users write it; the table in docs/spark.md is held against these."""
+
+    name: str
+    default: str
+    reads: str
+    """Which reads take it: ``both``, ``batch`` or ``stream``."""
+    text: str
+
+
+OPTIONS = (
+    Option("namesrvAddr", "required", "both", "Name servers, `host:port`, several joined by `;`."),
+    Option("subscribe", "this or `assign`", "both", "Topics, joined by commas; all their queues."),
+    Option("assign", "this or `subscribe`", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
+    Option(
+        "startingOffsets",
+        "batch `earliest`, stream `latest`",
+        "both",
+        'Where to begin: `earliest`, `latest` (streams), or for every queue `{"topic": {"broker-a:0": 42}}` '
+        "with -2 for earliest and -1 for latest. A stream that has a checkpoint goes on from there.",
+    ),
+    Option(
+        "endingOffsets", "`latest`", "batch", "Where to end (that offset is not read), in the same shape."
+    ),
+    Option(
+        "startingTimestamp",
+        "",
+        "both",
+        "Begin at the first message stored then (ms since 1970) or later, whatever `startingOffsets` says.",
+    ),
+    Option("endingTimestamp", "", "batch", "End before the first message stored at this time or later."),
+    Option(
+        "maxOffsetsPerTrigger",
+        "all there is",
+        "stream",
+        "At most so many messages a micro-batch, shared over the queues by their backlog.",
+    ),
+    Option("minPartitions", "one a queue", "both", "At least so many tasks: queues are cut into ranges."),
+    Option("maxRecordsPerPartition", "no limit", "both", "At most so many messages a task."),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "both",
+        "Fail when messages that were to be read are gone; `false` reads what is there.",
+    ),
+    Option("includeProperties", "`false`", "both", "Add the column `properties` when no schema is named."),
+    Option(
+        "pollTimeoutMs",
+        "`120000`",
+        "both",
+        "How long a reader keeps trying while no broker of a group answers.",
+    ),
+    Option(
+        "pullBatchSize",
+        "`4096`",
+        "both",
+        "Messages asked for in one pull; brokers give no more than their own limit.",
+    ),
+)
+_KEYS = {option.name.lower() for option in OPTIONS}
+
+
+def option_table() -> str:
+    """`OPTIONS` as a Markdown table."""
+    rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in OPTIONS]
+    return "\n".join(["| option | default | reads | meaning |", "| --- | --- | --- | --- |", *rows])
 
 
 def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check and parse a reader's options; keys compare without case. Raises `OptionError`."""
     options = {key.lower(): value for key, value in raw.items() if key.lower() != "path"}
-    unknown = sorted(set(options) - _READ_KEYS)
+    unknown = sorted(set(options) - _KEYS)
     if unknown:
-        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(sorted(_READ_KEYS))}")
+        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in OPTIONS)}")
     namesrv = options.get("namesrvaddr", "").strip()
     if not namesrv:
         raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
