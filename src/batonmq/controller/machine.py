@@ -439,6 +439,10 @@ class ControllerMachine:
                 beat.confirm_offset,
                 beat.election_priority,
             )
+            if broker_set.master_id is None and beat.broker_id in broker_set.sync_state_set:
+                # Nobody could be elected when the master was lost, perhaps only because this one's own
+                # connection broke just then. Waiting for the next scan would cost seconds without service.
+                effects.extend(self._elect(broker_set, "replica-up", NO_BROKER, False, False).effects)
         return Outcome(effects=tuple(effects)) if effects else _DONE
 
     def _channel_closed(self, event: events.ChannelClosed) -> Outcome:
