@@ -86,6 +86,7 @@ def main(
     console = Console()
     figures = report.Figures()
     began = time.monotonic()
+    failure: Exception | None = None
     try:
         for number in range(passes):
             for system in systems if number % 2 == 0 else reversed(systems):
@@ -94,11 +95,13 @@ def main(
                     run_system(system, wanted, quick=quick, figures=figures, say=say)
                 console.print(f"{time.monotonic() - began:4.0f} s  {system} measured")
     except (ProcessFailed, DriverFailed, TimeoutError) as error:
-        raise click.ClickException(str(error)) from None
+        failure = error  # what was measured before is worth showing
     figures.took_s = time.monotonic() - began
     console.print(report.table(figures))
     if json_path is not None:
         json_path.write_text(json.dumps(figures.as_json(), indent=2) + "\n")
+    if failure is not None:
+        raise click.ClickException(str(failure))
     if page:
         report.write_page(PAGE, figures)
 

@@ -90,7 +90,7 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         add(f"{title}: messages", {s: _rate(r) for s, r in measured.items()})
         sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
         add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
-        add("· processor time a message, first + second broker", {s: _cost(r) for s, r in sends.items()})
+        add("· processor time a message, both brokers", {s: _cost(r) for s, r in sends.items()})
         add("· failed requests", {s: str(r.failed) for s, r in sends.items()})
     add(
         "`kill -9` of the master → first acknowledged send: p50 / p99 / max",
@@ -109,9 +109,9 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
 
 def table(figures: Figures) -> Table:
     shown = Table(title="median (least … most)")
-    shown.add_column("")
+    shown.add_column("", ratio=1)
     for system in SYSTEMS:
-        shown.add_column(system, justify="right")
+        shown.add_column(system, justify="right", no_wrap=True)
     for label, values in rows(figures):
         shown.add_row(label.replace("`", ""), *(values.get(system, "–") for system in SYSTEMS))
     return shown
