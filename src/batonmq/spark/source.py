@@ -180,23 +180,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         options = self._options
-        with fetcher(options) as fetch:
-            bounds = fetch.bounds(start)
-        # A queue that appeared after the stream began is read from its first message.
-        start = {
-            topic: {
-                queue: start.get(topic, {}).get(queue, bounds.get(topic, {}).get(queue, _NOTHING).begin)
-                for queue in queues
-            }
+        # A queue that has nothing to read is left alone: it may be hidden just now.
+        end = {
+            topic: {q: offset for q, offset in queues.items() if offset != start.get(topic, {}).get(q)}
             for topic, queues in end.items()
         }
-        # A queue that has nothing to read may be hidden just now.
+        known = {
+            topic: {q: start[topic][q] for q in queues if q in start.get(topic, {})}
+            for topic, queues in end.items()
+        }
+        with fetcher(options) as fetch:
+            bounds = fetch.bounds(known)
+        # A queue that appeared after the stream began is read from its first message.
         start = {
-            topic: {queue: offset for queue, offset in queues.items() if offset != end[topic][queue]}
-            for topic, queues in start.items()
+            topic: {q: known[topic].get(q, bounds.get(topic, {}).get(q, _NOTHING).begin) for q in queues}
+            for topic, queues in end.items()
         }
         start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, anew_from_begin=True)
-        end = {topic: {queue: end[topic][queue] for queue in queues} for topic, queues in start.items()}
         pieces = ranges(
             start,
             end,
