@@ -337,7 +337,7 @@ class ControllerMachine:
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID,
                 f"broker set {name} is not registered; its first id is {FIRST_BROKER_ID}, not {broker_id}",
             )
-        done = Outcome(header=wire.ApplyBrokerIdReply(event.cluster_name, name))
+        done = Outcome(header=wire.ApplyBrokerIdReply(cluster_name=event.cluster_name, broker_name=name))
         if broker_set is None:
             broker_set = self.broker_sets[name] = BrokerSet(event.cluster_name, name)
         elif broker_id in broker_set.replicas:
@@ -530,7 +530,11 @@ class ControllerMachine:
         """Answer to getNextBrokerId."""
         broker_set = self.broker_sets.get(broker_name)
         next_id = FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id
-        return Outcome(header=wire.GetNextBrokerIdReply(cluster_name, broker_name, next_id))
+        return Outcome(
+            header=wire.GetNextBrokerIdReply(
+                cluster_name=cluster_name, broker_name=broker_name, next_broker_id=next_id
+            )
+        )
 
     def sync_state_data(self, broker_names: Iterable[str], now_ms: int) -> Outcome:
         """Answer to getSyncStateSet; names that are not registered are left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -29,6 +29,15 @@ def subclasses(cls: type[Any]) -> list[type[Any]]:
 ALL = sorted(
     (cls for cls in subclasses(Header) if cls.__module__.startswith("batonmq.")), key=lambda cls: cls.__name__
 )
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_what_is_none_is_not_sent_and_not_missed(cls: type[Header]) -> None:
+    value = sample(cls)
+    for info in msgspec.structs.fields(cls):
+        if info.default is None or type(None) in get_args(info.type):
+            setattr(value, info.name, None)
+    assert cls.from_ext(value.to_ext()) == value
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)

@@ -167,10 +167,10 @@ class GetReplicaInfo(Header):
     broker_name: str
 
 
-class GetMetadataReply(Header):
+class GetMetadataReply(Header, kw_only=True):
     group: str
-    controller_leader_id: str | None
-    controller_leader_address: str | None
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
     is_leader: bool
     peers: str
     """`id:host:port;` for each peer (controllerType=DLedger) or `host:port;` (jRaft)."""
@@ -217,8 +217,8 @@ class CleanBrokerData(Header):
     invoke_time: I64 = 0
 
 
-class GetNextBrokerIdReply(Header):
-    cluster_name: str | None
+class GetNextBrokerIdReply(Header, kw_only=True):
+    cluster_name: str | None = None
     broker_name: str
     next_broker_id: I64
 
@@ -231,8 +231,8 @@ class GetNextBrokerId(Header):
     cluster_name: str | None = None
 
 
-class ApplyBrokerIdReply(Header):
-    cluster_name: str | None
+class ApplyBrokerIdReply(Header, kw_only=True):
+    cluster_name: str | None = None
     broker_name: str
 
 
