@@ -55,7 +55,9 @@ from batonmq.protocol.headers.broker import (
     UnregisterClient,
 )
 from batonmq.protocol.headers.client import (
+    ConsumeMessageDirectly,
     GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
     NotifyConsumerIdsChanged,
     ResetConsumerClientOffset,
 )
@@ -191,6 +193,8 @@ class Consumer:
         self._dispatcher.on(NotifyConsumerIdsChanged, self._ids_changed)
         self._dispatcher.on(ResetConsumerClientOffset, self._reset_offsets)
         self._dispatcher.on(GetConsumerRunningInfo, self._running_info)
+        self._dispatcher.on(GetConsumerStatusFromClient, self._status)
+        self._dispatcher.on(ConsumeMessageDirectly, self._consume_directly)
         self._model = model
         self._from_where = from_where
         self._from_timestamp_ms = from_timestamp_ms
@@ -782,6 +786,36 @@ class Consumer:
             },
         )
         return Reply(body=bodies.encode(info))
+
+    def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:
+        """mqadmin consumerStatus: the next offset to commit of each queue of a topic."""
+        table = {
+            queue: held.buffer.commit_offset
+            for queue, held in self._assigned.items()
+            if queue.topic == header.topic
+        }
+        return Reply(body=bodies.encode(bodies.GetConsumerStatusBody(message_queue_table=table)))
+
+    async def _consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
+        """mqadmin queryMsgById -g: have the handler try this message now. Nothing is
+        committed and nothing is sent back."""
+        (message,) = decode_records(request.command.body)
+        began_ms = self._session.clock.monotonic_ms()
+        result = bodies.ConsumeMessageDirectlyResult(order=self._orderly)
+        subscription = self._subscriptions.get(message.properties.get("RETRY_TOPIC") or message.topic)
+        try:
+            if subscription is None:
+                raise LookupError(f"no handler for {message.topic}")
+            await _call(subscription.handler, [message])
+            result.consume_result = bodies.ConsumeResult.SUCCESS
+        except RetryLater as later:
+            result.consume_result, result.remark = bodies.ConsumeResult.LATER, str(later)
+        except Exception as error:
+            log.exception("handler failed on %s, which a tool sent", header.msg_id)
+            result.consume_result = bodies.ConsumeResult.THROW_EXCEPTION
+            result.remark = f"{type(error).__name__}: {error}"
+        result.spent_time_mills = self._session.clock.monotonic_ms() - began_ms
+        return Reply(body=bodies.encode(result))
 
 
 def _one_by_one(handler: Any) -> Callable[[list[MessageExt]], Any]:

@@ -18,8 +18,13 @@ from batonmq.protocol import bodies
 from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
-from batonmq.protocol.headers.client import GetConsumerRunningInfo, ResetConsumerClientOffset
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.headers.client import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    ResetConsumerClientOffset,
+)
+from batonmq.protocol.message import MessageExt, StoredMessage, encode_record, pack_host
 
 from .fakes import FakeCluster
 
@@ -458,6 +463,47 @@ async def test_brokers_may_ask_and_reset() -> None:
             connection.oneway(ResetConsumerClientOffset("t", "g"), body)
             await until(lambda: len(seen) == 6)
         assert sorted(seen[4:]) == [b"2", b"3"]
+
+
+async def test_a_tool_has_messages_consumed_directly_and_asks_for_offsets() -> None:
+    def handle(message: MessageExt) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no flight")
+        if message.body == b"later":
+            raise RetryLater(2)
+
+    def record(body: bytes, topic: str = "t") -> bytes:
+        stored = StoredMessage(topic=topic, queue_id=0, body=body, store_host=pack_host("10.0.0.1", 1))
+        return encode_record(stored, queue_offset=9, physical_offset=9, store_timestamp=1)
+
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        queue = MessageQueue("t", "a", 0)
+        await fill(cluster, 2)
+        seen: list[bytes] = []
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: len(seen) == 2)
+            (connection,) = broker.server.connections
+
+            async def result(data: bytes) -> tuple[object, str | None]:
+                answer = await connection.call(ConsumeMessageDirectly("g", consumer.client_id), data)
+                told = bodies.decode(answer.body, bodies.ConsumeMessageDirectlyResult)
+                return told.consume_result, told.remark
+
+            kinds = bodies.ConsumeResult
+            assert await result(record(b"fine")) == (kinds.SUCCESS, None)
+            assert await result(record(b"bad")) == (kinds.THROW_EXCEPTION, "ValueError: no flight")
+            assert await result(record(b"later")) == (kinds.LATER, "delay level 2")
+            other = await result(record(b"x", "other"))
+            assert other == (kinds.THROW_EXCEPTION, "LookupError: no handler for other")
+            assert seen[2:] == [b"fine", b"bad", b"later"] and broker.log.sent_back == []
+            answer = await connection.call(GetConsumerStatusFromClient("t", "g"))
+            status = bodies.decode(answer.body, bodies.GetConsumerStatusBody)
+            assert status.message_queue_table == {queue: 2}
 
 
 async def test_what_cannot_be_subscribed() -> None:
