@@ -243,6 +243,8 @@ class Appender:
         try:
             while store.flushed_offset < store.max_offset:
                 await loop.run_in_executor(None, store.flush)
+                if self._broker.ha is not None:
+                    self._broker.ha.wake()  # with SYNC_FLUSH the confirm offset waits for this disk too
                 self.progress()
                 if not self._pending:
                     break

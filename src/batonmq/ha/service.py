@@ -215,6 +215,9 @@ class HAService:
             store = self.store
             store.cut_torn_tail()
             loop = asyncio.get_running_loop()
+            if self._sync_flush and store.flushed_offset < store.max_offset:
+                # All of it is confirmed in a moment, and a slave flushes a little later than it appends.
+                await loop.run_in_executor(None, store.flush)
             if epoch > self.last_epoch:
                 # A log from before controller mode belongs to nobody yet: the first term claims all of it.
                 start = store.max_offset if len(self.epochs) else store.min_offset
@@ -366,18 +369,29 @@ class HAService:
 
     # -- master
 
+    def _own_end(self) -> int:
+        """How far this log counts for the confirm offset: as a slave's would, see `acknowledge`.
+
+        Otherwise consumers could read, with SYNC_FLUSH, what a power cut takes back; its queue offsets go to
+        other messages then, which those consumers never see.
+        """
+        return self.store.flushed_offset if self._sync_flush else self.store.max_offset
+
     def wake(self) -> None:
-        """The store has new bytes: send them. The caller goes on to dispatch and to answer what it can."""
+        """The store has new bytes, or more of them are on disk: send them, move the confirm offset.
+
+        The caller goes on to dispatch and to answer what it can.
+        """
         tracker = self.tracker
         if tracker is not None:
-            self.store.confirm_offset = tracker.confirm(self.store.max_offset)
+            self.store.confirm_offset = tracker.confirm(self._own_end())
             for link in self._by_id.values():
                 link.pump()
 
     def _moved(self) -> None:
         """The set or an ack changed: the confirm offset may have moved."""
         if self.tracker is not None:
-            self.store.confirm_offset = self.tracker.confirm(self.store.max_offset)
+            self.store.confirm_offset = self.tracker.confirm(self._own_end())
             self.on_progress()
 
     def _entered(self, link: _MasterLink) -> None:

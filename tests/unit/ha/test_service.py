@@ -32,6 +32,30 @@ async def test_a_slave_copies_confirms_and_dispatches(replicas):
     assert slave.ha.master().address == master.address
 
 
+async def test_with_sync_flush_nothing_is_confirmed_before_the_masters_own_disk_has_it(replicas):
+    """Alone in the SyncStateSet, a master would else show consumers what a power cut takes back."""
+    (master,) = await replicas(1, sync_flush=True)
+    await master.lead(1)
+    end = master.put(b"in memory")
+    assert master.store.confirm_offset < end
+    assert master.bodies() == []
+    master.store.flush()
+    master.ha.wake()
+    master.ha.on_progress()
+    assert master.store.confirm_offset == end
+    assert master.bodies() == [b"in memory"]
+
+
+async def test_with_sync_flush_a_new_master_flushes_what_it_got_as_slave(replicas):
+    master, slave = await replicas(2, sync_flush=True)
+    await master.lead(1)
+    end = master.put(b"one")
+    slave.store.append_raw(0, memoryview(master.log()))
+    assert slave.store.flushed_offset < end
+    await slave.lead(2)
+    assert slave.store.flushed_offset == slave.store.confirm_offset == end
+
+
 async def test_many_files_and_a_slow_start(replicas):
     master, slave = await replicas(2)
     await master.lead(1)
