@@ -50,17 +50,17 @@ BROKER_NAME = "group"
 
 
 class SimClock:
-    """Wall and monotonic time of a simulated host: the loop's, plus an offset."""
+    """Wall and monotonic time of a simulated host: the loop's, plus an offset each."""
 
-    def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
+    def __init__(self, loop: SimLoop, skew_ms: int = 0, uptime_ms: int = 0) -> None:
         self._loop = loop
-        self.skew_ms = skew_ms
+        self.skew_ms, self.uptime_ms = skew_ms, uptime_ms
 
     def now_ms(self) -> int:
         return WALL_EPOCH_MS + int(self._loop.now * 1000) + self.skew_ms
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.now * 1000)
+        return int(self._loop.now * 1000) + self.uptime_ms
 
 
 class TrackedFile:
@@ -225,9 +225,13 @@ class SimCluster:
         return random.Random(self.random.getrandbits(64))
 
     def _clock(self) -> SimClock:
-        """Some wall clocks are wrong by up to two minutes; each start of a program may change that."""
+        """Some wall clocks are wrong by up to two minutes; each start of a program may change that.
+
+        Monotonic clocks begin anywhere.
+        """
         wrong = self.random.random() < 0.3
-        return SimClock(self.loop, self.random.randint(-120_000, 120_000) if wrong else 0)
+        skew_ms = self.random.randint(-120_000, 120_000) if wrong else 0
+        return SimClock(self.loop, skew_ms, self.random.randrange(10**9))
 
     def _make_namesrv(self, node: Node) -> NamesrvService:
         config = NamesrvConfig(

@@ -102,6 +102,10 @@ def _expand_early() -> list[Patch]:
     return [(SyncStateTracker, "wanted", wanted)]
 
 
+def _confirm_unflushed() -> list[Patch]:
+    return [(HAService, "_own_end", lambda self: self.store.max_offset)]
+
+
 def _ack_at_once() -> list[Patch]:
     return [(appender, "acks_needed", lambda **_: 1)]
 
@@ -231,6 +235,9 @@ MUTATIONS = {
     "confirm-agreed": Mutation("only the agreed set counts while a change is under way", _confirm_agreed),
     "confirm-lost": Mutation(
         "members without a link do not hold the confirm offset", _confirm_without_lost_members
+    ),
+    "confirm-unflushed": Mutation(
+        "with SYNC_FLUSH the master's own disk does not hold the confirm offset", _confirm_unflushed, _power
     ),
     "expand-early": Mutation("replicas join the SyncStateSet before they have caught up", _expand_early),
     "ack-at-once": Mutation("the master acknowledges without waiting", _ack_at_once),

@@ -30,7 +30,7 @@ from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
 from tests.simulation.loop import SimLoop
 
 TOPIC, QUEUES = "numbers", 2
-START_UP_S, FAULTS_S, HEAL_S = 30.0, 40.0, 90.0
+START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
 WORKERS = 3
 DISK_WORK = ("append", "extend", "truncate_suffix", "clear")
 """Changes of the epoch file: a crash around one leaves log and epochs in every state they can be in."""
@@ -207,7 +207,10 @@ class _Teller:
                 while cluster.loop.now < patience and not self._whole():
                     await asyncio.sleep(0.05)
                 await asyncio.sleep(pick.expovariate(1 / 0.3))
-                self._strike()
+                if pick.random() < 0.35 and self._whole():
+                    await self._join()
+                else:
+                    self._strike()
             else:
                 await asyncio.sleep(pick.expovariate(1 / 1.5))
                 self._one_fault()
@@ -298,13 +301,62 @@ class _Teller:
                         cluster.partition(leader, node)
             self._later(pick.uniform(0, 0.5), lambda: self._end(master))
         elif kind < 0.87:
+            self._blink(master)
+        elif kind < 0.91:
             cluster.pause(master, pick.uniform(0.5, 5))
-        elif kind < 0.94:
+        elif kind < 0.95:
             cluster.isolate(master)
         else:
             self._strike_at_work()
 
-    def _later(self, seconds: float, fault: Callable[[], None]) -> None:
+    async def _join(self) -> None:
+        """A slave leaves the SyncStateSet and comes back; when it is about to join, the master is lost.
+
+        Either the controllers' answer to the master gets lost and then the link to the slave, or the slave
+        is slow to catch up. Whoever counts it in too early, or too late, loses messages.
+        """
+        cluster, pick = self.cluster, self.random
+        (master,) = cluster.masters()
+        slave = pick.choice([n for n in cluster.brokers if n is not master])
+        self._end(slave)
+        tracker = cluster.broker_of(master).ha.tracker
+
+        async def until(condition: Callable[[], bool], seconds: float) -> None:
+            end = cluster.loop.now + seconds
+            while cluster.loop.now < end and not condition():
+                await asyncio.sleep(0.002)
+
+        await until(lambda: len(tracker.agreed.members) < self.shape.replicas, 6)
+        await asyncio.sleep(pick.uniform(0, 1))
+        deaf = pick.random() < 0.5
+        if deaf:
+            for node in cluster.controllers:
+                cluster.partition(node, master, both=False)
+        else:
+            cluster.slow_link(slave, pick.choice((3e3, 10e3, 30e3)))
+        cluster.start(slave)
+        before = tracker.agreed.members
+        await until(lambda: (tracker.proposal or before) > before or tracker.agreed.members > before, 4)
+        if deaf:
+            cluster.partition(master, slave)
+        await asyncio.sleep(pick.uniform(0.1, 1))
+        self._end(master)
+
+    def _blink(self, master: Node) -> None:
+        """The power of a master with a slow disk fails for a moment: slaves have what it has lost."""
+        self.cluster.slow_disk(master, 0.4)
+        if self.random.random() < 0.4:  # or nobody has
+            for node in self.cluster.brokers:
+                if node is not master:
+                    self._end(node)
+
+        def fail() -> None:
+            self._end(master)
+            self._later(self.random.uniform(0.05, 0.5), lambda: master.up or self.cluster.start(master))
+
+        self._later(self.random.uniform(0.3, 1), fail)
+
+    def _later(self, seconds: float, fault: Callable[[], object]) -> None:
         def unless_over() -> None:
             if self._faulting:
                 fault()
