@@ -11,6 +11,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
+import msgspec
+
 from batonmq.protocol import headers
 from batonmq.protocol.registry import REQUESTS, Header
 
@@ -37,10 +39,10 @@ def _cell(text: str) -> str:
 def _fields(header: type[Header] | None) -> str:
     if header is None:
         return ""
-    names = header.__struct_encode_fields__
-    required = len(names) - len(header.__struct_defaults__)
-    shown = [name if place < required else f"*{name}*" for place, name in enumerate(names)]
-    return ", ".join(shown)
+    return ", ".join(
+        each.encode_name if each.required else f"*{each.encode_name}*"
+        for each in msgspec.structs.fields(header)
+    )
 
 
 def renewed(text: str) -> str:
