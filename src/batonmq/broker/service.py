@@ -68,7 +68,11 @@ INDEX_SHARE: Final = 10
 
 
 def local_address() -> str:
-    """Address of the interface that leads out of this host; 127.0.0.1 if none does. Sends nothing."""
+    """Address of the interface that leads out of this host; 127.0.0.1 if none does. Sends nothing.
+
+    The one socket that is not opened through the loop: it asks the routing table only. Under the simulator
+    brokerIP1 must be given, or the answer is this machine's.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1: never assigned, always routed to the outside
