@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Collection, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -141,46 +141,51 @@ class Fetcher:
         position = wanted.begin
         while position < wanted.end:
             began = position
-            with closing(self._pieces(queue, position, wanted.end)) as pieces:
-                for records in _gathered(pieces):
+            ahead = _gathered(self._pieces(queue, position, wanted.end))
+            try:
+                while records := self.run(anext(ahead, [])):
                     try:
                         batch, position = decoder.decode(b"".join(records), position, wanted.end)
                     except OffsetGap as gap:
                         raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
                     yield batch
+            finally:
+                self.run(ahead.aclose())
             if position == began:
                 position = self._behind_the_hole(wanted, position, self.run(self._bound(queue)))
 
-    def _pieces(self, queue: MessageQueue, begin: int, end: int) -> Generator[Piece, None, None]:
+    async def _pieces(self, queue: MessageQueue, begin: int, end: int) -> AsyncGenerator[Piece, None]:
         """What ``[begin, end)`` holds, in order, up to the end or the first offset that has no message.
 
         The next pieces are asked for before they are wanted: the broker works on them while this side
         decodes. A broker gives as many messages a pull as it is configured to (RocketMQ's default is 32); the
         first pull shows how many, and so many are under way then as bring `ROWS_AHEAD`."""
-        first = self.run(self._piece(queue, begin, end, pulls=1))
+        first = await self._piece(queue, begin, end, pulls=1)
         yield first
         size = first.next_offset - begin
         if size <= 0:
             return
         starts = iter(range(first.next_offset, end, size))
 
-        def ask(count: int) -> None:
+        async def ask(count: int) -> None:
             for start in islice(starts, count):
                 piece = self._piece(queue, start, min(start + size, end))
                 under_way.append(self._loop.create_task(piece))
-            self.run(asyncio.sleep(0))  # so that they are sent before this side goes on
+            await asyncio.sleep(0)  # so that they are sent before this side goes on
 
         under_way: deque[asyncio.Task[Piece]] = deque()
         try:
-            ask(min(MOST_PULLS_AHEAD, max(1, ROWS_AHEAD // size)))
+            await ask(min(MOST_PULLS_AHEAD, max(1, ROWS_AHEAD // size)))
             while under_way:
-                piece = self.run(under_way.popleft())
-                ask(1)
+                piece = await under_way.popleft()
+                await ask(1)
                 yield piece
                 if not piece.whole:
                     return
         finally:
-            self.run(_cancelled(under_way))
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _piece(self, queue: MessageQueue, begin: int, end: int, pulls: int | None = None) -> Piece:
         """The messages ``[begin, end)`` by as many pulls as it takes, or by no more than `pulls`."""
@@ -220,22 +225,17 @@ class Fetcher:
         return following
 
 
-async def _cancelled(tasks: Collection[asyncio.Task[Piece]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Buffer]]:
-    """Records of consecutive pieces, `BATCH_BYTES` at a time."""
+async def _gathered(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[list[Buffer], None]:
+    """Records of consecutive pieces, `BATCH_BYTES` at a time. Closes `pieces`."""
     records: list[Buffer] = []
     size = 0
-    for piece in pieces:
-        records += piece.records
-        size += sum(map(len, piece.records))
-        if size >= BATCH_BYTES:
-            yield records
-            records, size = [], 0
+    async with aclosing(pieces):
+        async for piece in pieces:
+            records += piece.records
+            size += sum(map(len, piece.records))
+            if size >= BATCH_BYTES:
+                yield records
+                records, size = [], 0
     if records:
         yield records
 
