@@ -65,6 +65,14 @@ class Deadlock(Exception):
     """Nothing is left to run: the program waits for something that can never happen."""
 
 
+class Livelock(Exception):
+    """A program is busy without an end: it asks for its next turn at once, for ever."""
+
+
+MAX_TURNS = 1_000_000
+"""Turns of the loop in one story; a story has some 50,000."""
+
+
 class SimTask(asyncio.Task[Any]):
     """A task whose place in a set is the same in every run: by number, not by address in memory."""
 
@@ -90,6 +98,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.now = 1_000.0
         self.network = Network(self)
         self._disposed = False
+        self.turns = 0
         self.task_numbers = itertools.count()
         self.failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)
@@ -119,6 +128,9 @@ class SimLoop(asyncio.SelectorEventLoop):
     def advance(self, timeout: float | None) -> None:
         if timeout is None:
             raise Deadlock
+        self.turns += 1
+        if self.turns > MAX_TURNS:
+            raise Livelock("a program is busy without an end")
         # A turn of the loop costs a little time, so that a busy program can not freeze the clock.
         self.now += timeout if timeout > 0 else 1e-6
 

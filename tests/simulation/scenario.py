@@ -27,7 +27,7 @@ from batonmq.protocol.bodies import MessageQueue
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message import decode_records
 from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import Livelock, SimLoop
 
 TOPIC, QUEUES = "numbers", 2
 START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
@@ -90,7 +90,7 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
         if bugs:
             raise Violation(f"unhandled in the loop: {bugs[0]}") from bugs[0]["exception"]
         return story
-    except Violation as violation:
+    except (Violation, Livelock) as violation:
         tail = "\n".join(story.events[-60:])
         raise Violation(f"seed {seed}: {violation}\n{tail}") from violation
     finally:

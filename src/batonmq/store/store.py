@@ -532,10 +532,10 @@ class MessageStore:
         return self.max_offset
 
     def build_index(self, max_records: int = 10_000) -> bool:
-        """Add up to `max_records` dispatched records to the index; True if there are more."""
+        """Add up to `max_records` dispatched records to the index; True if there are more to go on with."""
         if self._index is None:
             return False
-        position = max(self._index_position, self.min_offset)
+        position = begin = max(self._index_position, self.min_offset)
         keys: list[Key] = []
         seen = 0
         while position < self._dispatched and seen < max_records:
@@ -561,7 +561,8 @@ class MessageStore:
             self._index.truncate(self._index_position)
             return False
         self._index_position = position
-        return position < self._dispatched
+        # Stuck at a record that cannot be read: asking again at once would go on for ever.
+        return begin < position < self._dispatched
 
     # ----------------------------------------------------------------------------------------------- read
 

@@ -586,3 +586,13 @@ def test_a_really_full_disk_kills_nothing_and_loses_nothing(small_disk):
         [sys.executable, "-c", FULL_DISK_PROGRAM, str(small_disk)], capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr[-1000:]
+
+
+def test_a_record_that_cannot_be_read_stops_indexing_and_is_not_asked_for_for_ever(opener):
+    store = opener()
+    results = opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(3)])
+    store.dispatch()
+    begin = results[0].end_offset
+    store._log.file_at(begin).write(begin, bytes(results[1].end_offset - begin))
+    store.build_index()
+    assert not store.build_index()
