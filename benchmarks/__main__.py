@@ -24,6 +24,8 @@ PARTS = ("send", "batch", "consume", "failover", "startup")
 LOAD = {"send", "batch", "consume"}
 FAILOVERS = {JAVA: 3, OURS: 20}
 STARTS = {JAVA: 3, OURS: 5}
+TABLE_WIDTH = 130
+"""Columns when the output is no terminal."""
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
@@ -78,12 +80,14 @@ def main(
     """Measure BatonMQ beside Apache RocketMQ: same machine, same run, same clients.
 
     PART is send, batch, consume (Java clients against two all-ack replicas), failover, startup or all (the
-    default, some six minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
+    default, some eight minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
     and Maven are needed.
     """
     wanted = set(PARTS) if not parts or "all" in parts else set(parts)
     systems = [{"java": JAVA, "ours": OURS}[only]] if only else list(SYSTEMS)
     console = Console()
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
     figures = report.Figures()
     began = time.monotonic()
     failure: Exception | None = None

@@ -106,7 +106,8 @@ async def measure_failover(cluster: LocalCluster, rounds: int, say: Callable[[st
                 again = await sender.acked_by_another(port_of(victim))
                 outages.append((again - began) * 1000)
                 say(f"failover {number + 1} of {rounds}: {outages[-1]:.0f} ms")
-                await asyncio.to_thread(victim.start)
+                if number + 1 < rounds:
+                    await asyncio.to_thread(victim.start)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
