@@ -12,7 +12,9 @@ follow an election or a start, and some hit a program in the middle of its work 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -97,7 +99,16 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
         asyncio.set_event_loop(None)
         loop.dispose()
         gc.collect()
+        _close_files(root)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _close_files(root: Path) -> None:
+    """What killed programs had open: a dead process's kernel would close it."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            if entry.readlink().is_relative_to(root):
+                os.close(int(entry.name))
 
 
 class _Teller:

@@ -56,3 +56,11 @@ def test_a_seed_tells_the_same_story_in_another_process():
         check=True,
     )
     assert int(told.stdout) == story.trace
+
+
+@pytest.mark.simulation
+def test_a_story_leaves_no_file_open():
+    run(1, shape_of(1))
+    before = len(os.listdir("/proc/self/fd"))
+    run(1, shape_of(1))
+    assert len(os.listdir("/proc/self/fd")) == before
