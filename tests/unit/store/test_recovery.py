@@ -160,8 +160,8 @@ def test_any_course_of_events_leaves_what_the_model_has(new_opener, steps, confi
             offset = store.max_offset * amount // 100
             store.truncate(offset)
             model = [entry for entry in model if entry[0] <= offset]
-            confirmed = min(confirmed, offset)
             store.cut_torn_tail()
+            confirmed = min(confirmed, store.max_offset)  # what is cut is not confirmed either
         elif what == "confirm":
             confirmed = max(confirmed, store.max_offset * amount // 100)
             store.confirm_offset = confirmed
