@@ -79,28 +79,40 @@ def standalone(session, tmp_path) -> Iterator[Standalone]:
 
 
 @pytest.fixture
-def python_without_batonmq(tmp_path) -> Path:
-    """A Python that has the installed packages, but not this checkout's editable install."""
+def python_of_executors(tmp_path) -> Path:
+    """A Python that has, in executors, the installed packages but not this checkout's editable install.
+
+    The driver's machine has BatonMQ: Spark plans streams there with the same Python."""
     script = tmp_path / "python-elsewhere"
     script.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{SITE_PACKAGES}" exec "{sys.executable}" -S "$@"\n'
+        f"""#!/bin/sh
+[ -n "$SPARK_EXECUTOR_DIRS" ] || exec "{sys.executable}" "$@"
+PYTHONPATH="$PYTHONPATH:{SITE_PACKAGES}" exec "{sys.executable}" -S "$@"
+"""
     )
     script.chmod(0o755)
-    probe = subprocess.run([script, "-c", "import batonmq"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        [script, "-c", "import batonmq"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"SPARK_EXECUTOR_DIRS": "/"},
+        cwd=tmp_path,
+    )
     assert "No module named 'batonmq'" in probe.stderr
     return script
 
 
 @pytest.mark.timeout(240)
 def test_archive_on_a_cluster_whose_machines_have_no_batonmq(
-    session, topics, standalone, python_without_batonmq, tmp_path
+    session, topics, standalone, python_of_executors, tmp_path
 ):
     topic = topics.make(queues=2)
     topics.fill(topic, {0: bodies("a", 300), 1: bodies("b", 200)})
     target = tmp_path / "archive"
     command = ["archive", "-n", topics.namesrv, "-t", topic, "--to", target, "--master", standalone.url]
     command += ["--conf", "spark.driver.host=127.0.0.1", "--max-offsets", 200]
-    ran = batonmq_spark(*command, PYSPARK_PYTHON=str(python_without_batonmq))
+    ran = batonmq_spark(*command, PYSPARK_PYTHON=str(python_of_executors))
     assert ran.returncode == 0, ran.stderr
     assert "archived 500 messages in 3 batches" in ran.stdout
     rows = session.read.parquet(str(target))
