@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
                 raise
             raise click.ClickException(
                 f"'batonmq {cmd_name}' needs the package {missing.name!r}; "
-                "pip install 'batonmq[spark,dashboard,demo]' has it"
+                "'make all' in a checkout installs it, or pip install '.[spark,dashboard,demo]'"
             ) from missing
         assert isinstance(command, click.Command)
         return command
