@@ -14,7 +14,9 @@ from tests.simulation.__main__ import shape_of
 from tests.simulation.scenario import run
 
 SEEDS = 120
-EVER_FAILED: dict[int, str] = {}
+EVER_FAILED: dict[int, str] = {
+    45: "a consume queue unit torn by a power cut was taken for one of an old record",
+}
 """Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 
 
@@ -26,7 +28,7 @@ def quiet():
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", [*range(SEEDS), *EVER_FAILED])
+@pytest.mark.parametrize("seed", sorted({*range(SEEDS), *EVER_FAILED}))
 def test_acknowledged_messages_survive(seed):
     story = run(seed, shape_of(seed))
     assert story.acked

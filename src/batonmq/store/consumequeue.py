@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from batonmq.store.config import UNIT_SIZE
@@ -116,19 +116,28 @@ class ConsumeQueue:
 
     # -- loading and cutting
 
-    def load(self, safe_end: int, *, trusted: bool) -> None:
+    def load(self, safe_end: int, *, trusted: bool, holds: Callable[[int, int, int], bool]) -> None:
         """Find the end: the units whose records end at or before commit log offset `safe_end` are kept, all
-        later ones, and any damage after them, are cut. `trusted`: zeros after them are the end, no damage."""
-        low = self._bases[0] // UNIT_SIZE if self._bases else 0
+        later ones, and any damage after them, are cut. `trusted`: zeros after them are the end, no damage.
+
+        ``holds(physical offset, size, queue offset)`` tells whether the log has this queue's record there: a
+        unit of which a power cut left a part may look like one from before `safe_end`."""
+        first = self._bases[0] // UNIT_SIZE if self._bases else 0
         high = (self._bases[-1] + self._size) // UNIT_SIZE if self._bases else 0
-        self.min_offset = low
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and unit[1] > 0 and _ends_within(unit, safe_end):
-                low = middle + 1
-            else:
-                high = middle
+        self.min_offset = first
+        while True:
+            low = first
+            while low < high:
+                middle = (low + high) // 2
+                unit = self.unit(middle)
+                if unit is not None and unit[1] > 0 and _ends_within(unit, safe_end):
+                    low = middle + 1
+                else:
+                    high = middle
+            last = self.unit(low - 1) if low > first else None
+            if trusted or last is None or last[1] == FILLER_SIZE or holds(last[0], last[1], low - 1):
+                break
+            high = low - 1
         following = self.unit(low)
         self._set_end(low)
         if following is not None and not (trusted and following[1] == 0):

@@ -16,12 +16,14 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from batonmq.common.clock import Clock
 from batonmq.protocol.message import (
     BLANK_SIZE,
     MAX_PROPERTIES_BYTES,
+    MIN_RECORD_SIZE,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
@@ -60,6 +62,8 @@ log = logging.getLogger(__name__)
 
 _SHORT = struct.Struct(">h")
 _SIZE_MAGIC = struct.Struct(">ii")
+_PLACE = struct.Struct(">i8xi4xq")
+"""A record's size, queue id and queue offset."""
 _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
 _DISPATCH_STEP = 64 << 20
@@ -182,13 +186,24 @@ class MessageStore:
         self._confirm = min(max(checkpoint.confirm_offset, self.min_offset), self.max_offset)
         known_good = min(start, self._confirm) if self._wait else start
         for queue in self._queues.values():
-            queue.load(known_good, trusted=clean)
+            queue.load(known_good, trusted=clean, holds=partial(self._holds, queue.queue_id))
         self._dispatched = max((queue.end_physical for queue in self._queues.values()), default=0)
         self._dispatched = max(self._dispatched, self.min_offset)
         self._set_queue_minima()
         self._open_index(None if clean else checkpoint.index_timestamp)
         self._pending_whole = False
         self.dispatch()
+
+    def _holds(self, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Whether the log has a record of this size, queue id and queue offset there, or had it long ago."""
+        file = self._log.file_at(physical_offset)
+        if file is None:
+            return physical_offset < self.min_offset
+        at = physical_offset - file.base
+        if at + MIN_RECORD_SIZE > file.size:
+            return False
+        found = _PLACE.unpack_from(file.map, at)
+        return bool(found == (size, queue_id, queue_offset))
 
     def _open_index(self, safe_until: int | None) -> None:
         if not self.config.message_index_enable:

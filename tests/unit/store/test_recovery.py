@@ -289,3 +289,23 @@ def test_flushing_in_a_thread_while_the_loop_appends_and_cuts(opener):
     store.abandon()
     assert opener.bodies(opener()) == [body for _, body in model]
     assert verify(opener.root / "store").ok
+
+
+@pytest.mark.parametrize("left", [8, 6, 12, 19])
+def test_a_unit_of_which_a_power_cut_left_a_part_is_written_again(opener, left):
+    """Its first bytes were in a sector that never reached the disk: it looks like one of an old record."""
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n) for n in range(40)])
+    store.flush()
+    store.flush_queues()
+    opener.put(store, *[opener.message(b"%d" % n) for n in range(40, 60)])
+    store.flush()
+    store.abandon()
+    (path,) = sorted((opener.root / "store").glob("consumequeue/*/*/*"))[:1]
+    base, units = int(path.name), bytearray(path.read_bytes())
+    at = 59 * 20 - base
+    units[at : at + left] = bytes(left)
+    path.write_bytes(units)
+    again = opener()
+    assert opener.bodies(again) == [b"%d" % n for n in range(60)]
+    again.close()
