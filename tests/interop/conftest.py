@@ -19,7 +19,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,8 @@ from typing import IO
 
 import pytest
 
+from batonmq.demo.cluster import free_ports
+
 SCRIPT = Path(os.environ.get("PEER_SH", Path(__file__).parent / "peer.sh"))
 START_TIMEOUT_S = 90.0
 ADMIN_TIMEOUT_S = 60.0
@@ -35,17 +36,8 @@ HEAPS = {"namesrv": "128m", "controller": "192m", "broker": "400m", "container":
 
 
 def free_port() -> int:
-    """A port nobody uses now, with the two below it free as well (a broker's VIP port is listenPort - 2)."""
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-            try:
-                with socket.socket() as below:
-                    below.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
+    """A port nobody uses now, nor its neighbours: the VIP port is listenPort - 2, ours replicates on + 1."""
+    return free_ports(1)[0]
 
 
 class JavaProcess:
