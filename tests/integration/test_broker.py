@@ -267,6 +267,12 @@ async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(s
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, b"x", ResponseCode.NO_PERMISSION, "is forbidden"),
         ({"default_topic": "nothing"}, b"x", ResponseCode.TOPIC_NOT_EXIST, "apply first please"),
         ({"queue": 99}, b"x", ResponseCode.INVALID_PARAMETER, "request queueId[99] is illegal"),
+        (
+            {"topic": "new", "queue": -1, "default_topic_queue_nums": 0},
+            b"x",
+            ResponseCode.INVALID_PARAMETER,
+            "request queueId[-1] is illegal",
+        ),
         ({}, b"x" * (4 * 1024 * 1024 + 1), ResponseCode.MESSAGE_ILLEGAL, "msg body length limit 4194304B"),
         ({}, b"", ResponseCode.MESSAGE_ILLEGAL, "the message is illegal"),
         ({"properties": "K\x01" + "v" * 32_767 + "\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
@@ -367,6 +373,17 @@ async def test_a_backlog_of_unacknowledged_sends_is_bounded(start: Starter) -> N
 
 
 # -- pulls
+
+
+@pytest.mark.parametrize("most", [0, -1, 2**31 - 1])
+async def test_a_pull_of_any_number_of_messages_skips_none(start: Starter, most: int) -> None:
+    rig = await start()
+    for _ in range(3):
+        await rig.send()
+    answer = await rig.pull(0, max_msg_nums=most)
+    assert answer.code == ResponseCode.SUCCESS
+    assert isinstance(answer.header, PullMessageResponse)
+    assert answer.header.next_begin_offset == (3 if most > 0 else 1)
 
 
 async def test_pull_statuses(start: Starter) -> None:

@@ -175,6 +175,16 @@ class BrokerConfig:
             "at least 1",
         )
         need(self.slave_timeout > 0, "slaveTimeout", self.slave_timeout, "must be positive (ms)")
+        for key, period_ms in (
+            ("registerNameServerPeriod", self.register_name_server_period),
+            ("brokerHeartbeatInterval", self.broker_heartbeat_interval),
+            ("syncBrokerMetadataPeriod", self.sync_broker_metadata_period),
+            ("checkSyncStateSetPeriod", self.check_sync_state_set_period),
+            ("syncControllerMetadataPeriod", self.sync_controller_metadata_period),
+            ("flushDelayOffsetInterval", self.flush_delay_offset_interval),
+            ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
+        ):
+            need(period_ms >= 10, key, period_ms, "at least 10 (ms)")
         need(
             self.in_sync_replicas >= 1,
             "inSyncReplicas",

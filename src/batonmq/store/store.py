@@ -604,6 +604,7 @@ class MessageStore:
         if queue_offset >= high:
             over = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
+        max_count = max(1, max_count)
         look_at = max_count
         if accept is not None:
             look_at = max(self.config.max_filter_message_size // UNIT.size, max_count)

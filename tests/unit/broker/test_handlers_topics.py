@@ -48,6 +48,7 @@ def create(topic: str, attributes: str | None = None, **fields: object) -> Heade
         (create("t", "message.type"), 1, "delete attribute format is wrong: message.type"),
         (create("t", "+message.type=MIXED"), 29, "MIXED message type is not supported."),
         (create("t", read_queue_nums=-1), 29, "The topic t cannot have less than 0 queues."),
+        (create("t", write_queue_nums=2**31 - 1), 29, "The topic t cannot have more than 16384 queues."),
         (wire.DeleteTopic(topic=""), 29, "The specified topic is blank."),
         (wire.DeleteTopic(topic="TBW102"), 29, "The topic[TBW102] is conflict with system topic."),
         (wire.GetTopicConfig(topic="nope"), 17, "No topic in this broker. topic: nope"),

@@ -204,9 +204,9 @@ class SendHandlers:
         if topic is None or fields.topic in NOT_ALLOWED_TO_SEND or config.broker_permission & Perm.WRITE == 0:
             topic = self._check_topic(fields, request)
         queue_id = fields.queue_id
-        if queue_id < 0:
-            queue_id = broker.rng.randrange(max(1, topic.write_queue_nums))
-        elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+        if queue_id < 0 and topic.write_queue_nums > 0:
+            queue_id = broker.rng.randrange(topic.write_queue_nums)
+        elif queue_id < 0 or (queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums):
             raise MQError(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, {topic} Producer: {request.connection.peer}",

@@ -58,6 +58,10 @@ def _version(text: str | None) -> DataVersion | None:
     return decode(text.encode(), DataVersion) if text else None
 
 
+MAX_QUEUES = 16_384
+"""Of one topic on one broker: what is asked of all queues of a topic must not hold up everybody else."""
+
+
 class _TopicHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -72,6 +76,11 @@ class _TopicHandlers:
             raise MQError(
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic {config.topic_name} cannot have less than 0 queues.",
+            )
+        if max(config.read_queue_nums, config.write_queue_nums) > MAX_QUEUES:
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic {config.topic_name} cannot have more than {MAX_QUEUES} queues.",
             )
 
     def _check_not_system(self, topic: str) -> None:
