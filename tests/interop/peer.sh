@@ -21,10 +21,18 @@ java_home_dir=${PEER_USER_HOME:-$base/rocketmq}
 fail() { echo "peer.sh: $*" >&2; exit 2; }
 
 fetch() {
-  if compgen -G "$jars/rocketmq-broker-*.jar" >/dev/null; then return; fi
+  if [ -d "$jars" ]; then return; fi
   command -v mvn >/dev/null || fail "mvn (Apache Maven) is needed to fetch RocketMQ"
-  local project=$base/pom artifact
-  mkdir -p "$project"
+  mkdir -p "$base"
+  # Several programs start at once: one fetches, the others wait for it. The folder appears when it is whole.
+  exec {lock}>"$base/fetch.lock"
+  flock "$lock"
+  if [ -d "$jars" ]; then
+    exec {lock}>&-
+    return
+  fi
+  local project artifact
+  project=$(mktemp -d "$base/fetch.XXXXXX")
   {
     printf '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     printf '<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>'
@@ -34,7 +42,10 @@ fetch() {
     done
     printf '</dependencies></project>\n'
   } >"$project/pom.xml"
-  mvn --quiet --batch-mode --file "$project/pom.xml" dependency:copy-dependencies -DoutputDirectory="$jars"
+  mvn --quiet --batch-mode --file "$project/pom.xml" dependency:copy-dependencies -DoutputDirectory="$project/jars"
+  mv "$project/jars" "$jars"
+  rm -r "$project"
+  exec {lock}>&-
 }
 
 launch() { # default heap, then what java is to run
