@@ -87,7 +87,15 @@ class ControllerConfig:
     # our own
     enable_lease_read: bool = False
     """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
-    run alike (10 % drift over an election timeout)."""
+    run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""
+    lease_read_clock_drift_percent: int = 10
+    """By how much the speeds of two controllers' clocks may differ at most, percent; shortens the lease."""
+    enable_follower_read: bool = False
+    """Controllers that do not lead answer consistent reads too, after they have asked the leader how far it
+    is; else they name the leader."""
+    follower_read_max_lag: int = 1_000
+    """A follower that is more log entries than this behind the leader names the leader instead of letting
+    the reader wait; 0: always wait."""
     controller_raft_secret: str = ""
     """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
     heartbeat_coalesce_ms: int = 2
@@ -117,6 +125,11 @@ class ControllerConfig:
             self.j_raft_election_timeout_ms >= 30, "jRaftElectionTimeoutMs: below 30 ms no leader would stay"
         )
         require(self.heartbeat_coalesce_ms >= 0, "heartbeatCoalesceMs: must not be negative")
+        require(
+            0 <= self.lease_read_clock_drift_percent < 100,
+            f"leaseReadClockDriftPercent={self.lease_read_clock_drift_percent}: must be in 0 to 99",
+        )
+        require(self.follower_read_max_lag >= 0, "followerReadMaxLag: must not be negative")
         require(self.elect_master_max_retry_count >= 0, "electMasterMaxRetryCount: must not be negative")
 
     @property
@@ -197,6 +210,8 @@ FIXED_KEYS = frozenset(
         "bindAddress",
         "controllerStorePath",
         "enableLeaseRead",
+        "leaseReadClockDriftPercent",
+        "followerReadMaxLag",
         "controllerRaftSecret",
         "eventLogMaxBytes",
         "eventLogBackups",

@@ -1,16 +1,25 @@
-"""One function for each request a controller takes.
+"""What a controller does with each request: three classes of events (seed 004), each a table and a function.
 
-Requests that change or decide become events and are answered with what the state machine says of them;
-consistent reads wait for a barrier, unsafe ones are answered from the state at hand (the classes of seed
-004). All but metadata and configuration are for the leader: a follower answers CONTROLLER_NOT_LEADER.
+- `WRITES` change or decide. They become events of the log and are answered with what the state machine said
+  of them when it applied them. Leader only.
+- `CONSISTENT_READS` see everything that was acknowledged before they were asked: they wait for a barrier of
+  the log (ReadIndex, or the leader's lease). Leader; with `enableFollowerRead` any controller that is not
+  more than `followerReadMaxLag` behind.
+- `UNSAFE_READS` are answered from the state at hand. Leader only, where that state is newest; but for up to
+  an election timeout a leader may not know that there is another one.
+
+Requests about the controller itself (metadata, configuration) are of no class: they do not touch the state
+machine, and every controller answers them. Whoever is not to answer says CONTROLLER_NOT_LEADER.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
 
 from batonmq.common import config as conf
 from batonmq.common.config import ConfigError
@@ -27,6 +36,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
@@ -68,76 +78,35 @@ class Handlers:
         self._controller = controller
 
     def register(self, dispatcher: Dispatcher) -> None:
-        dispatcher.on(wire.AlterSyncStateSet, self.on_alter_sync_state_set)
-        dispatcher.on(wire.ElectMaster, self.on_elect_master)
-        dispatcher.on(wire.RegisterBrokerToController, self.on_register_broker)
-        dispatcher.on(wire.ApplyBrokerId, self.on_apply_broker_id)
-        dispatcher.on(wire.CleanBrokerData, self.on_clean_broker_data)
+        for header, event in WRITES.items():
+            dispatcher.on(header, partial(self._write, event))
         dispatcher.on(BrokerHeartbeat, self.on_heartbeat)
-        dispatcher.on(wire.GetReplicaInfo, self.on_get_replica_info)
-        dispatcher.on(wire.GetNextBrokerId, self.on_get_next_broker_id)
-        dispatcher.on(wire.GetSyncStateData, self.on_get_sync_state_data)
+        for header, read in CONSISTENT_READS.items():
+            dispatcher.on(header, partial(self._consistent_read, read))
+        for header, look in UNSAFE_READS.items():
+            dispatcher.on(header, partial(self._unsafe_read, look))
         dispatcher.on(wire.GetMetadata, self.on_get_metadata)
         dispatcher.on(wire.GetControllerConfig, self.on_get_config)
         dispatcher.on(wire.UpdateControllerConfig, self.on_update_config)
 
-    # -- decided by the log --------------------------------------------------------------------------------
+    # -- writes --------------------------------------------------------------------------------------------
 
-    def on_alter_sync_state_set(self, request: Request, header: wire.AlterSyncStateSet) -> Reply | None:
-        if not self._controller.leading:
+    def _write(self, event: MakeEvent, request: Request, header: Any) -> Reply | None:
+        controller = self._controller
+        if not controller.leading:
             return _NOT_LEADER
-        body = wire.decode_sync_state_set(request.command.body)
-        return self._propose(
-            request,
-            events.AlterSyncStateSet(
-                header.broker_name,
-                header.master_broker_id,
-                header.master_epoch,
-                body.sync_state_set,
-                body.sync_state_set_epoch,
-            ),
-        )
 
-    def on_elect_master(self, request: Request, header: wire.ElectMaster) -> Reply | None:
-        return self._propose(
-            request,
-            events.ElectMaster(
-                header.broker_name,
-                header.broker_id,
-                header.designate_elect,
-                self._controller.config.enable_elect_unclean_master,
-                "admin" if header.designate_elect or header.broker_id == events.NO_BROKER else "broker",
-            ),
-        )
+        def answer(outcome: Outcome) -> None:
+            if outcome.effects:
+                controller.decided(outcome)
+            request.reply(to_reply(outcome))
 
-    def on_register_broker(self, request: Request, header: wire.RegisterBrokerToController) -> Reply | None:
-        return self._propose(
-            request,
-            events.RegisterBroker(
-                header.cluster_name, header.broker_name, header.broker_id, header.broker_address
-            ),
-        )
-
-    def on_apply_broker_id(self, request: Request, header: wire.ApplyBrokerId) -> Reply | None:
-        return self._propose(
-            request,
-            events.ApplyBrokerId(
-                header.cluster_name, header.broker_name, header.applied_broker_id, header.register_check_code
-            ),
-        )
-
-    def on_clean_broker_data(self, request: Request, header: wire.CleanBrokerData) -> Reply | None:
-        return self._propose(
-            request,
-            events.CleanBrokerData(
-                header.cluster_name or "",
-                header.broker_name,
-                header.broker_controller_ids_to_clean or "",
-                header.is_clean_living_broker,
-            ),
-        )
+        controller.proposer.submit(event(controller, request, header), answer)
+        return None
 
     def on_heartbeat(self, request: Request, header: BrokerHeartbeat) -> Reply | None:
+        """A write like the others, but it shares an event with other brokers' heartbeats, and a follower
+        remembers over which connection it came."""
         controller = self._controller
         broker_id = header.broker_id
         if broker_id is None:
@@ -178,42 +147,40 @@ class Handlers:
         controller.proposer.submit_beat(beat, answer)
         return None
 
-    def _propose(self, request: Request, event: events.AnyEvent) -> Reply | None:
-        controller = self._controller
-        if not controller.leading:
-            return _NOT_LEADER
-
-        def answer(outcome: Outcome) -> None:
-            if outcome.effects:
-                controller.decided(outcome)
-            request.reply(to_reply(outcome))
-
-        controller.proposer.submit(event, answer)
-        return None
-
     # -- reads ---------------------------------------------------------------------------------------------
 
-    def on_get_replica_info(self, request: Request, header: wire.GetReplicaInfo) -> Reply | None:
-        machine, name = self._controller.machine, header.broker_name
-        return self._read(request, lambda: machine.replica_info(name))
+    def _consistent_read(self, read: Read, request: Request, header: Any) -> Reply | None:
+        controller = self._controller
+        if not (controller.leading or controller.config.enable_follower_read):
+            return self._ask_the_leader()
 
-    def on_get_next_broker_id(self, request: Request, header: wire.GetNextBrokerId) -> Reply | None:
-        machine = self._controller.machine
-        return self._read(request, lambda: machine.next_broker_id(header.cluster_name, header.broker_name))
+        def answer(outcome: Outcome) -> None:
+            refused = outcome.code == ResponseCode.CONTROLLER_NOT_LEADER
+            request.reply(self._ask_the_leader(outcome.remark) if refused else to_reply(outcome))
 
-    def _read(self, request: Request, read: Callable[[], Outcome]) -> Reply | None:
-        if not self._controller.leading:
-            return _NOT_LEADER
-        self._controller.reads.submit(read, lambda outcome: request.reply(to_reply(outcome)))
+        controller.reads.submit(lambda: read(controller, request, header), answer)
         return None
 
-    def on_get_sync_state_data(self, request: Request, header: wire.GetSyncStateData) -> Reply:
+    def _unsafe_read(self, read: Read, request: Request, header: Any) -> Reply:
         controller = self._controller
         if not controller.leading:
+            return self._ask_the_leader()
+        return to_reply(read(controller, request, header))
+
+    def _ask_the_leader(self, remark: str | None = NOT_LEADER.remark) -> Reply:
+        """A refusal that names whom to ask, in the fields in which GetMetadata's answer does."""
+        controller = self._controller
+        leader_id = controller.leader_id
+        address = controller.topology.rpc_addresses.get(leader_id or "")
+        if leader_id is None or address is None or leader_id == controller.topology.self_id:
             return _NOT_LEADER
-        body = request.command.body
-        names = wire.decode_broker_names(body) if len(body) else []
-        return to_reply(controller.machine.sync_state_data(names, controller.leader_now_ms()))
+        return Reply(
+            code=NOT_LEADER.code,
+            remark=f"{remark}; ask {leader_id} at {address}",
+            ext={"controllerLeaderId": leader_id, "controllerLeaderAddress": address},
+        )
+
+    # -- of no class: about this controller ----------------------------------------------------------------
 
     def on_get_metadata(self, request: Request, header: wire.GetMetadata) -> Reply:
         controller = self._controller
@@ -227,8 +194,6 @@ class Handlers:
                 peers=topology.peers_text,
             )
         )
-
-    # -- configuration -------------------------------------------------------------------------------------
 
     def on_get_config(self, request: Request, header: wire.GetControllerConfig) -> Reply:
         shown = dataclasses.replace(self._controller.config, controller_raft_secret="")
@@ -259,3 +224,87 @@ class Handlers:
         await controller.update_config(config)
         log.info("configuration changed by %s: %s", request.connection.peer, changes)
         return Reply()
+
+
+# -- the classes -------------------------------------------------------------------------------------------
+
+MakeEvent: TypeAlias = Callable[[Controller, Request, Any], events.AnyEvent]
+Read: TypeAlias = Callable[[Controller, Request, Any], Outcome]
+
+
+def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> events.AnyEvent:
+    body = wire.decode_sync_state_set(request.command.body)
+    return events.AlterSyncStateSet(
+        header.broker_name,
+        header.master_broker_id,
+        header.master_epoch,
+        body.sync_state_set,
+        body.sync_state_set_epoch,
+    )
+
+
+def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> events.AnyEvent:
+    return events.ElectMaster(
+        header.broker_name,
+        header.broker_id,
+        header.designate_elect,
+        controller.config.enable_elect_unclean_master,
+        "admin" if header.designate_elect or header.broker_id == events.NO_BROKER else "broker",
+    )
+
+
+def _register(_: Controller, __: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
+    return events.RegisterBroker(
+        header.cluster_name, header.broker_name, header.broker_id, header.broker_address
+    )
+
+
+def _apply_broker_id(_: Controller, __: Request, header: wire.ApplyBrokerId) -> events.AnyEvent:
+    return events.ApplyBrokerId(
+        header.cluster_name, header.broker_name, header.applied_broker_id, header.register_check_code
+    )
+
+
+def _clean(_: Controller, __: Request, header: wire.CleanBrokerData) -> events.AnyEvent:
+    return events.CleanBrokerData(
+        header.cluster_name or "",
+        header.broker_name,
+        header.broker_controller_ids_to_clean or "",
+        header.is_clean_living_broker,
+    )
+
+
+def _replica_info(controller: Controller, _: Request, header: wire.GetReplicaInfo) -> Outcome:
+    return controller.machine.replica_info(header.broker_name)
+
+
+def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrokerId) -> Outcome:
+    return controller.machine.next_broker_id(header.cluster_name, header.broker_name)
+
+
+def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Outcome:
+    body = request.command.body
+    names = wire.decode_broker_names(body) if len(body) else []
+    return controller.machine.sync_state_data(names, controller.leader_now_ms())
+
+
+WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(
+    {
+        wire.AlterSyncStateSet: _alter,
+        wire.ElectMaster: _elect,
+        wire.RegisterBrokerToController: _register,
+        wire.ApplyBrokerId: _apply_broker_id,
+        wire.CleanBrokerData: _clean,
+    }
+)
+"""Request -> the event it becomes; heartbeats (`Handlers.on_heartbeat`) are writes too. The controller's own
+writes, from its timers and connections, are in `service.py`."""
+
+CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
+    {wire.GetReplicaInfo: _replica_info, wire.GetNextBrokerId: _next_broker_id}
+)
+"""Request -> what is read once the barrier has passed."""
+
+UNSAFE_READS: Mapping[type[Header], Read] = MappingProxyType({wire.GetSyncStateData: _sync_state_data})
+"""Request -> what is read at once. The controller's own unsafe reads are the looks of its timers for silent
+brokers and sets without master (`service.py`): what they find is decided anew by the event they write."""

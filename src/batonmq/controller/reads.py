@@ -1,4 +1,7 @@
-"""Consistent reads: all of one loop turn share one barrier of the log (ReadIndex, or the leader's lease)."""
+"""Consistent reads: all of one loop turn share one barrier of the log.
+
+The barrier is a ReadIndex, the leader's lease, or on a follower the leader's index and the wait to reach it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Protocol
 from batonmq.controller.machine import Outcome
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.protocol.codes import ResponseCode
-from batonmq.raft.errors import NodeStopped, NotLeader, RaftError
+from batonmq.raft.errors import NodeStopped, NotLeader, RaftError, ReplicaLagging
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class Reads:
             await self._node.read_index()
         except (NotLeader, NodeStopped):
             refusal = NOT_LEADER
+        except ReplicaLagging as error:
+            refusal = Outcome(code=NOT_LEADER.code, remark=f"this controller lags behind: {error}")
         except RaftError as error:
             refusal = Outcome(code=int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR), remark=str(error))
         task = asyncio.current_task()

@@ -121,6 +121,8 @@ class ControllerService:
             election_timeout_ms=config.j_raft_election_timeout_ms,
             snapshot_interval_ms=config.j_raft_snapshot_interval_secs * 1000,
             lease_read=config.enable_lease_read and not config.is_process_read_event,
+            max_clock_drift=config.lease_read_clock_drift_percent / 100,
+            max_read_lag=config.follower_read_max_lag,
         )
         self._raft_client = RemotingClient(tls=self._client_tls)
         self._notice_client = RemotingClient(tls=self._client_tls)

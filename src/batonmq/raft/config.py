@@ -36,7 +36,8 @@ class RaftConfig:
     segment_bytes: int = 16 << 20
     """A log file of this size is closed and the next begun."""
     lease_read: bool = False
-    """Answer read barriers from the leader's lease: no message round, but safe only if clocks run alike."""
+    """Answer read barriers from the leader's lease: no message round, but safe only if clocks run alike.
+    Followers must have it too: without it a restarted node votes at once, so a lease does not count on it."""
     max_clock_drift: float = 0.1
     """Share of the election timeout by which two clocks may differ over its length; shortens the lease."""
     max_read_lag: int = 0

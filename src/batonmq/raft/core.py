@@ -133,7 +133,7 @@ class Progress:
     sent_commit: int = 0
     acked_round: int = 0
     lease_from_ms: int = -1
-    """When the newest heartbeat it answered was sent."""
+    """When the newest heartbeat was sent that it answered with a promise to honour the lease."""
     contact_ms: int = 0
     snapshot_offset: int = 0
 
@@ -646,7 +646,8 @@ class RaftCore:
         # The leader caps it at what this log is known to match.
         self._commit(min(message.commit, self.log.last_index))
         if message.round:
-            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms))
+            lease = self.config.lease_read
+            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms, lease))
 
     def _commit(self, index: int) -> None:
         if index > self.commit_index:
@@ -931,7 +932,8 @@ class RaftCore:
         if progress is None:
             return
         progress.acked_round = max(progress.acked_round, message.round)
-        progress.lease_from_ms = max(progress.lease_from_ms, message.sent_ms)
+        if message.lease:
+            progress.lease_from_ms = max(progress.lease_from_ms, message.sent_ms)
         if self._reads_in_round:
             self._answer_confirmed_reads()
 

@@ -120,6 +120,8 @@ class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
     term: int
     round: int
     sent_ms: int
+    lease: bool = False
+    """The sender also gives no vote for an election timeout after a restart, so a lease may count on it."""
 
 
 class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):

@@ -279,10 +279,7 @@ class RaftNode:
         core = self.core
         if core.leader_id is None:
             raise NotLeader(None)
-        if (
-            core.role is not Role.LEADER
-            and 0 < self._config.max_read_lag < core.commit_index - self.applied_index
-        ):
+        if self._lags_behind(core.commit_index):
             raise ReplicaLagging(f"{core.commit_index - self.applied_index} entries behind")
         future: asyncio.Future[None] = self._loop.create_future()
         self._reads_waiting.append(future)
@@ -576,8 +573,17 @@ class RaftNode:
             return
         if index is None:
             self._fail(futures, NotLeader(self.core.leader_id))
+        elif self._lags_behind(index):
+            # Only the leader's answer shows how far a follower is behind that was cut off.
+            self._fail(futures, ReplicaLagging(f"{index - self.applied_index} entries behind"))
         else:
             self._reads_to_apply.append((index, futures))
+
+    def _lags_behind(self, index: int) -> bool:
+        """Whether a read that must see ``index`` had better go to the leader (``max_read_lag``)."""
+        return (
+            self.core.role is not Role.LEADER and 0 < self._config.max_read_lag < index - self.applied_index
+        )
 
     def _answer_applied_reads(self) -> None:
         waiting: list[tuple[int, list[asyncio.Future[None]]]] = []

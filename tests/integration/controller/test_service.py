@@ -366,6 +366,31 @@ async def test_followers_refuse_and_point_to_the_leader(three: Group) -> None:
         await client.close()
 
 
+async def test_followers_answer_consistent_reads_where_they_may(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3, enable_follower_read=True)
+    await group.start()
+    leader = await group.leader()
+    address = group.address(leader)
+    (first,) = await brokers(address, 1)
+    followers = [service for service in group.services.values() if service is not leader]
+    try:
+        await first.elect(address)
+        for follower in followers:
+            await until(lambda s=follower: s.leader_id is not None, "followers know the leader")
+            # At once after the answer to a write, while the follower may not have heard of it.
+            for header in (wire.GetReplicaInfo("s"), wire.GetNextBrokerId("s", CLUSTER)):
+                reply = await first.client.call(group.address(follower), header)
+                seen = reply.header
+                assert getattr(seen, "master_broker_id", 1) == 1 and getattr(seen, "next_broker_id", 2) == 2
+            with pytest.raises(MQError) as caught:
+                await first.client.call(group.address(follower), wire.GetSyncStateData(), b'["s"]')
+            assert caught.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+            assert caught.value.remark is not None and address in caught.value.remark
+    finally:
+        await first.stop()
+        await group.stop_all()
+
+
 async def test_the_loss_of_the_leading_controller_changes_no_master_and_the_next_one_elects(
     three: Group,
 ) -> None:

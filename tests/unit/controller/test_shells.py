@@ -28,6 +28,7 @@ from batonmq.raft.errors import (
     ProposalLost,
     RaftError,
     ReadUnavailable,
+    ReplicaLagging,
 )
 
 
@@ -234,6 +235,7 @@ async def test_reads_of_a_turn_share_one_barrier_and_run_after_it() -> None:
     [
         (NotLeader(None), ResponseCode.CONTROLLER_NOT_LEADER),
         (ReadUnavailable("slow"), ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR),
+        (ReplicaLagging("7 entries behind"), ResponseCode.CONTROLLER_NOT_LEADER),
     ],
 )
 async def test_a_read_without_barrier_is_refused_and_never_run(error: RaftError, code: int) -> None:

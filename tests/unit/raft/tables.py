@@ -284,7 +284,9 @@ def _message(message: Message) -> str:
     parts = [type(message).__name__]
     for field in message.__struct_fields__:
         value = getattr(message, field)
-        if field == "sent_ms" or (field in ("rejected", "transfer", "hint_index", "hint_term") and not value):
+        if field == "sent_ms" or (
+            field in ("rejected", "transfer", "hint_index", "hint_term", "lease") and not value
+        ):
             continue
         if field == "entries":
             value = f"[{_entries(value)}]"

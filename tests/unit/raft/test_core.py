@@ -12,6 +12,8 @@ from batonmq.raft.messages import (
     Append,
     AppendReply,
     Entry,
+    Heartbeat,
+    HeartbeatReply,
     InstallSnapshot,
     Kind,
     Members,
@@ -105,6 +107,24 @@ def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
     leader.step("n1", AppendReply(leader.term, 2), 20)
     leader.step("n2", AppendReply(leader.term, 2), 20)
     assert leader.commit_index == 2
+
+
+@pytest.mark.parametrize("honoured", [False, True])
+def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
+    """One without `lease_read` votes at once when it has restarted: it must not hold a lease up."""
+    leader = core(lease_read=True)
+    leader.become_candidate(transfer=False)
+    leader._note_vote("n1", True)
+    leader._note_vote("n0", True)
+    follower = core("n1", lease_read=honoured)
+    follower.step("n0", Heartbeat(1, 0, 1, 10), 10)
+    save = follower.take_save()
+    assert save is not None
+    (reply,) = [
+        m for _, m in [*follower.saved(save, 10), *follower.ready(10).messages] if type(m) is HeartbeatReply
+    ]
+    leader.step("n1", reply, 20)
+    assert leader.has_lease is honoured
 
 
 def test_a_snapshot_over_the_limit_is_not_collected() -> None:

@@ -25,9 +25,10 @@ from batonmq.raft.errors import (
     ProposalUncertain,
     RaftError,
     ReadUnavailable,
+    ReplicaLagging,
     StorageCorrupt,
 )
-from batonmq.raft.messages import Members
+from batonmq.raft.messages import Append, Heartbeat, Members, decode_envelope, encode
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport, SharedSecret
@@ -177,6 +178,38 @@ async def test_three_nodes_agree_and_survive_their_leader(group: Group) -> None:
     back = await group.restart(first.name)
     await until(lambda: len(back.machine.words) == 21)
     assert back.machine.words == second.machine.words
+
+
+@pytest.mark.parametrize("max_read_lag", [10, 30])
+async def test_a_follower_that_is_too_far_behind_sends_its_readers_away(
+    group: Group, max_read_lag: int
+) -> None:
+    """It cannot know how far the others are, since their entries do not reach it; the leader tells."""
+    config = RaftConfig(election_timeout_ms=200, read_timeout_ms=500, max_read_lag=max_read_lag)
+    await group.begin("n0", "n1", "n2", config=config)
+    leader = await group.leader()
+    await leader.node.propose(b"x")
+    late = next(p for p in group.running() if p is not leader)
+    await late.node.read_index()
+
+    def without_entries(sender: str, payload: bytes | memoryview) -> None:
+        envelope = decode_envelope(payload)
+        envelope.messages = [m for m in envelope.messages if not isinstance(m, Append)]
+        for message in envelope.messages:
+            if isinstance(message, Heartbeat):
+                message.commit = 0
+        late.node.receive(sender, encode(envelope))
+
+    late.transport.bind(without_entries)
+    for number in range(20):
+        await leader.node.propose(b"%d" % number)
+    # Within the bound it waits for the entries, in vain.
+    with pytest.raises(ReplicaLagging if max_read_lag < 20 else ReadUnavailable):
+        await late.node.read_index()
+    late.transport.bind(late.node.receive)
+    await until(lambda: late.node.applied_index == leader.node.applied_index)
+    await late.node.read_index()
+    assert len(late.machine.words) == 21
 
 
 async def test_a_proposal_that_no_majority_takes_is_uncertain(group: Group) -> None:
