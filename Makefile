@@ -7,7 +7,7 @@ SEEDS ?= 1000
 PYTEST ?= $(BIN)/pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help install all demo test lint format bench interop sim jre lock clean
+.PHONY: help install all demo test lint format bench interop sim chaos jre lock clean
 
 help:  ## this text
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -59,6 +59,9 @@ interop: all jre  ## beside the real Apache RocketMQ (fetched from Maven Central
 sim: all  ## SEEDS=1000 runs of the deterministic simulation
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
+chaos: all  ## faults on real processes in network namespaces, and a history checker; Linux, root
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 bench: all  ## figures beside Apache RocketMQ in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -69,4 +72,4 @@ lock: .venv/python  ## resolve the locked requirements anew
 	$(COMPILE) -c requirements/all.lock -o requirements/run.lock pyproject.toml
 
 clean:  ## the virtual environment and caches
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out chaos-out

@@ -1,4 +1,4 @@
-"""A real cluster on this machine: a name server, controllers and a replica group, one process each.
+"""A real cluster on this machine: name servers, controllers and a replica group, one process each.
 
 Used by the demonstration, the benchmarks and the integration tests. Every process gets its own configuration
 file and log below one directory; ports are free ones unless given.
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,19 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs."""
+
+    host: str = "127.0.0.1"
+    """Address at which the other programs reach it."""
+    enter: Sequence[str] = ()
+    """What goes before its command, to run it there (``nsenter``, ``ssh``)."""
+
+
+HERE = Place()
+
+
 @dataclass
 class Program:
     """One process: ``batonmq <verb> -c <name>.conf``."""
@@ -57,6 +70,7 @@ class Program:
     verb: str
     directory: Path
     settings: Mapping[str, object]
+    place: Place = HERE
     command: Sequence[str] = (sys.executable, "-m", "batonmq")
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
@@ -71,7 +85,7 @@ class Program:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.settings['listenPort']}"
+        return f"{self.place.host}:{self.settings['listenPort']}"
 
     @property
     def pid(self) -> int:
@@ -89,7 +103,7 @@ class Program:
         already = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command, self.verb, "-c", str(self.config_path)],
+                [*self.place.enter, *self.command, self.verb, "-c", str(self.config_path)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -141,7 +155,7 @@ class Program:
 
 @dataclass
 class LocalCluster:
-    """A name server, `controllers` controllers and `replicas` brokers of one group, in controller mode."""
+    """Name servers, `controllers` controllers and `replicas` brokers of one group, in controller mode."""
 
     directory: Path
     replicas: int = 2
@@ -149,60 +163,74 @@ class LocalCluster:
     broker_settings: Mapping[str, object] = field(default_factory=dict)
     cluster_name: str = "DefaultCluster"
     broker_name: str = "broker-a"
-    namesrv: Program = field(init=False)
+    name_servers: int = 1
+    place: Callable[[str], Place] = lambda name: HERE
+    """Where the program of this name (``namesrv``, ``namesrv-1``, ``controller-0``, ``broker-0``) runs."""
+    namesrvs: list[Program] = field(init=False)
     controller_programs: list[Program] = field(init=False)
     brokers: list[Program] = field(init=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        ports = iter(free_ports(1 + self.controllers + self.replicas))
-        self.namesrv = Program("namesrv", "namesrv", self.directory, {"listenPort": next(ports)})
-        addresses = [f"127.0.0.1:{next(ports)}" for _ in range(self.controllers)]
-        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(addresses))
+        ports = iter(free_ports(self.name_servers + self.controllers + self.replicas))
+        self.namesrvs = [
+            self._program("namesrv" if i == 0 else f"namesrv-{i}", "namesrv", {"listenPort": next(ports)})
+            for i in range(self.name_servers)
+        ]
         self.controller_programs = [
-            Program(
+            self._program(
                 f"controller-{i}",
                 "controller",
-                self.directory,
                 {
                     "controllerDLegerGroup": "controllers",
-                    "controllerDLegerPeers": peers,
                     "controllerDLegerSelfId": f"n{i}",
                     "controllerStorePath": self.directory / f"controller-{i}",
-                    "listenPort": address.rpartition(":")[2],
-                },
-            )
-            for i, address in enumerate(addresses)
-        ]
-        self.brokers = [
-            Program(
-                f"broker-{i}",
-                "broker",
-                self.directory,
-                {
-                    "brokerClusterName": self.cluster_name,
-                    "brokerName": self.broker_name,
-                    "brokerIP1": "127.0.0.1",
                     "listenPort": next(ports),
-                    "namesrvAddr": self.namesrv_address,
-                    "storePathRootDir": self.store_path(i),
-                    "storePathCommitLog": self.store_path(i) / "commitlog",
-                    "enableControllerMode": "true",
-                    "controllerAddr": ";".join(addresses),
-                    "allAckInSyncStateSet": "true",
-                    **self.broker_settings,
                 },
             )
-            for i in range(self.replicas)
+            for i in range(self.controllers)
         ]
+        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(self.controller_addresses))
+        for program in self.controller_programs:
+            program.settings = {**program.settings, "controllerDLegerPeers": peers}
+        self.brokers = [self._broker(i, next(ports)) for i in range(self.replicas)]
+
+    def _program(self, name: str, verb: str, settings: Mapping[str, object]) -> Program:
+        return Program(name, verb, self.directory, settings, self.place(name))
+
+    def _broker(self, number: int, port: int) -> Program:
+        name = f"broker-{number}"
+        return self._program(
+            name,
+            "broker",
+            {
+                "brokerClusterName": self.cluster_name,
+                "brokerName": self.broker_name,
+                "brokerIP1": self.place(name).host,
+                "listenPort": port,
+                "namesrvAddr": self.namesrv_address,
+                "storePathRootDir": self.store_path(number),
+                "storePathCommitLog": self.store_path(number) / "commitlog",
+                "enableControllerMode": "true",
+                "controllerAddr": ";".join(self.controller_addresses),
+                "allAckInSyncStateSet": "true",
+                **self.broker_settings,
+            },
+        )
 
     @property
     def programs(self) -> list[Program]:
-        return [self.namesrv, *self.controller_programs, *self.brokers]
+        return [*self.namesrvs, *self.controller_programs, *self.brokers]
+
+    @property
+    def namesrv(self) -> Program:
+        """The first name server."""
+        return self.namesrvs[0]
 
     @property
     def namesrv_address(self) -> str:
-        return f"127.0.0.1:{self.namesrv.settings['listenPort']}"
+        """What clients are given: all name servers."""
+        return ";".join(program.address for program in self.namesrvs)
 
     @property
     def controller_addresses(self) -> list[str]:
@@ -214,9 +242,9 @@ class LocalCluster:
     def start(self) -> None:
         """Start everything, the first replica before the others so that it becomes master."""
         try:
-            for program in (self.namesrv, *self.controller_programs):
+            for program in (*self.namesrvs, *self.controller_programs):
                 program.start(wait=False)
-            for program in (self.namesrv, *self.controller_programs):
+            for program in (*self.namesrvs, *self.controller_programs):
                 program.wait_ready()
             for broker in self.brokers:
                 broker.start()

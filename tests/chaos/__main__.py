@@ -1,0 +1,149 @@
+"""``make chaos``, ``python -m tests.chaos``: the scenarios of seed 004 on real processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import uvloop
+from rich.console import Console
+from rich.status import Status
+
+from batonmq.common import log
+from batonmq.demo.cluster import ProcessFailed
+from tests.chaos import report
+from tests.chaos.check import Verdict
+from tests.chaos.cluster import SYSTEMS, host_names, make_cluster
+from tests.chaos.isolate import CannotIsolate, is_inside, run_inside, settle_in
+from tests.chaos.network import Network
+from tests.chaos.run import Result, Run, run_all
+from tests.chaos.scenarios import BY_NAME, SCENARIOS, Scenario
+
+TABLE_WIDTH = 130
+"""Columns when the output is no terminal."""
+
+
+def run_cluster(
+    system: str,
+    replicas: int,
+    scenarios: Sequence[Scenario],
+    *,
+    seed: int,
+    quick: bool,
+    out: Path,
+    console: Console,
+    results: list[Result],
+) -> Verdict:
+    """Scenarios on one fresh cluster, until the group does not heal; results are appended as they come."""
+    directory = out / f"{system}-{replicas}"
+    shutil.rmtree(directory, ignore_errors=True)
+    network = Network(host_names(replicas))
+    network.open()
+    title = f"{SYSTEMS[system]}, {replicas} replicas"
+    try:
+        with console.status(title) as status:
+            run = Run(
+                system,
+                make_cluster(system, directory, network, replicas),
+                network,
+                seed,
+                quick=quick,
+                say=lambda text: show(status, title, text),
+            )
+
+            def done(result: Result) -> None:
+                results.append(result)
+                console.print(report.line(result))
+
+            verdict = uvloop.run(run_all(run, scenarios, done))
+    finally:
+        network.close()
+    if verdict.ok:
+        for store in directory.glob("store-*"):
+            shutil.rmtree(store)
+    return verdict
+
+
+def show(status: Status, title: str, text: str) -> None:
+    status.update(f"{title}: {text}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("scenarios", nargs=-1, type=click.Choice(sorted(BY_NAME)), metavar="[SCENARIO]...")
+@click.option("--quick", is_flag=True, help="Short faults, two replicas: some three minutes.")
+@click.option("--replicas", "-r", multiple=True, type=click.IntRange(2, 5), help="Default: 2 and 3.")
+@click.option("--peer", type=click.Choice(["java"]), help="Apache RocketMQ under the same scenarios too.")
+@click.option("--only", type=click.Choice(list(SYSTEMS)), help="One of the two alone.")
+@click.option("--seed", default=1, show_default=True, help="Draws victims, order and sides.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("chaos-out"),
+    show_default=True,
+    help="Directory for logs, results.json and plots.",
+)
+def main(
+    scenarios: tuple[str, ...],
+    quick: bool,
+    replicas: tuple[int, ...],
+    peer: str | None,
+    only: str | None,
+    seed: int,
+    out: Path,
+) -> None:
+    """Faults on a running cluster in network namespaces, under load; then every acknowledged message is
+    looked for. Exit code 1 if one was lost, overwritten, reordered or taken back, or if a group did not heal.
+
+    Needs Linux, root (or the right to make namespaces), iproute2 and nftables.
+    """
+    if not is_inside():
+        try:
+            sys.exit(run_inside(sys.argv[1:]))
+        except CannotIsolate as error:
+            raise click.ClickException(str(error)) from None
+    console = Console()
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
+    out.mkdir(parents=True, exist_ok=True)
+    log.set_up(file=out / "clients.log")
+    wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(SCENARIOS)
+    sizes = replicas or ((2,) if quick else (2, 3))
+    systems = [only] if only else ["ours", *([peer] if peer else [])]
+    began = time.monotonic()
+    results: list[Result] = []
+    at_the_end = Verdict()
+    try:
+        settle_in()
+        for system in systems:
+            for size in sizes if system == "ours" else sizes[:1]:
+                left = wanted
+                while left:
+                    before = len(results)
+                    verdict = run_cluster(
+                        system, size, left, seed=seed, quick=quick, out=out, console=console, results=results
+                    )
+                    at_the_end.merge(verdict)
+                    left = left[len(results) - before :]
+    except (CannotIsolate, ProcessFailed) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        console.print("interrupted; nothing is left running")
+    took_s = time.monotonic() - began
+    (out / "results.json").write_text(
+        json.dumps({"took_s": round(took_s), "results": [r.as_json() for r in results]}, indent=1) + "\n"
+    )
+    console.print(report.table(results))
+    for text in report.violations(results, at_the_end):
+        console.print(text, style="red", markup=False)
+    failed = not at_the_end.ok or not all(result.ok for result in results)
+    console.print(f"{len(results)} scenarios in {took_s:.0f} s; details in {out / 'results.json'}")
+    sys.exit(1 if failed or len(results) == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Producers and consumers outside the cluster, and what they saw."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import Any
+
+from batonmq import Consumer, Message, Producer
+from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
+from batonmq.client.reader import QueueReader
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import ConsumeFromWhere
+from batonmq.protocol.codes import RequestCode
+from batonmq.protocol.errors import MQError, code_name
+from batonmq.protocol.frame import Command
+from batonmq.protocol.message import MessageExt, decode_records
+from tests.chaos.check import Found, Send
+
+QUEUES = 4
+PRODUCERS = 4
+CONSUMERS = 2
+PAUSE_S = 0.008
+"""Between an acknowledgement and the producer's next send: the load must leave the machine room."""
+BODY_BYTES = 256
+DRAIN_TIMEOUT_S = 20.0
+
+
+def now_us() -> int:
+    """Time of this process, us; every moment of a run is on this clock."""
+    return time.monotonic_ns() // 1000
+
+
+def body_of(key: str) -> bytes:
+    """The body that goes with a key, so that a reader can tell whether it is intact."""
+    digest = hashlib.sha256(key.encode()).hexdigest().encode()
+    return (digest * (BODY_BYTES // len(digest) + 1))[:BODY_BYTES]
+
+
+def found(message: MessageExt) -> Found:
+    key = message.properties.get("KEYS", "")
+    return Found(message.queue_id, message.queue_offset, key, message.body == body_of(key))
+
+
+def reason(error: Exception) -> str:
+    """Why a send was not acknowledged, in a word."""
+    if isinstance(error, NotSafelyStored):
+        return error.result.status.value
+    if isinstance(error, SendFailed) and error.cause is not None:
+        error = error.cause
+    return code_name(error.code) if isinstance(error, MQError) else type(error).__name__
+
+
+class CountingClient(RemotingClient):
+    """Counts the requests that try to store a message, and remembers who got the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts = 0
+        self.last = ""
+
+    async def invoke(
+        self, address: str, command: Command, *, body: Any = None, timeout_ms: float = 3000
+    ) -> Command:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            self.attempts += 1
+            self.last = address
+        return await super().invoke(address, command, body=body, timeout_ms=timeout_ms)
+
+
+class Load:
+    """Producers and consumers of one topic, which must exist; between `start` and `finish`."""
+
+    def __init__(self, topic: str, namesrv: str) -> None:
+        self.topic = topic
+        self.sends: list[Send] = []
+        self.deliveries: list[Found] = []
+        self._namesrv = namesrv
+        self._stopping = False
+        self._producers: list[asyncio.Task[None]] = []
+        self._consumers: list[Consumer] = []
+        self._delivered: set[str] = set()
+
+    async def start(self) -> None:
+        """Consumers first, so that they see everything from the beginning."""
+        for _ in range(CONSUMERS):
+            consumer = Consumer(
+                f"chaos_{self.topic}", self._namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET
+            )
+            consumer.subscribe(self.topic, "*", self._got)
+            await consumer.start()
+            self._consumers.append(consumer)
+        self._producers = [asyncio.create_task(self._produce(number)) for number in range(PRODUCERS)]
+
+    def _got(self, message: MessageExt) -> None:
+        got = found(message)
+        self.deliveries.append(got)
+        self._delivered.add(got.key)
+
+    async def _produce(self, number: int) -> None:
+        """One send after the other, with the client's defaults; a failed one is not repeated by us."""
+        client = CountingClient()
+        async with Producer("chaos_producers", self._namesrv, remoting=client) as producer:
+            count = 0
+            while not self._stopping:
+                count += 1
+                key = f"{self.topic}-{number}-{count}"
+                client.attempts = 0
+                began = now_us()
+                try:
+                    result = await producer.send(Message(self.topic, body_of(key), keys=key))
+                except (ClientError, NetError, MQError) as error:
+                    self.sends.append(Send(key, began, client.attempts, error=reason(error)))
+                else:
+                    self.sends.append(
+                        Send(
+                            key,
+                            began,
+                            client.attempts,
+                            now_us(),
+                            result.queue.queue_id,
+                            result.queue_offset,
+                            client.last,
+                        )
+                    )
+                await asyncio.sleep(PAUSE_S)
+
+    async def finish(self) -> None:
+        """Stop producing; consumers go on until they have all that was acknowledged, or the time is up.
+
+        Raises the first exception that ended a producer too early.
+        """
+        self._stopping = True
+        await asyncio.gather(*self._producers)
+        wanted = {send.key for send in self.sends if send.acked_us is not None}
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        while not wanted <= self._delivered and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*(consumer.stop() for consumer in self._consumers))
+
+    async def abandon(self) -> None:
+        """Stop everything at once."""
+        for task in self._producers:
+            task.cancel()
+        await asyncio.gather(*self._producers, return_exceptions=True)
+        await asyncio.gather(*(consumer.stop() for consumer in self._consumers), return_exceptions=True)
+
+
+async def read_topic(topic: str, namesrv: str) -> list[Found]:
+    """Every message of a topic, as any client reads it. Raises `MQError`, `NetError`."""
+    messages: list[Found] = []
+    async with QueueReader(namesrv) as reader:
+        for queue in await reader.queues(topic):
+            offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
+            while offset < end:
+                pulled = await reader.pull(queue, offset)
+                messages += map(found, decode_records(pulled.records))
+                if pulled.next_offset <= offset:
+                    raise RuntimeError(f"{queue} stands still at {offset}, it should end at {end}")
+                offset = pulled.next_offset
+    return messages

@@ -1,0 +1,71 @@
+"""The results of a run: lines and a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from tests.chaos.check import Verdict
+from tests.chaos.cluster import SYSTEMS
+from tests.chaos.run import Result
+from tests.chaos.scenarios import BY_NAME, NO_PAUSE_S, WHOLE_AIM_S
+
+
+def seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f} s"
+
+
+def line(result: Result) -> str:
+    """One scenario as it ends."""
+    mark = "[green]ok[/]  " if result.ok else "[bold red]FAIL[/]"
+    return (
+        f"{mark} {SYSTEMS[result.system]}, {result.replicas} replicas: {BY_NAME[result.scenario].title}: "
+        f"without acknowledgement {seconds(result.longest_gap_s)}, whole after {seconds(result.whole_s)}, "
+        f"{result.acked:,} acknowledged"
+    )
+
+
+def aim_met(result: Result) -> bool | None:
+    """Whether both aims were met; None where there is none (other replica counts, the peer)."""
+    aim_s = BY_NAME[result.scenario].aim_s
+    if aim_s is None or result.replicas != 2 or result.system != "ours":
+        return None
+    whole_s = result.whole_s
+    return result.longest_gap_s <= (aim_s or NO_PAUSE_S) and whole_s is not None and whole_s <= WHOLE_AIM_S
+
+
+def table(results: Sequence[Result]) -> Table:
+    shown = Table(title="longest time without an acknowledged send, and until whole again after healing")
+    for name in ("scenario", "system", "replicas"):
+        shown.add_column(name, justify="right" if name == "replicas" else "left")
+    for name in ("aim", "longest", "whole", "acked", "unknown", "twice", "wrong"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        scenario = BY_NAME[result.scenario]
+        met = aim_met(result)
+        style = "" if met is None else "green" if met else "yellow"
+        wrong = sum(result.violations.values())
+        shown.add_row(
+            scenario.title,
+            SYSTEMS[result.system],
+            str(result.replicas),
+            f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–",
+            f"[{style}]{seconds(result.longest_gap_s)}[/]" if style else seconds(result.longest_gap_s),
+            seconds(result.whole_s),
+            f"{result.acked:,}",
+            f"{result.sent - result.acked:,}",
+            f"{result.duplicated:,}",
+            f"[bold red]{wrong:,}[/]" if wrong else "0",
+        )
+    return shown
+
+
+def violations(results: Sequence[Result], at_the_end: Verdict) -> Iterator[str]:
+    """Everything that must not be, with examples."""
+    for result in results:
+        for kind, count in result.violations.items():
+            examples = "; ".join(result.examples.get(kind, []))
+            yield f"{result.scenario} ({result.system}, {result.replicas}): {kind} × {count}: {examples}"
+    for kind, count in at_the_end.counts.items():
+        yield f"stores at the end: {kind.name.lower()} × {count}: {'; '.join(at_the_end.examples[kind])}"

@@ -1,0 +1,69 @@
+"""The scenarios: what strikes, how long it lasts, and what is aimed at. Source: seed 004, "Chaos Testing".
+
+Each round of a scenario is a set of faults that strike together, hold for `hold_s`, and are healed; the next
+round begins when the group is whole again. What is drawn (victims, order, sides) comes from the run's seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.chaos.faults import Cut, Fault, Hang, Isolate, Kill, Lose, Pick, Split
+
+MASTER = Pick("master")
+SLAVE = Pick("slave", 1)
+REPLICAS = Pick("replica")
+CONTROLLERS = Pick("controller")
+LEADER = Pick("leader")
+CLIENTS = Pick("client")
+
+Round = tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A row of the report."""
+
+    name: str
+    title: str
+    rounds: tuple[Round, ...]
+    hold_s: float
+    """How long each round's faults last."""
+    quick_hold_s: float
+    """The same with ``--quick``: enough for what is built to be quick."""
+    aim_s: float | None = None
+    """Longest time without an acknowledged send with two replicas; None: no aim."""
+    shuffled: bool = False
+    """The seed draws the order of the rounds."""
+
+
+SCENARIOS = (
+    Scenario("kill", "a replica is killed", ((Kill(MASTER),), (Kill(SLAVE),)), 8, 4, 0.5, shuffled=True),
+    Scenario("hang", "a replica hangs", ((Hang(MASTER),), (Hang(SLAVE),)), 24, 8, 4.0, shuffled=True),
+    Scenario("replicas-cut", "replicas cut off from each other", ((Cut(REPLICAS, REPLICAS),),), 24, 8, 4.0),
+    Scenario("loss-80", "80 % packet loss between replicas", ((Lose(REPLICAS, REPLICAS, 80),),), 40, 12, 8.0),
+    Scenario(
+        "controllers-killed",
+        "1, 2, 3 controllers killed",
+        tuple((Kill(Pick("controller", count)),) for count in (1, 2, 3)),
+        *(8, 4, 0.0),
+    ),
+    Scenario("master-isolated", "master isolated from all", ((Isolate(MASTER),),), 24, 8, 4.0),
+    Scenario(
+        "master-clients-only",
+        "master isolated from all but clients",
+        ((Isolate(MASTER, but=(CLIENTS,)),),),
+        *(24, 8, 4.0),
+    ),
+    Scenario("slave-isolated", "slave isolated from all", ((Isolate(SLAVE),),), 24, 8, 4.0),
+    Scenario(
+        "controllers-cut", "controllers cut off from brokers", ((Cut(CONTROLLERS, REPLICAS),),), 24, 8, 0.3
+    ),
+    Scenario("random", "random splits of brokers and controllers", ((Split(),),) * 4, 12, 6, 6.0),
+)
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+WHOLE_AIM_S = 5.0
+"""The SyncStateSet has all replicas again within this time after healing."""
+NO_PAUSE_S = 0.1
+"""An aim of 0 s means: no pause beyond this, which the load itself has without faults."""
