@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from batonmq.common.log import some
 from batonmq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -83,7 +84,7 @@ class ConsumerTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
-        self._by_connection: dict[Connection, set[str]] = {}
+        self._by_connection: dict[Connection, dict[str, None]] = {}
         self._remembered: dict[str, dict[str, SubscriptionData]] = {}
         self._fingerprints: dict[str, int] = {}
         self.on_members_changed: Callable[[str], None] = _unheard
@@ -101,6 +102,11 @@ class ConsumerTable:
     def member(self, group: str, client_id: str) -> Member | None:
         found = self._groups.get(group)
         return None if found is None else found.member(client_id)
+
+    def member_on(self, group: str, connection: Connection) -> Member | None:
+        """The group's member that is connected here."""
+        found = self._groups.get(group)
+        return None if found is None else found.members.get(connection)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """What the group subscribes to in a topic, by its heartbeats or else by its last pull."""
@@ -152,22 +158,9 @@ class ConsumerTable:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        known = group.members.get(connection)
-        changed = known is None
-        if known is not None and known.client_id != client_id:
-            log.error(
-                "two clients on one connection group=%s old=%s new=%s client=%s",
-                data.group_name,
-                known.client_id,
-                client_id,
-                connection.peer,
-            )
+        changed = connection not in group.members
         group.members[connection] = Member(client_id, connection, language, version, now_ms)
-        self._by_connection.setdefault(connection, set()).add(data.group_name)
-        if changed:
-            log.info(
-                "consumer connected group=%s id=%s client=%s", data.group_name, client_id, connection.peer
-            )
+        self._by_connection.setdefault(connection, {})[data.group_name] = None
         if with_subscriptions:
             changed |= group.subscribe(data.subscription_data_set)
         if changed:
@@ -178,15 +171,21 @@ class ConsumerTable:
         """A consumer says goodbye. False when it was not a member."""
         groups = self._by_connection.get(connection)
         if groups is not None:
-            groups.discard(group)
+            groups.pop(group, None)
             if not groups:
                 del self._by_connection[connection]
-        return self._leave(group, connection, notify)
+        member = self._leave(group, connection, notify)
+        if member is not None:
+            log.info("consumer left group=%s id=%s client=%s", group, member.client_id, connection.peer)
+        return member is not None
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the connection's consumers from all their groups."""
-        for group in self._by_connection.pop(connection, ()):
+        left = self._by_connection.pop(connection, {})
+        for group in left:
             self._leave(group, connection, notify=True)
+        if left:
+            log.info("consumer left groups=%s client=%s", some(left), connection.peer)
 
     def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
         """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""
@@ -214,18 +213,17 @@ class ConsumerTable:
             else:
                 del self._remembered[group]
 
-    def _leave(self, name: str, connection: Connection, notify: bool) -> bool:
+    def _leave(self, name: str, connection: Connection, notify: bool) -> Member | None:
         group = self._groups.get(name)
         member = None if group is None else group.members.pop(connection, None)
         if group is None or member is None:
-            return False
-        log.info("consumer left group=%s id=%s client=%s", name, member.client_id, connection.peer)
+            return None
         if not group.members:
             del self._groups[name]
             self._fingerprints.pop(name, None)
         else:
             self._tell(group, notify)
-        return True
+        return member
 
     def _tell(self, group: ConsumerGroup, notify: bool) -> None:
         if notify and group.message_model is not MessageModel.BROADCASTING:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from batonmq.common.config import ConfigError
 
@@ -19,18 +19,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ENCODE_SHARE: Final = 4
+"""Between two writes rests this many times what encoding took: a large table that changes all the time keeps
+the event loop busy for a fifth of it at most."""
+
 
 class TableFile:
     """One table on disk and its backup.
 
-    `load` is for start-up and blocks. `save` runs off the event loop; while one write is under way only the
-    newest of the contents handed in meanwhile is kept, and written next.
+    `load` is for start-up and blocks. `save` writes off the event loop; what is asked for while one write is
+    under way becomes one more write, whose contents are taken when it begins.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
-        self._next: bytes | None = None
+        self._next: Callable[[], bytes] | None = None
         self._writer: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
@@ -83,9 +87,10 @@ class TableFile:
         finally:
             os.close(directory)
 
-    async def save(self, data: bytes) -> None:
-        """`write` in the executor; returns when these or newer contents are durable. Raises OSError."""
-        self._next = data
+    async def save(self, contents: Callable[[], bytes]) -> None:
+        """`write` what `contents` returns by then, in the executor; returns when that or something newer is
+        durable. Raises OSError."""
+        self._next = contents
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._drain())
         await asyncio.shield(self._writer)
@@ -93,5 +98,10 @@ class TableFile:
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         while self._next is not None:
-            data, self._next = self._next, None
+            contents, self._next = self._next, None
+            began = loop.time()
+            data = contents()
+            pause_s = (loop.time() - began) * ENCODE_SHARE
             await loop.run_in_executor(None, self.write, data)
+            if self._next is not None:
+                await asyncio.sleep(pause_s)

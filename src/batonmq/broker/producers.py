@@ -22,6 +22,7 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Connection, Member]] = {}
+        self._by_connection: dict[Connection, dict[str, None]] = {}
         self._next: dict[str, int] = {}
 
     @property
@@ -35,17 +36,26 @@ class ProducerTable:
 
     def register(
         self, group: str, connection: Connection, client_id: str, *, language: int, version: int, now_ms: int
-    ) -> None:
-        """A heartbeat."""
+    ) -> bool:
+        """A heartbeat. True when the group got a new member."""
         if connection.closed:  # its close was handled already; a member now would stay until it expires
-            return
+            return False
         members = self._groups.setdefault(group, {})
-        if connection not in members:
-            log.info("producer connected group=%s id=%s client=%s", group, client_id, connection.peer)
+        new = connection not in members
         members[connection] = Member(client_id, connection, language, version, now_ms)
+        self._by_connection.setdefault(connection, {})[group] = None
+        return new
 
     def unregister(self, group: str, connection: Connection) -> bool:
         """A producer says goodbye. False when it was not a member."""
+        groups = self._by_connection.get(connection)
+        if groups is not None:
+            groups.pop(group, None)
+            if not groups:
+                del self._by_connection[connection]
+        return self._leave(group, connection)
+
+    def _leave(self, group: str, connection: Connection) -> bool:
         members = self._groups.get(group)
         if members is None or members.pop(connection, None) is None:
             return False
@@ -56,8 +66,8 @@ class ProducerTable:
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the connection's producers from all their groups."""
-        for group in list(self._groups):
-            self.unregister(group, connection)
+        for group in self._by_connection.pop(connection, ()):
+            self._leave(group, connection)
 
     def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
         """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""

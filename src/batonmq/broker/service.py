@@ -418,7 +418,7 @@ class BrokerService:
         await asyncio.sleep(0)
         self._saving.discard(name)
         try:
-            await self._files[name].save(encode())
+            await self._files[name].save(encode)
         except OSError as error:
             log.error("%s cannot be written: %s", self._files[name].path, error)
 
@@ -431,7 +431,7 @@ class BrokerService:
         try:
             # All changes so far: a write that overtakes another one does not undo it.
             text = with_changes(file.path.read_text(encoding="utf-8"), self._config_changes)
-            await file.save(text.encode())
+            await file.save(text.encode)
         except OSError as error:
             log.error("%s cannot be written, a restart undoes the change: %s", file.path, error)
 

@@ -7,12 +7,14 @@ RocketMQ's subscription group configuration (file format, system groups, creatio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from batonmq.broker.attributes import apply_change
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
+from batonmq.common.log import some
 from batonmq.protocol.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -37,6 +39,9 @@ SYSTEM_GROUPS = (
     TRANSACTION_GROUP,
 )
 """Groups that exist on every broker."""
+
+LOGGED: Final = 8
+"""Groups of one change that get a log line each; writing it costs more than making the group."""
 
 FORBID_READ = 2
 """Bit index of "may not consume" in a group's forbidden set for a topic."""
@@ -95,11 +100,17 @@ class SubscriptionTable:
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, made if it is unknown and well named and `autoCreateSubscriptionGroup` allows."""
-        found = self._groups.get(group)
-        if found is None and self._config.auto_create_subscription_group and group_error(group) is None:
-            found = SubscriptionGroupConfig(group_name=group)
-            self._put(found)
-        return found
+        self.offer([group])
+        return self._groups.get(group)
+
+    def offer(self, groups: Iterable[str]) -> None:
+        """`find` for many groups, which make one change of the table."""
+        if not self._config.auto_create_subscription_group:
+            return
+        unknown = dict.fromkeys(group for group in groups if group not in self._groups)
+        made = [SubscriptionGroupConfig(group_name=group) for group in unknown if group_error(group) is None]
+        if made:
+            self._put(*made)
 
     # -- changing
 
@@ -143,11 +154,13 @@ class SubscriptionTable:
         self._touch()
 
     def _put(self, *configs: SubscriptionGroupConfig) -> None:
-        for config in configs:
-            log.info(
-                "consumer group %s %s", "changed" if config.group_name in self._groups else "created", config
-            )
-            self._groups[config.group_name] = config
+        if len(configs) > LOGGED:
+            log.info("consumer groups created or changed: %s", some([each.group_name for each in configs]))
+        else:
+            for config in configs:
+                known = config.group_name in self._groups
+                log.info("consumer group %s %s", "changed" if known else "created", config)
+        self._groups.update((config.group_name, config) for config in configs)
         self._touch()
 
     def _touch(self) -> None:

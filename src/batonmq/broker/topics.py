@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
+from batonmq.common.log import some
 from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode, encode
 from batonmq.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -41,6 +43,9 @@ DEFAULT_QUEUES = 16
 SCHEDULE_QUEUES = 18
 """One queue for each delay level."""
 REVIVE_QUEUES = 8
+
+LOGGED: Final = 8
+"""Topics of one change that get a log line each; writing it costs more than making the topic."""
 
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
@@ -150,8 +155,8 @@ class TopicTable:
     ) -> TopicConfig:
         """Topic the broker itself needs (%RETRY%…, %DLQ%…, TRANS_CHECK_MAX_TIME_TOPIC), made if absent."""
         found = self._topics.get(topic)
-        if found is None:
-            found = TopicConfig(
+        if found is None or found.order != order:
+            wanted = TopicConfig(
                 topic_name=topic,
                 read_queue_nums=queues,
                 write_queue_nums=queues,
@@ -159,11 +164,21 @@ class TopicTable:
                 topic_sys_flag=sys_flag,
                 order=order,
             )
-            self._put(found)
-        elif found.order != order:
-            found = _changed(found, order=order)
-            self._put(found)
-        return found
+            self.offer([wanted])
+        return self._topics[topic]
+
+    def offer(self, wanted: Iterable[TopicConfig]) -> None:
+        """Make those of these topics that are missing; of one that is there only `order` is changed. All of
+        them are one change of the table."""
+        changed: dict[str, TopicConfig] = {}
+        for config in wanted:
+            found = self._topics.get(config.topic_name)
+            if found is None:
+                changed[config.topic_name] = config
+            elif found.order != config.order:
+                changed[config.topic_name] = _changed(found, order=config.order)
+        if changed:
+            self._put(*changed.values())
 
     def update(self, *configs: TopicConfig) -> None:
         """Create or replace topics; their `attributes` are changes (``+key``, ``-key``).
@@ -203,9 +218,13 @@ class TopicTable:
         self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
 
     def _put(self, *configs: TopicConfig) -> None:
-        for config in configs:
-            log.info("topic %s %s", "changed" if config.topic_name in self._topics else "created", config)
-            self._topics[config.topic_name] = config
+        if len(configs) > LOGGED:
+            log.info("topics created or changed: %s", some([each.topic_name for each in configs]))
+        else:
+            for config in configs:
+                known = config.topic_name in self._topics
+                log.info("topic %s %s", "changed" if known else "created", config)
+        self._topics.update((config.topic_name, config) for config in configs)
         self.touch()
         self.on_change(configs)
 

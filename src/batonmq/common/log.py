@@ -5,10 +5,27 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import sys
+from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _DATE = "%Y-%m-%d %H:%M:%S"
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+
+
+class _OneLine(logging.Formatter):
+    """Control characters of a message are shown as escapes: what a stranger sends (a client id, a name) must
+    not look like a log line of its own. Tracebacks keep their lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).translate(_CONTROLS)
+
+
+def some(names: Collection[str], most: int = 8) -> str:
+    """Names for a log line: the first few, and how many more there are."""
+    shown = ", ".join(islice(names, most))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def set_up(
@@ -28,7 +45,7 @@ def set_up(
         handler = logging.handlers.RotatingFileHandler(
             file, maxBytes=max_bytes, backupCount=backups, encoding="utf-8"
         )
-    handler.setFormatter(logging.Formatter(_FORMAT, _DATE))
+    handler.setFormatter(_OneLine(_FORMAT, _DATE))
     root = logging.getLogger()
     root.setLevel(level.upper())
     for old in root.handlers[:]:

@@ -32,7 +32,7 @@ from batonmq.protocol.bodies import (
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as wire
-from batonmq.protocol.json import decode, encode
+from batonmq.protocol.json import decode_request, encode
 from batonmq.protocol.register_body import decode_register_body
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ def broker_heartbeat(server: NameServer, request: Request, header: wire.BrokerHe
 
 def query_data_version(server: NameServer, request: Request, header: wire.QueryDataVersion) -> Reply:
     key = BrokerKey(header.cluster_name, header.broker_addr)
-    changed = server.routes.data_version_changed(key, decode(request.command.body, DataVersion))
+    changed = server.routes.data_version_changed(key, decode_request(request.command.body, DataVersion))
     server.routes.seen(key.cluster, key.address, server.clock.monotonic_ms())
     known = server.routes.data_version(key)
     return Reply(wire.QueryDataVersionResponse(changed), b"" if known is None else encode(known))
@@ -249,7 +249,7 @@ def get_unit_sub_ununit_topic_list(
 
 def register_topic(server: NameServer, request: Request, header: wire.RegisterTopicInNamesrv) -> Reply:
     if request.command.body:
-        route = decode(request.command.body, TopicRouteData)
+        route = decode_request(request.command.body, TopicRouteData)
         server.routes.register_topic(header.topic, route.queue_datas)
     return Reply()
 

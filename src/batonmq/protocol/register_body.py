@@ -24,7 +24,7 @@ from batonmq.protocol.bodies import (
     TopicConfigSerializeWrapper,
     TopicQueueMappingInfo,
 )
-from batonmq.protocol.json import BodyError, decode, encode
+from batonmq.protocol.json import BodyError, decode, decode_request, encode
 
 VERSION_3_0_11 = 37
 """`MQVersion` ordinal; older brokers send a bare `TopicConfigSerializeWrapper`."""
@@ -47,13 +47,13 @@ def decode_register_body(data: bytes | memoryview, *, compressed: bool, version:
     if not data:
         return RegisterBrokerBody()
     if version < VERSION_3_0_11:
-        old = decode(data, TopicConfigSerializeWrapper)
+        old = decode_request(data, TopicConfigSerializeWrapper)
         return RegisterBrokerBody(
             TopicConfigAndMappingSerializeWrapper(old.topic_config_table, old.data_version)
         )
     # Brokers of release 5 compress the body and say in the header that they did not.
     if not compressed and data[0] != _ZLIB_FIRST_BYTE:
-        return decode(data, RegisterBrokerBody)
+        return decode_request(data, RegisterBrokerBody)
     pieces = _Pieces(_inflate(data))
     data_version = decode(pieces.next(), DataVersion)
     topics = [_topic_from_text(pieces.next()) for _ in range(pieces.count())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,90 @@ async def test_a_group_that_may_not_be_made_is_not_registered() -> None:
     await ask(dispatcher, wire.Heartbeat(), heartbeat())
     assert broker.consumers.group("GroupJ") is None
     assert broker.producers.members("ProdJ") is not None
+
+
+def many(count: int, **fields: object) -> bytes:
+    groups = [{"groupName": f"g{i}", "consumeType": "CONSUME_PASSIVELY"} for i in range(count)]
+    producers = [{"groupName": f"p{i}"} for i in range(count)]
+    return json.dumps(
+        {"clientID": "c", "consumerDataSet": groups, "producerDataSet": producers, **fields}
+    ).encode()
+
+
+async def test_a_heartbeat_of_thousands_of_groups_lets_others_have_their_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing grows with the groups that are taken in one turn: no log line, no change of a table."""
+    caplog.set_level(logging.INFO)
+    broker, dispatcher = setup()
+    connection = FakeConnection()
+    topic_changes: list[int] = []
+    group_changes: list[int] = []
+    broker.topics.on_change = lambda changed: topic_changes.append(len(changed))
+    broker.subscriptions.on_change = lambda: group_changes.append(1)
+    count, turns = 5000, 0
+    beat = asyncio.ensure_future(ask(dispatcher, wire.Heartbeat(), many(count), connection=connection))
+    while not beat.done():
+        await asyncio.sleep(0)
+        turns += 1
+    reply = await beat
+    assert reply.header is not None and reply.header.to_ext()["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+    assert turns >= 2 * count / client.SLICE
+    assert sum(topic_changes) == count and max(topic_changes) <= client.SLICE
+    assert len(group_changes) == len(topic_changes)
+    for i in range(count):
+        assert broker.consumers.group(f"g{i}") is not None and broker.producers.members(f"p{i}") is not None
+    assert len(caplog.records) <= 5 * count / client.SLICE
+    caplog.clear()
+    await ask(dispatcher, wire.Heartbeat(), many(count), connection=connection)
+    assert not caplog.records and sum(topic_changes) == count
+    await ask(dispatcher, wire.Heartbeat(), many(count, clientID="d"), connection=connection)
+    assert 0 < len(caplog.records) <= count / client.SLICE
+    caplog.clear()
+    broker.consumers.connection_closed(connection)  # type: ignore[arg-type]
+    broker.producers.connection_closed(connection)  # type: ignore[arg-type]
+    assert len(caplog.records) <= 2 and not list(broker.consumers) and not broker.producers.groups
+
+
+async def test_a_heartbeat_of_more_groups_than_any_client_has_is_refused() -> None:
+    broker, dispatcher = setup()
+    with pytest.raises(MQError) as refused:
+        await ask(dispatcher, wire.Heartbeat(), many(client.MAX_GROUPS))
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR and "20000 groups" in refused.value.remark
+    assert broker.consumers.group("g0") is None
+
+
+BAD_NAMES = [
+    "../../evil",
+    "..",
+    ".",
+    "a/b",
+    "a b",
+    "",
+    " ",
+    "é",
+    "g\n2026-01-01 INFO forged",
+    "g" * 121,
+    "\0",
+]
+
+
+async def test_groups_whose_names_may_not_be_are_left_out_of_a_heartbeat(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in RocketMQ: the answer is SUCCESS and says nothing of them, the good ones are taken."""
+    broker, dispatcher = setup()
+    groups = [{"groupName": name} for name in [*BAD_NAMES, "good"]]
+    await ask(
+        dispatcher,
+        wire.Heartbeat(),
+        json.dumps({"clientID": "c", "consumerDataSet": groups, "producerDataSet": groups}).encode(),
+    )
+    assert list(broker.consumers) == ["good"] and list(broker.producers.groups) == ["good"]
+    for name in BAD_NAMES:
+        assert name not in broker.subscriptions and f"%RETRY%{name}" not in broker.topics
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "../../evil" in warning.getMessage() and "client=" in warning.getMessage()
 
 
 async def test_a_slave_makes_no_topics() -> None:

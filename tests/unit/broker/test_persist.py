@@ -78,9 +78,25 @@ async def test_saves_coalesce_and_the_newest_wins(file: TableFile) -> None:
         write(data)
 
     file.write = slow  # type: ignore[method-assign]
-    await asyncio.gather(*(file.save(b"{%d}" % n) for n in range(50)))
+    await asyncio.gather(*(file.save((b"{%d}" % n).__bytes__) for n in range(50)))
     assert file.load(decode) == "{49}"
     assert len(written) <= 2
+
+
+async def test_contents_are_taken_when_their_write_begins(file: TableFile) -> None:
+    table = [b"{1}"]
+    taken: list[bytes] = []
+
+    def contents() -> bytes:
+        taken.append(table[0])
+        return table[0]
+
+    first = asyncio.ensure_future(file.save(contents))
+    while not taken:
+        await asyncio.sleep(0)
+    table[0] = b"{2}"
+    await asyncio.gather(first, *(file.save(contents) for _ in range(20)))
+    assert taken == [b"{1}", b"{2}"] and file.load(decode) == "{2}"
 
 
 async def test_a_failing_save_tells_its_caller_and_the_next_one_works(tmp_path: Path) -> None:
@@ -88,7 +104,7 @@ async def test_a_failing_save_tells_its_caller_and_the_next_one_works(tmp_path: 
     blocked.write_text("a file where the folder should be")
     file = TableFile(blocked / "topics.json")
     with pytest.raises(OSError):
-        await file.save(b"{1}")
+        await file.save(b"{1}".__bytes__)
     blocked.unlink()
-    await file.save(b"{2}")
+    await file.save(b"{2}".__bytes__)
     assert file.load(decode) == "{2}"

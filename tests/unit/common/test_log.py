@@ -42,3 +42,21 @@ def test_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_level() -> None:
     with pytest.raises(ValueError, match="LOUD"):
         log.set_up("loud")
+
+
+def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    log.set_up("info", path)
+    logging.getLogger("batonmq.x").warning("group=%s", "g\n2026-01-01 INFO forged\r\0\x1b[31m")
+    try:
+        raise ValueError("shown\nwith its lines")
+    except ValueError:
+        logging.getLogger("batonmq.x").exception("a bug")
+    first, second, *rest = path.read_text().splitlines()
+    assert first.endswith(r"group=g\x0a2026-01-01 INFO forged\x0d\x00\x1b[31m")
+    assert second.endswith("a bug") and rest[0].startswith("Traceback") and rest[-1] == "with its lines"
+
+
+def test_some_names() -> None:
+    assert log.some(["a", "b"]) == "a, b"
+    assert log.some({f"n{i}": None for i in range(20)}, 2) == "n0, n1 and 18 more"

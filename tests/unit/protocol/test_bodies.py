@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from batonmq.protocol import bodies as b
 from batonmq.protocol.bodies import BodyError, MessageQueue, decode, encode
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.json import decode_request
 
 DATA = Path(__file__).parents[2] / "data" / "protocol"
 QUEUE = MessageQueue("orders", "broker-a", 3)
@@ -147,6 +149,41 @@ def test_what_is_no_body_is_the_senders_error(data: bytes) -> None:
         decode(data, b.KVTable)
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
     assert isinstance(caught.value, ValueError)
+
+
+def refused_quickly(data: bytes, kind: type[Any] = b.HeartbeatData) -> BodyError:
+    """The refusal, which must cost the reader little: half a second of processor on any machine."""
+    began = time.process_time()
+    with pytest.raises(BodyError) as caught:
+        decode_request(data, kind)
+    assert time.process_time() - began < 0.5
+    return caught.value
+
+
+BOMBS = {
+    "objects": b'{"consumerDataSet":[' + b"{}," * 5_000_000 + b"{}]}",
+    "arrays in a member that is skipped": b'{"x":' + b"[" * 8_000_000 + b"]" * 8_000_000 + b"}",
+    "few arrays in a member that is skipped": b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "objects of the wrong shape": b'{"consumerDataSet":[' + b'{"groupName":1},' * 400_000 + b"{}]}",
+    "a number": b'{"heartbeatFingerprint":' + b"1" * 16_000_000 + b"}",
+    "a number in quotes": b'{"heartbeatFingerprint":"' + b"1" * 16_000_000 + b'"}',
+    "a string that does not end": b'{"clientID":"' + b"\\\\" * 8_000_000 + b"]}",
+    "bare words": b"{" + b"a:" * 8_000_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_request_that_would_keep_its_reader_busy_is_refused(bomb: str) -> None:
+    refused_quickly(BOMBS[bomb])
+
+
+def test_a_large_registration_is_read() -> None:
+    topics = {f"topic{i}": b.TopicConfig(f"topic{i}") for i in range(50_000)}
+    body = b.RegisterBrokerBody(b.TopicConfigAndMappingSerializeWrapper(topics))
+    data = encode(body)
+    assert len(data) > 4 << 20 and decode_request(data, b.RegisterBrokerBody) == body
+    small = b'{"topicConfigSerializeWrapper":{"topicQueueMappingInfoMap":{"t":{"currIdMap":{0:1}}}}}'
+    assert decode_request(small, b.RegisterBrokerBody) == decode(small, b.RegisterBrokerBody)
 
 
 @given(st.text(alphabet='{}[]":,0123456789 abtrue\\-."', max_size=60))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from batonmq.net.dispatch import Request
-from batonmq.protocol.bodies import decode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.json import decode_request
 
 T = TypeVar("T")
 
@@ -18,6 +18,6 @@ def required_body(request: Request, kind: type[T]) -> T:
     if not body:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the request needs a body ({kind.__name__})")
     try:
-        return decode(body, kind)
+        return decode_request(body, kind)
     except ValueError as error:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no {kind.__name__}: {error}") from None

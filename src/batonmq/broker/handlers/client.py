@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.handlers.body import required_body
-from batonmq.broker.topics import FLAG_UNIT_SUB
-from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.broker.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
+from batonmq.common.log import some
+from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -21,6 +24,8 @@ from batonmq.protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    ProducerData,
+    TopicConfig,
     UnlockBatchRequestBody,
     encode,
 )
@@ -28,11 +33,15 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
-from batonmq.protocol.names import retry_topic
+from batonmq.protocol.names import group_error, retry_topic
 from batonmq.protocol.registry import Header, field
 
 log = logging.getLogger(__name__)
 
+SLICE: Final = 100
+"""Groups of one heartbeat that are taken in one turn of the event loop, some 2 ms."""
+MAX_GROUPS: Final = 10_000
+"""Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
 TAG_EXPRESSIONS = (None, "", "TAG")
 
 
@@ -77,62 +86,144 @@ class _Notifier:
                 connection.oneway(header)
 
 
-class _ClientHandlers:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+class _Beat:
+    """One heartbeat: registers the groups it names. Log lines and changes of a table cost more than the
+    registration, so there is one of each for all groups that are taken together.
 
-    def heartbeat(self, request: Request, header: wire.Heartbeat) -> Reply:
-        data = required_body(request, HeartbeatData)
-        broker, command, connection = self._broker, request.command, request.connection
+    As in RocketMQ a group that does not exist and may not be made is left out, and the answer says nothing
+    of it; its pulls are refused by name.
+    """
+
+    def __init__(self, broker: Broker, request: Request, data: HeartbeatData) -> None:
+        self._broker = broker
+        self._connection = request.connection
+        self._command = request.command
+        self._data = data
+        self._version_2 = data.heartbeat_fingerprint != 0
+        self._other_subscriptions = False
+
+    async def in_slices(self) -> Reply:
+        """All groups, and others get their turn in between."""
+        for start in range(0, len(self._data.consumer_data_set), SLICE):
+            self.take_consumers(self._data.consumer_data_set[start : start + SLICE])
+            await asyncio.sleep(0)
+        for start in range(0, len(self._data.producer_data_set), SLICE):
+            self.take_producers(self._data.producer_data_set[start : start + SLICE])
+            await asyncio.sleep(0)
+        return self.reply()
+
+    def reply(self) -> Reply:
+        changed = self._other_subscriptions if self._version_2 else True
+        return Reply(_HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
+
+    def take_consumers(self, consumers: Sequence[ConsumerData]) -> None:
+        broker, connection, data = self._broker, self._connection, self._data
+        if broker.config.reject_pull_consumer_enable:
+            consumers = [each for each in consumers if each.consume_type is not ConsumeType.ACTIVELY]
+        broker.subscriptions.offer(consumer.group_name for consumer in consumers)
         now_ms = broker.clock.now_ms()
-        version_2 = data.heartbeat_fingerprint != 0
-        other_subscriptions = False
-        for consumer in data.consumer_data_set:
-            if broker.config.reject_pull_consumer_enable and consumer.consume_type is ConsumeType.ACTIVELY:
-                continue
-            group = broker.subscriptions.find(consumer.group_name)
+        retry_topics: list[TopicConfig] = []
+        unknown: list[str] = []
+        joined: list[str] = []
+        replaced: dict[str, None] = {}
+        for consumer in consumers:
+            name = consumer.group_name
+            group = broker.subscriptions.get(name)
             if group is None:
-                log.warning(
-                    "heartbeat of an unknown group=%s client=%s", consumer.group_name, connection.peer
-                )
+                unknown.append(name)
                 continue
-            changed = broker.consumers.fingerprint_changed(consumer.group_name, data.heartbeat_fingerprint)
-            other_subscriptions |= changed
-            self._offer_retry_topic(consumer, group.retry_queue_nums)
+            changed = broker.consumers.fingerprint_changed(name, data.heartbeat_fingerprint)
+            self._other_subscriptions |= changed
+            retry_topics.append(self._retry_topic(consumer, group.retry_queue_nums))
+            known = broker.consumers.member_on(name, connection)
+            if known is None:
+                joined.append(name)
+            elif known.client_id != data.client_id:
+                replaced[known.client_id] = None
             broker.consumers.register(
                 consumer,
                 connection,
                 data.client_id,
-                language=command.language,
-                version=command.version,
+                language=self._command.language,
+                version=self._command.version,
                 now_ms=now_ms,
                 notify=group.notify_consumer_ids_changed_enable,
-                with_subscriptions=not (version_2 and data.without_sub),
+                with_subscriptions=not (self._version_2 and data.without_sub),
             )
-        for producer in data.producer_data_set:
-            broker.producers.register(
-                producer.group_name,
-                connection,
+        if broker.role.is_master:  # a slave gets them with the master's topics
+            broker.topics.offer(retry_topics)
+        self._log("consumer connected", joined)
+        if unknown:
+            log.warning(
+                "heartbeat of groups that do not exist and may not be made: groups=%s client=%s",
+                some([name or repr(name) for name in unknown]),
+                connection.peer,
+            )
+        if replaced:
+            log.error(
+                "two clients on one connection old=%s new=%s client=%s",
+                some(replaced),
                 data.client_id,
-                language=command.language,
-                version=command.version,
+                connection.peer,
+            )
+
+    def take_producers(self, producers: Sequence[ProducerData]) -> None:
+        now_ms = self._broker.clock.now_ms()
+        joined = [
+            producer.group_name
+            for producer in producers
+            if group_error(producer.group_name) is None
+            and self._broker.producers.register(
+                producer.group_name,
+                self._connection,
+                self._data.client_id,
+                language=self._command.language,
+                version=self._command.version,
                 now_ms=now_ms,
             )
-        return Reply(
-            _HeartbeatResponse(
-                is_support_heart_beat_v2=True, is_sub_change=other_subscriptions if version_2 else True
+        ]
+        self._log("producer connected", joined)
+
+    def _log(self, what: str, groups: Sequence[str]) -> None:
+        if groups:
+            log.info(
+                "%s groups=%s id=%s client=%s",
+                what,
+                some(groups),
+                self._data.client_id,
+                self._connection.peer,
             )
+
+    def _retry_topic(self, consumer: ConsumerData, queues: int) -> TopicConfig:
+        topics = self._broker.topics
+        return TopicConfig(
+            topic_name=retry_topic(consumer.group_name),
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=PERM_READ_WRITE,
+            topic_sys_flag=FLAG_UNIT_SUB if consumer.unit_mode else 0,
+            order=any(topics.is_order(s.topic) for s in consumer.subscription_data_set),
         )
 
-    def _offer_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
-        if self._broker.role.is_master:  # a slave gets it with the master's topics
-            topics = self._broker.topics
-            topics.create_on_send_back(
-                retry_topic(consumer.group_name),
-                queues,
-                order=any(topics.is_order(s.topic) for s in consumer.subscription_data_set),
-                sys_flag=FLAG_UNIT_SUB if consumer.unit_mode else 0,
+
+class _ClientHandlers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def heartbeat(self, request: Request, header: wire.Heartbeat) -> Outcome:
+        data = required_body(request, HeartbeatData)
+        count = len(data.consumer_data_set) + len(data.producer_data_set)
+        if count > MAX_GROUPS:
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat names {count} groups, at most {MAX_GROUPS} are taken",
             )
+        beat = _Beat(self._broker, request, data)
+        if count <= SLICE:
+            beat.take_consumers(data.consumer_data_set)
+            beat.take_producers(data.producer_data_set)
+            return beat.reply()
+        return beat.in_slices()
 
     def unregister(self, request: Request, header: wire.UnregisterClient) -> Reply:
         broker = self._broker
