@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import itertools
 import os
 import random
@@ -119,8 +118,7 @@ class World:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Replaces the calls. Memory is collected only afterwards: a collection at a moment of its own
-        choosing would run `finally` clauses of programs that were killed long ago."""
+        """Replaces the calls."""
         write_all, write_epochs = mapped.write_all, EpochFile._write
 
         def write_some(fd: int, data: Any, position: int) -> None:
@@ -131,7 +129,6 @@ class World:
             self.check_space()
             write_epochs(file, entries)
 
-        collecting = gc.isenabled()
         with ExitStack() as stack:
             for target, name, value in (
                 (os, "fsync", self.fsync),
@@ -142,12 +139,7 @@ class World:
                 (EpochFile, "_write", write_epochs_some),
             ):
                 stack.enter_context(mock.patch.object(target, name, value))
-            gc.disable()
-            try:
-                yield
-            finally:
-                if collecting:
-                    gc.enable()
+            yield
 
 
 @dataclass

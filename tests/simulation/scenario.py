@@ -78,6 +78,10 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = Story(seed)
+    # Memory is collected only afterwards: a collection at a moment of its own choosing would run `finally`
+    # clauses of programs that were killed long ago.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         asyncio.set_event_loop(loop)
         cluster = SimCluster(
@@ -99,6 +103,8 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
         asyncio.set_event_loop(None)
         loop.dispose()
         gc.collect()
+        if collecting:
+            gc.enable()
         _close_files(root)
         shutil.rmtree(root, ignore_errors=True)
 
