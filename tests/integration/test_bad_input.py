@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[dict[str, Any], bytes, int, str]] = {
     "no body": ({}, b"", ILLEGAL, "the message is illegal"),
     "properties of 32 KiB": ({"properties": "K\1" + "v" * 32_767 + "\2"}, b"x", ILLEGAL, "limit 32KB"),
     "properties of 1 MiB": ({"properties": "K\1" + "v" * MIB + "\2"}, b"x", ILLEGAL, "limit 32KB"),
-    "a batch that is none": ({"batch": True}, b"garbage", ILLEGAL, "batch is illegal"),
+    "a batch that is none": ({"batch": True}, b"garbage", ILLEGAL, "message is illegal"),
 }
 
 

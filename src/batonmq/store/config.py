@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from batonmq.common.config import require
+from batonmq.common.config import check_limits, number, require
 
 UNIT_SIZE = 20
 """Bytes of one consume queue unit."""
@@ -33,66 +33,61 @@ class StoreConfig:
     """Directory of everything the broker keeps."""
     store_path_commit_log: str = ""
     """Directory of the commit log; empty: `commitlog` below storePathRootDir."""
-    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_commit_log: int = number(1 << 30, 4096, 1 << 30)
     """Bytes of one commit log file; all files of a store have the same size."""
-    mapped_file_size_consume_queue: int = 300_000 * UNIT_SIZE
+    mapped_file_size_consume_queue: int = number(300_000 * UNIT_SIZE, UNIT_SIZE)
     """Bytes of one consume queue file; rounded up to whole units of 20."""
-    max_message_size: int = 4 << 20
+    max_message_size: int = number(4 << 20, 1, 1 << 30)
     """Largest message body in bytes; also of a whole batch."""
-    max_transfer_bytes_on_message_in_memory: int = 256 << 10
+    max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1)
     """Most bytes that one pull answer carries of messages that are likely in the page cache."""
-    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_count_on_message_in_memory: int = number(32, 1)
     """Most messages of such an answer."""
-    max_transfer_bytes_on_message_in_disk: int = 64 << 10
+    max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1)
     """Most bytes that one pull answer carries of messages that must be read from disk."""
-    max_transfer_count_on_message_in_disk: int = 8
+    max_transfer_count_on_message_in_disk: int = number(8, 1)
     """Most messages of such an answer."""
-    access_message_in_memory_max_ratio: int = 40
+    access_message_in_memory_max_ratio: int = number(40, 0, 100)
     """Percent of the machine's memory; messages further back than that count as on disk."""
-    max_filter_message_size: int = 16_000
+    max_filter_message_size: int = number(16_000, 1)
     """Bytes of consume queue that one pull looks through for messages its filter accepts."""
     message_index_enable: bool = True
     """Keep an index of keys and unique ids, for queryMsgByKey and queryMsgByUniqueKey."""
-    max_hash_slot_num: int = 5_000_000
+    max_hash_slot_num: int = number(5_000_000, 1)
     """Hash slots of one index file."""
-    max_index_num: int = 20_000_000
+    max_index_num: int = number(20_000_000, 2, (1 << 27) - 1)
     """Entries of one index file."""
-    max_msgs_num_batch: int = 64
+    max_msgs_num_batch: int = number(64, 1)
     """Most messages that one query by key returns."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     """SYNC_FLUSH: a message is acknowledged once it is on disk; ASYNC_FLUSH: once it is in the page cache."""
-    flush_interval_commit_log: int = 500
+    flush_interval_commit_log: int = number(500, 1)
     """Milliseconds between two flushes of the commit log with ASYNC_FLUSH."""
-    flush_interval_consume_queue: int = 1_000
+    flush_interval_consume_queue: int = number(1_000, 10)
     """Milliseconds between two flushes of consume queues, index and checkpoint."""
-    sync_flush_timeout: int = 5_000
+    sync_flush_timeout: int = number(5_000, 1)
     """Milliseconds that a message waits for its flush with SYNC_FLUSH before FLUSH_DISK_TIMEOUT."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     """Check every body's CRC in the part of the log that recovery walks."""
-    file_reserved_time: int = 72
+    file_reserved_time: int = number(72, 0)
     """Hours after its last write when a commit log file may be deleted."""
     delete_when: str = "04"
     """Hours of the day, local time, in which old files are deleted, `;` between several."""
-    delete_file_batch_max: int = 10
+    delete_file_batch_max: int = number(10, 1)
     """Most commit log files deleted at a time."""
-    clean_resource_interval: int = 10_000
+    clean_resource_interval: int = number(10_000, 10)
     """Milliseconds between two looks for files to delete and at the disk's usage."""
-    disk_max_used_space_ratio: int = 75
+    disk_max_used_space_ratio: int = number(75, 0, 100)
     """Percent of disk usage from which old files are deleted at any hour; 10 to 95."""
-    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_clean_forcibly_ratio: int = number(85, 0, 100)
     """Percent of disk usage from which files are deleted before their time; held between 30 and 85."""
-    disk_space_warning_level_ratio: int = 90
+    disk_space_warning_level_ratio: int = number(90, 0, 100)
     """Percent of disk usage from which no message is accepted; held between 35 and 90."""
     clean_file_forcibly_enable: bool = True
     """Allow deletion before fileReservedTime when the disk is nearly full."""
 
     def __post_init__(self) -> None:
-        size = self.mapped_file_size_commit_log
-        require(4096 <= size <= 1 << 30, f"mappedFileSizeCommitLog={size}: between 4096 and 1073741824")
-        require(self.mapped_file_size_consume_queue > 0, "mappedFileSizeConsumeQueue must be above 0")
-        require(self.max_message_size > 0, "maxMessageSize must be above 0")
-        require(0 < self.max_hash_slot_num < 1 << 31, "maxHashSlotNum must be above 0 and below 2^31")
-        require(1 < self.max_index_num < 1 << 27, "maxIndexNum must be above 1 and below 2^27")
+        check_limits(self)
         require(
             all(re.fullmatch(r"[01]?\d|2[0-3]", hour) for hour in self.delete_when.split(";")),
             f"deleteWhen={self.delete_when}: hours from 00 to 23, separated by ';'",

@@ -51,9 +51,11 @@ def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
         units = np.frombuffer(b"".join([encoded[n] for n in numbers]), ">u2").reshape(
             len(numbers), length // 2
         )
+        columns = np.ascontiguousarray(units.T, np.uint32)
         value = np.zeros(len(numbers), np.uint32)
-        for column in range(length // 2):
-            value = value * np.uint32(31) + units[:, column].astype(np.uint32)
+        for column in columns:
+            value *= np.uint32(31)
+            value += column
         result[numbers] = np.abs(value.view(np.int32).astype(np.int64))
     result[result == 1 << 31] = 0
     return result
@@ -64,11 +66,11 @@ def keys_of(record: Record) -> list[str]:
     if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK_TYPE:
         return []
     found = []
-    unique = find_property(record.properties, b"UNIQ_KEY")
+    properties = record.properties
+    unique = find_property(properties, b"UNIQ_KEY")
     if unique:
         found.append(f"{record.topic}#{unique.decode('utf-8', 'replace')}")
-    keys = find_property(record.properties, b"KEYS")
-    if keys:
+    if b"KEYS\x01" in properties and (keys := find_property(properties, b"KEYS")):
         found += [f"{record.topic}#{key}" for key in keys.decode("utf-8", "replace").split(" ") if key]
     return found
 

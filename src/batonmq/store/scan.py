@@ -24,12 +24,18 @@ from batonmq.protocol.message import (
 )
 
 _START = struct.Struct(">iiiiiqqi")
-_FIELDS_V4 = struct.Struct(">12xi4xqqi16xq20xi")
-"""Queue id, queue offset, physical offset, flags, store time, body size of a record with IPv4 hosts."""
+_FIELDS_V4 = struct.Struct(">ii4xi4xqqi16xq20xi")
+"""Size, magic, queue id, queue offset, physical offset, flags, store time, body size of a record with IPv4
+hosts."""
+_BODY_V4 = _FIELDS_V4.size
+assert _BODY_V4 < MIN_RECORD_SIZE
 _SIZE_MAGIC = struct.Struct(">ii")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
+
+NO_UNIT = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
+"""Transaction types of messages that enter no consume queue: prepared and rolled back."""
 
 Source = bytes | mmap.mmap | memoryview
 
@@ -49,12 +55,11 @@ class Record(NamedTuple):
 
     @property
     def has_unit(self) -> bool:
-        """Prepared and rolled-back transaction messages enter no consume queue."""
-        kind = self.sys_flag & TRANSACTION_MASK
-        return kind not in (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
+        """Whether the record enters its consume queue."""
+        return self.sys_flag & TRANSACTION_MASK not in NO_UNIT
 
 
-_make_record = Record._make
+_new = tuple.__new__  # `Record(...)` and `Record._make` go through a Python function
 
 
 class Damage(NamedTuple):
@@ -115,51 +120,61 @@ def delivery_time(properties: bytes, store_timestamp: int, delays_ms: Sequence[i
 
 def read_record(data: Source, position: int, size: int, magic: int) -> Record:
     """The record of `size` bytes at `position`, whose size and magic have been looked at already."""
-    # Every message comes by here two times on each replica, for the consume queue and for the index: one
-    # unpack and one slice make it 1.1 us where field by field it was 2.5.
-    queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = _FIELDS_V4.unpack_from(
-        data, position
+    _, _, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = (
+        _FIELDS_V4.unpack_from(data, position)
     )
-    at = position + 88 + body_size
+    at = position + _BODY_V4 + body_size
     if sys_flag & HOSTS_V6_FLAGS:
         born = 20 if sys_flag & BORNHOST_V6_FLAG else 8
         store = 20 if sys_flag & STOREHOST_V6_FLAG else 8
         (store_timestamp,) = _LONG.unpack_from(data, position + 48 + born)
         at = position + 68 + born + store
         at += 4 + _INT.unpack_from(data, at)[0]
-    tail = data[at : position + size]
-    if tail.__class__ is not bytes:  # a slice of a view is a view
-        tail = bytes(tail)
+    tail = bytes(data[at : position + size])
     if magic == MAGIC_V1:
         topic_end = 1 + tail[0]
         topic = _topic_text(tail[1:topic_end])
     else:
         topic_end = 2 + _SHORT.unpack_from(tail)[0]
         topic = _topic_text(tail[2:topic_end])
-    return _make_record(
-        (
-            physical_offset,
-            size,
-            topic,
-            queue_id,
-            queue_offset,
-            sys_flag,
-            store_timestamp,
-            tail[topic_end + 2 :],
-        )
-    )
+    properties = tail[topic_end + 2 :]
+    return Record(physical_offset, size, topic, queue_id, queue_offset, sys_flag, store_timestamp, properties)
 
 
 def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
     """The whole records between `begin` and `end`, which are trusted; stops before a filler, zeros, or a
     record that is not whole."""
-    unpack = _SIZE_MAGIC.unpack_from
+    # Every message comes by here for the index, and on a slave for the consume queue too: one unpack and two
+    # slices, in place, make it 0.8 us where a call for each record took 1.5.
+    unpack, new, text = _FIELDS_V4.unpack_from, _new, _topic_text
     last = end - MIN_RECORD_SIZE
     while begin <= last:
-        size, magic = unpack(data, begin)
+        size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = unpack(
+            data, begin
+        )
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
             return
-        yield read_record(data, begin, size, magic)
+        if magic == MAGIC_V2 or sys_flag & HOSTS_V6_FLAGS:
+            yield read_record(data, begin, size, magic)
+            begin += size
+            continue
+        tail = data[begin + _BODY_V4 + body_size : begin + size]
+        if tail.__class__ is not bytes:  # a slice of a view is a view
+            tail = bytes(tail)
+        topic_end = 1 + tail[0]
+        yield new(
+            Record,
+            (
+                physical_offset,
+                size,
+                text(tail[1:topic_end]),
+                queue_id,
+                queue_offset,
+                sys_flag,
+                store_timestamp,
+                tail[topic_end + 2 :],
+            ),
+        )
         begin += size
 
 

@@ -25,8 +25,6 @@ from batonmq.protocol.message import (
     MAX_PROPERTIES_BYTES,
     MIN_RECORD_SIZE,
     TRANSACTION_MASK,
-    TRANSACTION_PREPARED_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
     Buffer,
     MessageFormatError,
     StoredMessage,
@@ -54,7 +52,7 @@ from batonmq.store.results import (
     QueryResult,
     QueueBounds,
 )
-from batonmq.store.scan import blank_size, delivery_time, read_record, read_records, tags_code
+from batonmq.store.scan import NO_UNIT, blank_size, delivery_time, read_record, read_records, tags_code
 
 __all__ = ["Boundary", "GetResult", "GetStatus", "MessageStore", "PutResult", "PutStatus", "QueueBounds"]
 
@@ -68,7 +66,6 @@ _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
 _DISPATCH_STEP = 64 << 20
 """Bytes of log."""
-_NO_UNIT = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
 _MAX_PULL_BYTES = 128 << 20
 
 QueueKey = tuple[str, int]
@@ -302,7 +299,7 @@ class MessageStore:
                 queue = self._queue(message.topic, message.queue_id)
             if queue not in before:
                 before[queue] = queue.next_offset
-            with_unit = message.sys_flag & TRANSACTION_MASK not in _NO_UNIT
+            with_unit = message.sys_flag & TRANSACTION_MASK not in NO_UNIT
             queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
             offsets: list[int] = []
             for flag, item_body, item_properties, tail in items:
@@ -479,29 +476,30 @@ class MessageStore:
 
     def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         position, stored = self._dispatched, 0
-        queues = self._queues
+        queues, pack_unit = self._queues, UNIT.pack
         while (file := self._log.file_at(position)) is not None and position < limit:
             data, base = file.map, file.base
-            for record in read_records(data, position - base, min(limit - base, file.size)):
-                position += record.size
-                if not record.has_unit:
+            records = read_records(data, position - base, min(limit - base, file.size))
+            for physical, size, topic, queue_id, queue_offset, sys_flag, stored_at, properties in records:
+                position += size
+                if sys_flag & TRANSACTION_MASK in NO_UNIT:
                     continue
-                queue = queues.get((record.topic, record.queue_id)) or self._queue(
-                    record.topic, record.queue_id
-                )
-                if not queue.pending:
-                    queue.pending_from = record.queue_offset
+                queue = queues.get((topic, queue_id)) or self._queue(topic, queue_id)
+                units = queue.pending
+                if not units:
+                    queue.pending_from = queue_offset
                     touched[queue] = None
-                elif record.queue_offset != queue.pending_from + len(queue.pending):
+                elif queue_offset != queue.pending_from + len(units):
                     queue.write_pending()
-                    queue.pending_from = record.queue_offset
+                    queue.pending_from = queue_offset
+                    units = queue.pending
                 code = (
-                    tags_code(record.properties)
-                    if record.topic != SCHEDULE_TOPIC
-                    else delivery_time(record.properties, record.store_timestamp, self._delays_ms)
+                    tags_code(properties)
+                    if topic != SCHEDULE_TOPIC
+                    else delivery_time(properties, stored_at, self._delays_ms)
                 )
-                queue.pending.append(UNIT.pack(record.physical_offset, record.size, code))
-                stored = record.store_timestamp
+                units.append(pack_unit(physical, size, code))
+                stored = stored_at
             filler = blank_size(data, position - base, min(limit - base, file.size))
             if not filler or position + filler > limit:
                 break

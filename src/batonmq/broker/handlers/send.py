@@ -33,7 +33,6 @@ from batonmq.protocol.message import (
     encode_properties,
     find_property,
     pack_address,
-    scan_batch,
 )
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
@@ -111,15 +110,17 @@ class _Send:
         if result is None:
             request.fail(put_error(status, handlers.broker.store_config.max_message_size))
             return
+        code = CODE_OF[status]
         request.reply_frame(
             handlers.replies.encode(
                 request.command,
-                CODE_OF[status],
+                code,
                 result.physical_offset,
                 self.queue_id,
                 result.queue_offset,
                 self.unique_key,
-            )
+            ),
+            code,
         )
 
 
@@ -134,15 +135,17 @@ class _BatchSend(_Send):
             return
         replies = self.handlers.replies
         ids = ",".join([replies.message_id(offset) for offset in result.physical_offsets])
+        code = CODE_OF[status]
         self.request.reply_frame(
             replies.encode_ids(
                 self.request.command,
-                CODE_OF[status],
+                code,
                 ids,
                 self.queue_id,
                 result.queue_offset,
                 self.unique_key,
-            )
+            ),
+            code,
         )
 
 
@@ -236,7 +239,10 @@ class SendHandlers:
         )
         properties = fields.properties
         if fields.batch:
-            self._check_batch(fields, message)
+            if fields.topic.startswith(RETRY_PREFIX):
+                raise MQError(
+                    ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
+                )
             message.batch = True
             broker.appender.submit(message, _BatchSend(self, request, queue_id, b"", True))
             return
@@ -292,16 +298,6 @@ class SendHandlers:
         if found is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
         return found
-
-    def _check_batch(self, fields: SendFields, message: StoredMessage) -> None:
-        if fields.topic.startswith(RETRY_PREFIX):
-            raise MQError(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
-            )
-        try:
-            scan_batch(message.body)
-        except MessageFormatError as error:
-            raise MQError(ResponseCode.MESSAGE_ILLEGAL, f"the message batch is illegal: {error}") from None
 
     def _special(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
         """Delayed, retried or otherwise marked messages."""
