@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._turn = turn
         self._handlers = dispatcher.handlers
+        self._observer = dispatcher.observer
         self._limits = limits
         self._accepted = accepted
         self._on_open = on_open
@@ -160,6 +161,8 @@ class Connection(asyncio.Protocol):
         max_out = self._limits.write_buffer_bytes
         arrived = 0.0
         requests = False
+        observer = self._observer
+        arrived_ns = 0 if observer is None else observer.now_ns()
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 if not self._calls.complete(command):
@@ -167,6 +170,8 @@ class Connection(asyncio.Protocol):
                 continue
             requests = True
             request = Request(self, command)
+            if observer is not None:
+                request.arrived_ns = arrived_ns
             handler = handlers.get(command.code)
             if handler is None:
                 self._unsupported(request)
@@ -255,6 +260,8 @@ class Connection(asyncio.Protocol):
         """Collect the frame that answers a request (called by `Request`, which sees to "at most once")."""
         if self.in_flight:
             self._release(request)
+        if self._observer is not None:
+            self._observer.answered(request, reply.code)
         command = request.command
         if command.flag & FLAG_ONEWAY or self.closed:
             return
@@ -273,10 +280,12 @@ class Connection(asyncio.Protocol):
             body,
         )
 
-    def send_frame(self, request: Request, frame: bytes) -> None:
+    def send_frame(self, request: Request, frame: bytes, code: int) -> None:
         """Collect a ready frame that answers a request (called by `Request`)."""
         if self.in_flight:
             self._release(request)
+        if self._observer is not None:
+            self._observer.answered(request, code)
         if not request.command.flag & FLAG_ONEWAY and not self.closed:
             self._write(frame, b"")
 

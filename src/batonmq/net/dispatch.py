@@ -14,7 +14,7 @@ traceback, answered with SYSTEM_ERROR. Oneway requests go the same way, but noth
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -53,7 +53,10 @@ _OPEN, _DONE, _EXPIRED = 0, 1, 2
 class Request:
     """One command that came in on a connection and may still be owed an answer."""
 
-    __slots__ = ("_state", "command", "connection", "held_bytes")
+    __slots__ = ("_state", "arrived_ns", "command", "connection", "held_bytes")
+
+    arrived_ns: int
+    """When it was read from its socket, by the observer's clock; unset where nobody observes."""
 
     def __init__(self, connection: Connection, command: Command) -> None:
         self.connection = connection
@@ -84,14 +87,15 @@ class Request:
         self._state = _DONE
         self.connection.send_reply(self, reply)
 
-    def reply_frame(self, frame: bytes) -> None:
-        """`reply` with a whole frame that the handler encoded itself, as the broker does for sends."""
+    def reply_frame(self, frame: bytes, code: int) -> None:
+        """`reply` with a whole frame, carrying `code`, that the handler encoded itself, as the broker does
+        for sends."""
         if self._state:
             if self._state == _DONE:
                 raise RuntimeError(f"request code={self.command.code} was answered twice")
             return
         self._state = _DONE
-        self.connection.send_frame(self, frame)
+        self.connection.send_frame(self, frame, code)
 
     def fail(self, error: MQError) -> None:
         """Answer with an error's code, remark and fields."""
@@ -104,11 +108,23 @@ class Request:
             self.connection.send_reply(self, reply)
 
 
+class Observer(Protocol):
+    """Told of every request that is answered, for metrics. Part of the hot path; must not raise."""
+
+    def now_ns(self) -> int:
+        """The clock that `Request.arrived_ns` is set by; looked at once for all requests of a read."""
+
+    def answered(self, request: Request, code: int) -> None:
+        """`code` is the answer's; oneway requests come too if their handler gave an answer."""
+
+
 class Dispatcher:
     """Request code → handler. One per port; filled before the server starts."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, RawHandler] = {}
+        self.observer: Observer | None = None
+        """Set before the server starts, if at all."""
 
     def on(self, header_class: type[H], handler: Callable[[Request, H], Outcome]) -> None:
         """Bind a handler to a declared request; it is given the decoded header.
