@@ -6,61 +6,68 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import uvloop
 from rich.console import Console
-from rich.status import Status
 
 from batonmq.common import log
 from batonmq.demo.cluster import ProcessFailed
 from tests.chaos import report
 from tests.chaos.check import Verdict
 from tests.chaos.cluster import SYSTEMS, host_names, make_cluster
+from tests.chaos.decision_run import ControllerRun
+from tests.chaos.ground import Ground
 from tests.chaos.isolate import CannotIsolate, is_inside, run_inside, settle_in
 from tests.chaos.network import Network
-from tests.chaos.run import Result, Run, run_all
-from tests.chaos.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.chaos.results import Result
+from tests.chaos.run import GroupRun
+from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, SCENARIOS, Scenario
 
 TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """What holds for the whole run."""
+
+    seed: int
+    quick: bool
+    out: Path
+    console: Console
+
+
 def run_cluster(
-    system: str,
-    replicas: int,
-    scenarios: Sequence[Scenario],
-    *,
-    seed: int,
-    quick: bool,
-    out: Path,
-    console: Console,
-    results: list[Result],
+    system: str, replicas: int, scenarios: Sequence[Scenario], options: Options, results: list[Result]
 ) -> Verdict:
-    """Scenarios on one fresh cluster, until the group does not heal; results are appended as they come."""
-    directory = out / f"{system}-{replicas}"
+    """Scenarios on one fresh cluster until one does not heal; results are appended as they come.
+
+    No replicas: controllers alone. Returns what the stores were found to hold at the end.
+    """
+    directory = options.out / f"{system}-{replicas}"
     shutil.rmtree(directory, ignore_errors=True)
     network = Network(host_names(replicas))
     network.open()
-    title = f"{SYSTEMS[system]}, {replicas} replicas"
+    title = f"{SYSTEMS[system]}, {report.size(replicas)}"
     try:
-        with console.status(title) as status:
-            run = Run(
-                system,
+        with options.console.status(title) as status:
+            ground = Ground(
                 make_cluster(system, directory, network, replicas),
                 network,
-                seed,
-                quick=quick,
-                say=lambda text: show(status, title, text),
+                lambda text: status.update(f"{title}: {text}"),
             )
+            kind = GroupRun if replicas else ControllerRun
+            run = kind(system, ground, options.seed, quick=options.quick)
 
             def done(result: Result) -> None:
                 results.append(result)
-                console.print(report.line(result))
+                options.console.print(report.line(result))
 
-            verdict = uvloop.run(run_all(run, scenarios, done))
+            verdict = uvloop.run(run.scenarios(scenarios, done))
     finally:
         network.close()
     if verdict.ok:
@@ -69,8 +76,18 @@ def run_cluster(
     return verdict
 
 
-def show(status: Status, title: str, text: str) -> None:
-    status.update(f"{title}: {text}")
+def plan(
+    systems: Sequence[str], sizes: Sequence[int], wanted: Sequence[Scenario]
+) -> Iterator[tuple[str, int, list[Scenario]]]:
+    """Which scenarios run on which cluster: (system, replicas, scenarios). The peer has one size."""
+    for system in systems:
+        group = [scenario for scenario in wanted if scenario in GROUP]
+        for size in sizes if system == "ours" else sizes[:1]:
+            if group:
+                yield system, size, group
+        alone = [scenario for scenario in wanted if scenario in CONTROLLERS_ALONE]
+        if alone:
+            yield system, 0, alone
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -114,25 +131,22 @@ def main(
     wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(SCENARIOS)
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
+    options = Options(seed, quick, out, console)
     began = time.monotonic()
     results: list[Result] = []
     at_the_end = Verdict()
+    failure: Exception | None = None
     try:
         settle_in()
-        for system in systems:
-            for size in sizes if system == "ours" else sizes[:1]:
-                left = wanted
-                while left:
-                    before = len(results)
-                    verdict = run_cluster(
-                        system, size, left, seed=seed, quick=quick, out=out, console=console, results=results
-                    )
-                    at_the_end.merge(verdict)
-                    left = left[len(results) - before :]
-    except (CannotIsolate, ProcessFailed) as error:
-        raise click.ClickException(str(error)) from None
+        for system, size, left in plan(systems, sizes, wanted):
+            while left:
+                before = len(results)
+                at_the_end.merge(run_cluster(system, size, left, options, results))
+                left = left[len(results) - before :]
+    except (CannotIsolate, ProcessFailed, TimeoutError) as error:
+        failure = error  # what came before is worth showing
     except KeyboardInterrupt:
-        console.print("interrupted; nothing is left running")
+        failure = RuntimeError("interrupted; nothing is left running")
     took_s = time.monotonic() - began
     (out / "results.json").write_text(
         json.dumps({"took_s": round(took_s), "results": [r.as_json() for r in results]}, indent=1) + "\n"
@@ -142,7 +156,9 @@ def main(
         console.print(text, style="red", markup=False)
     failed = not at_the_end.ok or not all(result.ok for result in results)
     console.print(f"{len(results)} scenarios in {took_s:.0f} s; details in {out / 'results.json'}")
-    sys.exit(1 if failed or len(results) == 0 else 0)
+    if failure is not None:
+        raise click.ClickException(str(failure))
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -71,14 +71,14 @@ class Verdict:
     """Keys stored more than once by attempts of their sender whose outcome it did not know: allowed."""
     redelivered: int = 0
     """Deliveries beyond the first of a place: allowed, delivery is at least once."""
-    counts: Counter[Kind] = field(default_factory=Counter)
-    examples: dict[Kind, list[str]] = field(default_factory=lambda: defaultdict(list))
+    counts: Counter[StrEnum] = field(default_factory=Counter)
+    examples: dict[StrEnum, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def ok(self) -> bool:
         return not self.counts
 
-    def violated(self, kind: Kind, what: str) -> None:
+    def violated(self, kind: StrEnum, what: str) -> None:
         self.counts[kind] += 1
         if len(self.examples[kind]) < EXAMPLES:
             self.examples[kind].append(what)

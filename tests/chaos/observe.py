@@ -1,9 +1,10 @@
-"""An outsider who asks the controllers, from a host that no fault cuts off, how the group is."""
+"""An outsider who asks the controllers, from the clients' host, whether everything is whole."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import GroupState
@@ -21,7 +22,7 @@ from batonmq.protocol.headers.controller import (
 POLL_S = 0.05
 ASK_TIMEOUT_MS = 1_000
 STABLE_S = 1.0
-"""A group is whole when it stays so for this long."""
+"""Whole is what stays so for this long."""
 
 
 class Observer:
@@ -62,13 +63,14 @@ class Observer:
 
     async def leader(self) -> str | None:
         """Host of the leading controller, as most of them see it."""
-        votes: dict[str, int] = {}
-        for answer in await asyncio.gather(*map(self._ask_leader, self._cluster.controller_addresses)):
-            if answer:
-                votes[answer] = votes.get(answer, 0) + 1
+        votes = Counter(filter(None, await self._leaders()))
         address = max(votes, key=lambda name: votes[name], default=None)
         programs = self._cluster.controller_programs
         return next((program.name for program in programs if program.address == address), None)
+
+    async def _leaders(self) -> list[str | None]:
+        """Who leads, as each controller says it."""
+        return await asyncio.gather(*map(self._ask_leader, self._cluster.controller_addresses))
 
     async def _ask_leader(self, address: str) -> str | None:
         try:
@@ -80,23 +82,26 @@ class Observer:
 
     async def _watch(self) -> None:
         while True:
-            answers = await asyncio.gather(*map(self._ask, self._cluster.controller_addresses))
-            states = [state for state in answers if state is not None]
-            if states:
-                self.state = max(states, key=lambda state: state.master_epoch)
-            whole = bool(states) and self._is_whole(self.state)
+            whole = await (self._is_group_whole() if self._cluster.replicas else self._do_all_agree())
             if not whole:
                 self._whole_from = None
             elif self._whole_from is None:
                 self._whole_from = time.monotonic()
             await asyncio.sleep(POLL_S)
 
-    def _is_whole(self, state: GroupState | None) -> bool:
-        return (
-            state is not None
-            and state.master_address is not None
-            and len(state.sync_state_set) == self._cluster.replicas
-        )
+    async def _do_all_agree(self) -> bool:
+        """Without brokers: all controllers name the same leader."""
+        leaders = set(await self._leaders())
+        return len(leaders) == 1 and None not in leaders
+
+    async def _is_group_whole(self) -> bool:
+        answers = await asyncio.gather(*map(self._ask, self._cluster.controller_addresses))
+        states = [state for state in answers if state is not None]
+        if not states:
+            return False
+        newest = max(states, key=lambda state: state.master_epoch)
+        self.state = newest
+        return newest.master_address is not None and len(newest.sync_state_set) == self._cluster.replicas
 
     async def _ask(self, address: str) -> GroupState | None:
         try:

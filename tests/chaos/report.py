@@ -8,7 +8,7 @@ from rich.table import Table
 
 from tests.chaos.check import Verdict
 from tests.chaos.cluster import SYSTEMS
-from tests.chaos.run import Result
+from tests.chaos.results import Result
 from tests.chaos.scenarios import BY_NAME, NO_PAUSE_S, WHOLE_AIM_S
 
 
@@ -16,11 +16,15 @@ def seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.2f} s"
 
 
+def size(replicas: int) -> str:
+    return f"{replicas} replicas" if replicas else "controllers alone"
+
+
 def line(result: Result) -> str:
     """One scenario as it ends."""
     mark = "[green]ok[/]  " if result.ok else "[bold red]FAIL[/]"
     return (
-        f"{mark} {SYSTEMS[result.system]}, {result.replicas} replicas: {BY_NAME[result.scenario].title}: "
+        f"{mark} {SYSTEMS[result.system]}, {size(result.replicas)}: {BY_NAME[result.scenario].title}: "
         f"without acknowledgement {seconds(result.longest_gap_s)}, whole after {seconds(result.whole_s)}, "
         f"{result.acked:,} acknowledged"
     )
@@ -29,7 +33,7 @@ def line(result: Result) -> str:
 def aim_met(result: Result) -> bool | None:
     """Whether both aims were met; None where there is none (other replica counts, the peer)."""
     aim_s = BY_NAME[result.scenario].aim_s
-    if aim_s is None or result.replicas != 2 or result.system != "ours":
+    if aim_s is None or result.replicas not in (0, 2) or result.system != "ours":
         return None
     whole_s = result.whole_s
     return result.longest_gap_s <= (aim_s or NO_PAUSE_S) and whole_s is not None and whole_s <= WHOLE_AIM_S
@@ -49,7 +53,7 @@ def table(results: Sequence[Result]) -> Table:
         shown.add_row(
             scenario.title,
             SYSTEMS[result.system],
-            str(result.replicas),
+            str(result.replicas or "–"),
             f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–",
             f"[{style}]{seconds(result.longest_gap_s)}[/]" if style else seconds(result.longest_gap_s),
             seconds(result.whole_s),

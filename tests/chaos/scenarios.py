@@ -1,5 +1,8 @@
 """The scenarios: what strikes, how long it lasts, and what is aimed at. Source: seed 004, "Chaos Testing".
 
+Those of `GROUP` strike a replica group while messages are sent and consumed; those of `CONTROLLERS_ALONE`
+strike controllers without brokers, while clients have them decide.
+
 Each round of a scenario is a set of faults that strike together, hold for `hold_s`, and are healed; the next
 round begins when the group is whole again. What is drawn (victims, order, sides) comes from the run's seed.
 """
@@ -32,12 +35,14 @@ class Scenario:
     quick_hold_s: float
     """The same with ``--quick``: enough for what is built to be quick."""
     aim_s: float | None = None
-    """Longest time without an acknowledged send with two replicas; None: no aim."""
+    """Longest time without an acknowledgement, of a group with two replicas; None: no aim."""
     shuffled: bool = False
     """The seed draws the order of the rounds."""
+    quick_rounds: int = 1
+    """With ``--quick`` so many of the rounds."""
 
 
-SCENARIOS = (
+GROUP = (
     Scenario("kill", "a replica is killed", ((Kill(MASTER),), (Kill(SLAVE),)), 8, 4, 0.5, shuffled=True),
     Scenario("hang", "a replica hangs", ((Hang(MASTER),), (Hang(SLAVE),)), 24, 8, 4.0, shuffled=True),
     Scenario("replicas-cut", "replicas cut off from each other", ((Cut(REPLICAS, REPLICAS),),), 24, 8, 4.0),
@@ -46,7 +51,8 @@ SCENARIOS = (
         "controllers-killed",
         "1, 2, 3 controllers killed",
         tuple((Kill(Pick("controller", count)),) for count in (1, 2, 3)),
-        *(8, 4, 0.0),
+        *(8, 3, 0.0),
+        quick_rounds=3,
     ),
     Scenario("master-isolated", "master isolated from all", ((Isolate(MASTER),),), 24, 8, 4.0),
     Scenario(
@@ -62,8 +68,33 @@ SCENARIOS = (
     Scenario("random", "random splits of brokers and controllers", ((Split(),),) * 4, 12, 6, 6.0),
 )
 
+CONTROLLERS_ALONE = (
+    Scenario("leader-killed", "the leading controller is killed", ((Kill(LEADER),),) * 3, 4, 3, 1.5),
+    Scenario(
+        "controllers-down",
+        "1, 2, 3 controllers killed, no brokers",
+        tuple((Kill(Pick("controller", count)),) for count in (1, 2, 3)),
+        *(4, 2),
+        quick_rounds=3,
+    ),
+    Scenario("leader-hangs", "the leading controller hangs", ((Hang(LEADER),),) * 2, 8, 4),
+    Scenario(
+        "leader-cut",
+        "the leading controller cut off from the others, clients reach all",
+        ((Isolate(LEADER, but=(CLIENTS,)),), (Isolate(LEADER),)),
+        *(8, 4),
+    ),
+    Scenario(
+        "controllers-loss-80",
+        "80 % packet loss between controllers",
+        ((Lose(CONTROLLERS, CONTROLLERS, 80),),),
+        *(12, 6),
+    ),
+)
+
+SCENARIOS = (*GROUP, *CONTROLLERS_ALONE)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 WHOLE_AIM_S = 5.0
-"""The SyncStateSet has all replicas again within this time after healing."""
+"""After healing the SyncStateSet has all replicas again within this time."""
 NO_PAUSE_S = 0.1
 """An aim of 0 s means: no pause beyond this, which the load itself has without faults."""

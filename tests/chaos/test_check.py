@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
@@ -22,7 +23,7 @@ def history() -> tuple[list[Send], list[Found]]:
     return sends, [Found(send.queue, send.offset, send.key, intact=True) for send in sends]
 
 
-def kinds(sends: list[Send], log: list[Found], deliveries: list[Found] | None = None) -> dict[Kind, int]:
+def kinds(sends: list[Send], log: list[Found], deliveries: list[Found] | None = None) -> dict[StrEnum, int]:
     return dict(check(sends, log, log if deliveries is None else deliveries).counts)
 
 

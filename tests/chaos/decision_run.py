@@ -1,0 +1,69 @@
+"""Scenarios on controllers alone, under a load of decisions, and the check after each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.chaos.check import Kind, Verdict
+from tests.chaos.decision_check import check_decisions
+from tests.chaos.decisions import DecisionLoad, logged_decisions
+from tests.chaos.ground import WHOLE_TIMEOUT_S, Ground, take_times
+from tests.chaos.load import now_us
+from tests.chaos.results import Result
+from tests.chaos.scenarios import Scenario
+
+
+class ControllerRun:
+    """Scenario after scenario on one group of controllers."""
+
+    def __init__(self, system: str, ground: Ground, seed: int, *, quick: bool) -> None:
+        self._system = system
+        self._ground = ground
+        self._seed = seed
+        self._quick = quick
+
+    async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
+        """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal."""
+        try:
+            await self._ground.start()
+            for scenario in scenarios:
+                result = await self._scenario(scenario)
+                done(result)
+                if result.whole_s is None:
+                    break
+            return Verdict()
+        finally:
+            await self._ground.stop()
+
+    async def _scenario(self, scenario: Scenario) -> Result:
+        rng = random.Random(f"{self._seed}/{scenario.name}")
+        result = Result(self._system, 0, scenario.name, self._seed, self._quick)
+        cluster = self._ground.cluster
+        load = DecisionLoad(scenario.name, cluster.controller_addresses, rng)
+        try:
+            await load.start()
+            began_us = now_us()
+            result.rounds = await self._ground.rounds(scenario, rng, began_us, quick=self._quick)
+            ended_us = now_us()
+            final = await load.finish()
+        except BaseException:
+            await load.abandon()
+            raise
+        logged = list(logged_decisions(self._stores()))
+        verdict = check_decisions(load.history, final, logged)
+        if result.whole_s is None:
+            verdict.violated(Kind.UNHEALED, f"the controllers did not agree within {WHOLE_TIMEOUT_S:g} s")
+        result.take(verdict)
+        result.errors = dict(load.failures)
+        granted = sorted(decision.answered_us for decision in load.history if decision.is_write)
+        take_times(result, granted, began_us, ended_us)
+        return result
+
+    def _stores(self) -> list[Path]:
+        """Where the controllers keep their event logs; Java's have none."""
+        return [
+            Path(str(program.settings["controllerStorePath"]))
+            for program in self._ground.cluster.controller_programs
+        ]

@@ -1,0 +1,130 @@
+"""Where it happens: a started cluster on a network, the hands that break and mend it, and an observer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+from batonmq.demo.cluster import LocalCluster, Program
+from tests.chaos.check import longest_gap_s
+from tests.chaos.faults import Strike, View, both, strike
+from tests.chaos.load import now_us
+from tests.chaos.network import Network
+from tests.chaos.observe import Observer
+from tests.chaos.results import BUCKET_S, Result, RoundResult
+from tests.chaos.scenarios import Round, Scenario
+
+WARM_S = 2.0
+"""Load before the first fault."""
+SETTLE_S = 1.5
+"""Load between recovery and the next fault."""
+WHOLE_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 90.0
+
+Say = Callable[[str], None]
+
+
+class Ground:
+    """One cluster from its start to its end."""
+
+    def __init__(self, cluster: LocalCluster, network: Network, say: Say) -> None:
+        self.cluster = cluster
+        self.observer = Observer(cluster)
+        self.say = say
+        self._network = network
+        self._by_host: dict[str, Program] = {program.name: program for program in cluster.programs}
+
+    async def start(self) -> None:
+        """Start everything; it is whole then. Raises `ProcessFailed`, `TimeoutError`."""
+        self.say("starting")
+        await asyncio.to_thread(self.cluster.start)
+        self.observer.start()
+        if await self.observer.whole_since(time.monotonic(), READY_TIMEOUT_S) is None:
+            raise TimeoutError(f"not whole within {READY_TIMEOUT_S:g} s: {self.observer.state}")
+
+    async def stop(self) -> None:
+        """Kill everything."""
+        await self.observer.stop()
+        for program in self.cluster.programs:
+            program.kill()
+
+    async def rounds(
+        self, scenario: Scenario, rng: random.Random, began_us: int, *, quick: bool
+    ) -> list[RoundResult]:
+        """All rounds of a scenario, until one is not healed; the load goes on meanwhile."""
+        rounds = list(scenario.rounds)
+        if scenario.shuffled:
+            rng.shuffle(rounds)
+        hold_s = scenario.hold_s
+        if quick:
+            rounds, hold_s = rounds[: scenario.quick_rounds], scenario.quick_hold_s
+        await asyncio.sleep(WARM_S)
+        done: list[RoundResult] = []
+        for number, faults in enumerate(rounds, 1):
+            self.say(f"{scenario.title}, round {number} of {len(rounds)}")
+            done.append(await self._round(faults, hold_s, rng, began_us))
+            if done[-1].whole_s is None:
+                break
+        return done
+
+    async def _round(self, faults: Round, hold_s: float, rng: random.Random, began_us: int) -> RoundResult:
+        view = await self._view()
+        blow = reduce(both, (strike(fault, view, rng) for fault in faults))
+        self.say(blow.text)
+        wall_ms, struck_us = time.time_ns() // 1_000_000, now_us()
+        await self._strike(blow)
+        await asyncio.sleep(hold_s)
+        healed_us, healed = now_us(), time.monotonic()
+        await self._heal(blow)
+        whole = await self.observer.whole_since(healed, WHOLE_TIMEOUT_S)
+        await asyncio.sleep(SETTLE_S)
+        return RoundResult(
+            blow.text,
+            (struck_us - began_us) / 1e6,
+            (healed_us - began_us) / 1e6,
+            wall_ms,
+            None if whole is None else whole - healed,
+        )
+
+    async def _view(self) -> View:
+        state = self.observer.state
+        master = None
+        if state is not None and state.master_address is not None:
+            master = self.cluster.broker_at(state.master_address).name
+        return View(
+            master,
+            tuple(program.name for program in self.cluster.brokers),
+            await self.observer.leader(),
+            tuple(program.name for program in self.cluster.controller_programs),
+            tuple(program.name for program in self.cluster.namesrvs),
+        )
+
+    async def _strike(self, blow: Strike) -> None:
+        if blow.cut or blow.loss:
+            await asyncio.to_thread(self._network.apply, blow.cut, blow.loss)
+        for name in blow.hang:
+            self._by_host[name].signal(signal.SIGSTOP)
+        for name in blow.kill:
+            self._by_host[name].kill()
+
+    async def _heal(self, blow: Strike) -> None:
+        """Undo it; programs that were killed serve again when this returns. Raises `ProcessFailed`."""
+        if blow.cut or blow.loss:
+            await asyncio.to_thread(self._network.apply, frozenset(), {})
+        for name in blow.hang:
+            self._by_host[name].signal(signal.SIGCONT)
+        await asyncio.gather(*(asyncio.to_thread(self._by_host[name].start) for name in blow.kill))
+
+
+def take_times(result: Result, acks_us: Sequence[int], began_us: int, ended_us: int) -> None:
+    """Gaps of each round and the timeline, from the moments of all acknowledgements, sorted."""
+    starts = [began_us + int(entry.struck_s * 1e6) for entry in result.rounds]
+    for entry, start, end in zip(result.rounds, starts, [*starts[1:], ended_us], strict=True):
+        entry.longest_gap_s = longest_gap_s(acks_us, start, end)
+    buckets = Counter(int((moment - began_us) / 1e6 / BUCKET_S) for moment in acks_us)
+    result.acks = [buckets[number] for number in range(int((ended_us - began_us) / 1e6 / BUCKET_S) + 1)]
