@@ -431,9 +431,9 @@ class ControllerMachine:
             if before is None:
                 effects.append(ReplicaUp(beat.broker_name, beat.broker_id, beat.epoch, beat.max_offset))
             elif beat.session < before.session:
-                # After a partition TCP still delivers what was written to a connection that the broker has given
-                # up, and then its end: were that the connection that counts, a master that is well would lose
-                # its role.
+                # After a partition TCP still delivers what was written to a connection that the broker has
+                # given up, and then its end: were that the connection that counts, a master that is well
+                # would lose its role.
                 continue
             broker_set.live[beat.broker_id] = LiveBroker(
                 now_ms,
