@@ -463,3 +463,52 @@ async def test_a_taken_port_is_an_os_error() -> None:
     async with pair(Dispatcher()) as (server, _, _):
         with pytest.raises(OSError, match="in use"):
             await RemotingServer(Dispatcher(), "127.0.0.1", server.port).start()
+
+
+class Watch:
+    """An observer with a clock that stands still until told otherwise."""
+
+    def __init__(self) -> None:
+        self.time_ns = 100
+        self.seen: list[tuple[int, int, int]] = []
+        """Request code, answer's code, time of arrival."""
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def answered(self, request: Request, code: int) -> None:
+        self.seen.append((request.command.code, code, request.arrived_ns))
+
+
+async def test_an_observer_is_told_of_each_answer_once_whichever_way_it_was_given() -> None:
+    held: list[Request] = []
+
+    def refuse(request: Request) -> Reply:
+        raise MQError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+    async def slow(request: Request) -> Reply:
+        return Reply(code=7)
+
+    def frame(request: Request) -> None:
+        command = Command(8, {}, opaque=request.command.opaque, flag=FLAG_RESPONSE)
+        request.reply_frame(encode(command), 8)
+
+    table = dispatcher(echo=echo, typed=refuse, parts=frame, later=held.append, **{"async": slow})
+    watch = table.observer = Watch()
+    async with pair(table, limits=Limits(request_timeout_ms=100)) as (_, client, address):
+        for code in (ECHO, TYPED, PARTS, ASYNC):
+            await client.invoke(address, Command(code, {}))
+        watch.time_ns = 200
+        expired = await client.invoke(address, Command(LATER, {}))
+        held[0].reply(Reply())  # too late: answered already
+        unknown = await client.invoke(address, Command(54_321, {}))
+    busy, unsupported = int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert (expired.code, unknown.code) == (busy, unsupported)
+    assert watch.seen == [
+        (ECHO, 0, 100),
+        (TYPED, int(ResponseCode.TOPIC_NOT_EXIST), 100),
+        (PARTS, 8, 100),
+        (ASYNC, 7, 100),
+        (LATER, busy, 200),
+        (54_321, unsupported, 200),
+    ]
