@@ -70,6 +70,8 @@ BAD_VALUES = {
         ("listenPort", "many"),
         ("listenPort", "70000"),
         ("enableControllerInNamesrv", "perhaps"),
+        ("scanNotActiveBrokerInterval", "0"),
+        ("serverChannelMaxIdleTimeSeconds", "-1"),
         ("tls.server.mode", "sometimes"),
     ],
     "controller": [
@@ -77,6 +79,8 @@ BAD_VALUES = {
         ("controllerDLegerSelfId", "n7"),
         ("controllerType", "paxos"),
         ("scanNotActiveBrokerInterval", "5s"),
+        ("scanInactiveMasterInterval", "0"),
+        ("jRaftElectionTimeoutMs", "1"),
     ],
     "broker": [
         ("listenPort", "-1"),
@@ -87,6 +91,11 @@ BAD_VALUES = {
         ("deleteWhen", "25"),
         ("messageDelayLevel", "1s 2x"),
         ("slaveTimeout", "soon"),
+        ("registerNameServerPeriod", "0"),
+        ("cleanResourceInterval", "0"),
+        ("flushIntervalCommitLog", "-5"),
+        ("haConnectTimeout", "0"),
+        ("enableControllerMode", "yes"),
         ("allAckInSyncStateSet", "ja"),
     ],
 }
@@ -112,6 +121,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, verb: str) -> None:
     broken = tmp_path / "broken.conf"
     broken.write_text("clusterName=a\nbrokerName=\\u00zz\n")
     assert fails(verb, broken) == f"{verb}: {broken}: line 2: malformed \\u escape: \\u00zz"
+
+
+@pytest.mark.parametrize("verb", PROGRAMS)
+def test_a_text_that_is_no_configuration_is_said_to_be_none(tmp_path: Path, verb: str) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("Remember to set the port.\nAnd the folder.\n")
+    assert fails(verb, text) == (
+        f"{verb}: {text}: is no configuration file: line 1 ('Remember to set the port.') is not key=value, "
+        "and no line sets a key that is known here"
+    )
 
 
 @pytest.mark.parametrize("verb", PROGRAMS)

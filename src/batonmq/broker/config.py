@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from batonmq.broker.delay import parse_delay_levels
-from batonmq.common.config import ConfigError
+from batonmq.common.config import INT_MAX, ConfigError, check_limits, number
 
 PERM_READ = 4
 PERM_WRITE = 2
 MASTER_ID = 0
 """brokerId of a master on the wire."""
+
+LONG_MAX = (1 << 63) - 1
 
 BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 
@@ -28,7 +30,7 @@ class BrokerConfig:
     """Name of the replica group; empty: the host name."""
     broker_cluster_name: str = "DefaultCluster"
     """Cluster this group belongs to."""
-    broker_id: int = MASTER_ID
+    broker_id: int = number(MASTER_ID, 0)
     """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key is
     ignored."""
     broker_role: str = "ASYNC_MASTER"
@@ -40,20 +42,20 @@ class BrokerConfig:
     """Address that slaves are told to replicate from; empty: as brokerIP1."""
     bind_address: str = "0.0.0.0"
     """Local address the listening sockets bind to."""
-    listen_port: int = 10911
+    listen_port: int = number(10911, 0, 65535)
     """Port for clients, name servers and tools."""
     vip_channel_enabled: bool = True
     """Also listen on listenPort - 2, which clients with a VIP channel use."""
     namesrv_addr: str = ""
     """Name servers, `host:port;host:port`; empty: register nowhere."""
-    broker_permission: int = PERM_READ | PERM_WRITE
+    broker_permission: int = number(PERM_READ | PERM_WRITE, 0, 7)
     """4 read, 2 write, 6 both; taken from every topic at registration."""
 
     auto_create_topic_enable: bool = True
     """Create a topic from the template TBW102 when a message for an unknown one arrives."""
     auto_create_subscription_group: bool = True
     """Create a consumer group when an unknown one asks."""
-    default_topic_queue_nums: int = 8
+    default_topic_queue_nums: int = number(8, 1)
     """Read and write queues of the template topic TBW102."""
     cluster_topic_enable: bool = True
     """Offer a topic named like the cluster."""
@@ -68,15 +70,15 @@ class BrokerConfig:
     trace_on: bool = True
     """Written to each message as TRACE_ON."""
 
-    register_broker_timeout_mills: int = 24_000
+    register_broker_timeout_mills: int = number(24_000, 10)
     """How long a name server may take to answer a registration, ms."""
-    register_name_server_period: int = 30_000
+    register_name_server_period: int = number(30_000, 10)
     """Time between registrations, ms; 10 000 to 60 000 as in RocketMQ."""
-    broker_heartbeat_interval: int = 1_000
+    broker_heartbeat_interval: int = number(1_000, 10)
     """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
-    send_heartbeat_timeout_millis: int = 1_000
+    send_heartbeat_timeout_millis: int = number(1_000, 10)
     """How long a heartbeat may take, ms."""
-    broker_not_active_timeout_millis: int = 10_000
+    broker_not_active_timeout_millis: int = number(10_000, 10)
     """Silence after which name servers and controllers count this broker as gone, ms."""
     enable_slave_acting_master: bool = False
     """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
@@ -87,39 +89,39 @@ class BrokerConfig:
     """The controllers decide who is master; brokerId and brokerRole of this file are ignored."""
     controller_addr: str = ""
     """Controllers, `host:port;host:port`."""
-    sync_broker_metadata_period: int = 5_000
+    sync_broker_metadata_period: int = number(5_000, 10)
     """Time between this broker's looks at its role at the controller, ms."""
-    check_sync_state_set_period: int = 5_000
+    check_sync_state_set_period: int = number(5_000, 10)
     """Time between the master's looks for replicas to drop from the SyncStateSet, ms."""
-    sync_controller_metadata_period: int = 10_000
+    sync_controller_metadata_period: int = number(10_000, 10)
     """Time between looks for the leading controller, ms."""
-    controller_heart_beat_timeout_mills: int = 10_000
+    controller_heart_beat_timeout_mills: int = number(10_000, 10)
     """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat."""
-    broker_election_priority: int = 2_147_483_647
+    broker_election_priority: int = number(2_147_483_647, -INT_MAX)
     """Lower is preferred among equal candidates for master."""
 
     all_ack_in_sync_state_set: bool = False
     """Controller mode: acknowledge when every member of the SyncStateSet has the message."""
-    in_sync_replicas: int = 1
+    in_sync_replicas: int = number(1, 1)
     """Copies, the master's included, that a message needs before SYNC_MASTER acknowledges it."""
-    min_in_sync_replicas: int = 1
+    min_in_sync_replicas: int = number(1, 1)
     """Refuse messages while fewer replicas than this, the master included, keep up."""
-    total_replicas: int = 1
+    total_replicas: int = number(1, 1)
     """Copies configured in this group, the master's included."""
     enable_auto_in_sync_replicas: bool = False
     """Let inSyncReplicas sink to the replicas that keep up, not below minInSyncReplicas."""
-    slave_timeout: int = 3_000
+    slave_timeout: int = number(3_000, 1)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
-    send_thread_pool_queue_capacity: int = 10_000
+    send_thread_pool_queue_capacity: int = number(10_000, 1)
     """Messages that may wait for their acknowledgement at a time; above it SYSTEM_BUSY is answered."""
     reject_transaction_message: bool = True
     """Refuse transactional messages. They are not built yet: must stay true."""
-    start_accept_send_request_time_stamp: int = 0
+    start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX)
     """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
     long_polling_enable: bool = True
     """Hold a pull that finds nothing until a message arrives or its own time is up."""
-    short_polling_time_mills: int = 1_000
+    short_polling_time_mills: int = number(1_000, 1)
     """Time such a pull is held with longPollingEnable=false, ms."""
     lite_pull_message_enable: bool = True
     """Accept LITE_PULL_MESSAGE."""
@@ -133,7 +135,7 @@ class BrokerConfig:
     """A slave also answers PULL_OFFSET_MOVED."""
     notify_consumer_ids_changed_enable: bool = True
     """Tell the members of a group when one joins or leaves."""
-    consumer_offset_update_version_step: int = 500
+    consumer_offset_update_version_step: int = number(500, 1)
     """Offset commits between two data versions."""
     reject_pull_consumer_enable: bool = False
     """Refuse consumers that pull at their own pace: their heartbeats are not taken, and who sent none may
@@ -141,13 +143,13 @@ class BrokerConfig:
 
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
-    flush_delay_offset_interval: int = 10_000
+    flush_delay_offset_interval: int = number(10_000, 10)
     """Time between writes of delayOffset.json, ms."""
-    flush_consumer_offset_interval: int = 5_000
+    flush_consumer_offset_interval: int = number(5_000, 10)
     """Time between writes of consumerOffset.json, ms."""
-    channel_expired_timeout: int = 120_000
+    channel_expired_timeout: int = number(120_000, 1000)
     """Silence after which a client is forgotten, ms."""
-    subscription_expired_timeout: int = 600_000
+    subscription_expired_timeout: int = number(600_000, 1000)
     """Silence after which a subscription is forgotten, ms."""
     validate_system_topic_when_update_topic: bool = True
     """Refuse to change system topics."""
@@ -155,6 +157,8 @@ class BrokerConfig:
     """Queue locks need a majority of the group. Not built yet: must stay false."""
 
     def __post_init__(self) -> None:
+        check_limits(self)
+
         def need(condition: bool, key: str, value: object, what: str) -> None:
             if not condition:
                 raise ConfigError(f"{key}={value}: {what}")
@@ -165,34 +169,9 @@ class BrokerConfig:
             self.broker_role,
             f"one of {', '.join(BROKER_ROLES)}",
         )
-        need(0 <= self.listen_port <= 65_535, "listenPort", self.listen_port, "a port is 0 to 65535")
         parse_delay_levels(self.message_delay_level)
-        need(self.broker_id >= 0, "brokerId", self.broker_id, "must not be negative")
         need(
-            self.default_topic_queue_nums > 0,
-            "defaultTopicQueueNums",
-            self.default_topic_queue_nums,
-            "at least 1",
-        )
-        need(self.slave_timeout > 0, "slaveTimeout", self.slave_timeout, "must be positive (ms)")
-        for key, period_ms in (
-            ("registerNameServerPeriod", self.register_name_server_period),
-            ("brokerHeartbeatInterval", self.broker_heartbeat_interval),
-            ("syncBrokerMetadataPeriod", self.sync_broker_metadata_period),
-            ("checkSyncStateSetPeriod", self.check_sync_state_set_period),
-            ("syncControllerMetadataPeriod", self.sync_controller_metadata_period),
-            ("flushDelayOffsetInterval", self.flush_delay_offset_interval),
-            ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
-        ):
-            need(period_ms >= 10, key, period_ms, "at least 10 (ms)")
-        need(
-            self.in_sync_replicas >= 1,
-            "inSyncReplicas",
-            self.in_sync_replicas,
-            "at least 1, the master itself",
-        )
-        need(
-            1 <= self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
+            self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
             "minInSyncReplicas",
             self.min_in_sync_replicas,
             f"1 to inSyncReplicas={self.in_sync_replicas}",

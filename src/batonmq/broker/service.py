@@ -45,7 +45,8 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError, with_changes
+from batonmq.common.config import ConfigError
+from batonmq.common.properties import with_changes
 from batonmq.ha.config import HAConfig
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet

@@ -10,17 +10,22 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import logging
+import math
+import re
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, overload
+
+from batonmq.common.properties import PropertyLine, property_lines
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,48 @@ class ConfigError(Exception):
     """A configuration that cannot be used; the message names file, key and value."""
 
 
+INT_MAX = (1 << 31) - 1
+"""Largest value of a Java int, which nearly all numbers of RocketMQ's files are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Between which numbers a value must be; both belong to it."""
+
+    least: int
+    most: int
+
+    def check(self, value: int) -> None:
+        """Raises `ValueError` saying what was expected."""
+        if value < self.least:
+            raise ValueError(f"must be at least {self.least}")
+        if value > self.most:
+            raise ValueError(f"must be at most {self.most}")
+
+    def __str__(self) -> str:
+        return f"{self.least} or more" if self.most >= INT_MAX else f"{self.least} to {self.most}"
+
+
+def number(default: int | None, least: int, most: int = INT_MAX, *, key: str | None = None) -> Any:
+    """A field that is a whole number within limits; ``key`` is its spelling if that is not camelCase.
+
+    A period of 0 or less would keep the event loop busy, so a key that becomes a timer has limits always.
+    """
+    spelling = {} if key is None else {"key": key}
+    return dataclasses.field(default=default, metadata={"limits": Limits(least, most), **spelling})
+
+
+def check_limits(config: Any) -> None:
+    """For ``__post_init__``: raise `ConfigError` unless every `number` is within its limits."""
+    for field in dataclasses.fields(config):
+        value, limits = getattr(config, field.name), field.metadata.get("limits")
+        if limits is not None and value is not None:
+            try:
+                limits.check(value)
+            except ValueError as error:
+                raise ConfigError(f"{wire_key(field)}={value}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
     """One configuration key, as users see it."""
@@ -45,6 +92,7 @@ class KeyInfo:
     default: Any
     doc: str
     owner: type[Any]
+    limits: Limits | None
 
 
 def require(condition: bool, message: str) -> None:
@@ -62,7 +110,8 @@ def wire_key(field: dataclasses.Field[Any]) -> str:
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-def _docs(cls: type[Any]) -> dict[str, str]:
+@functools.cache
+def _docs(cls: type[Any]) -> Mapping[str, str]:
     """The docstring below each field, of the class and its bases."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -85,6 +134,11 @@ def _docs(cls: type[Any]) -> dict[str, str]:
     return docs
 
 
+@functools.cache
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _type_name(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "|".join(str(member.value) for member in kind)
@@ -97,8 +151,8 @@ def describe(*classes: type[Any]) -> list[KeyInfo]:
     """Every key of the classes, as declared; a key of several classes appears once for each."""
     infos: list[KeyInfo] = []
     for cls in classes:
-        hints = typing.get_type_hints(cls)
-        docs = _docs(cls)
+        declared: Any = cls  # a class is hashable, which mypy does not see
+        hints, docs = _hints(declared), _docs(declared)
         for field in dataclasses.fields(cls):
             if not field.init:
                 continue
@@ -118,68 +172,33 @@ def describe(*classes: type[Any]) -> list[KeyInfo]:
                     default,
                     docs.get(field.name, ""),
                     cls,
+                    field.metadata.get("limits"),
                 )
             )
     return infos
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value``, ``key: value`` or ``key value`` lines, ``#`` and ``!`` comments.
-
-    Backslash escapes and continued lines are understood as `java.util.Properties` does; a later key wins.
-    Raises `ConfigError` naming the line.
-    """
-    result: dict[str, str] = {}
-    lines = enumerate(text.splitlines(), 1)
-    for number, line in lines:
-        logical = line.lstrip(" \t\f")
-        if not logical or logical[0] in "#!":
-            continue
-        while (len(logical) - len(logical.rstrip("\\"))) % 2:
-            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip(" \t\f")
-        position, escaped = 0, False
-        while position < len(logical):
-            char = logical[position]
-            if not escaped and char in "=: \t\f":
-                break
-            escaped = char == "\\" and not escaped
-            position += 1
-        key, rest = logical[:position], logical[position:].lstrip(" \t\f")
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(" \t\f")
-        try:
-            result[_unescape(key)] = _unescape(rest)
-        except ConfigError as error:
-            raise ConfigError(f"line {number}: {error}") from None
-    return result
+    """Keys and values of a properties file; a later key wins. Raises `ConfigError` naming the line."""
+    try:
+        return {line.key: line.value for line in property_lines(text)}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+def _check_is_properties(lines: Sequence[PropertyLine], known: Container[str]) -> None:
+    """Raises `ValueError` for a text that is something else: taken for properties, all of it would be unknown
+    keys, and the program would start with nothing but defaults."""
+    strange = next((line for line in lines if not line.plain), None)
+    if strange is not None and not any(line.key in known for line in lines):
+        shown = f"{strange.key} {strange.value}"[:40].strip()
+        raise ValueError(
+            f"is no configuration file: line {strange.number} ({shown!r}) is not key=value, "
+            "and no line sets a key that is known here"
+        )
 
 
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    chars = iter(text)
-    for char in chars:
-        if char != "\\":
-            out.append(char)
-            continue
-        code = next(chars, "")
-        if code == "u":
-            digits = "".join(next(chars, "") for _ in range(4))
-            try:
-                out.append(chr(int(digits, 16)))
-            except ValueError:
-                raise ConfigError(f"malformed \\u escape: \\u{digits}") from None
-        else:
-            out.append(_ESCAPES.get(code, code))
-    return "".join(out)
-
-
-_TRUE = {"true", "yes", "on", "1"}
-_FALSE = {"false", "no", "off", "0"}
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 def convert(text: str, kind: Any) -> Any:
@@ -199,19 +218,21 @@ def convert(text: str, kind: Any) -> Any:
         raise ValueError(" or ".join(errors))
     if kind is bool:
         lowered = text.strip().lower()
-        if lowered in _TRUE or lowered in _FALSE:
-            return lowered in _TRUE
-        raise ValueError("expected true or false")
+        if lowered in ("true", "false"):
+            return lowered == "true"
+        raise ValueError("expected true or false")  # RocketMQ takes any other word for false and says nothing
     if kind is int:
-        try:
-            return int(text.strip())
-        except ValueError:
-            raise ValueError("expected a whole number") from None
+        if _WHOLE.fullmatch(text.strip()) is None or len(text) > 20:
+            raise ValueError("expected a whole number")
+        return int(text)
     if kind is float:
         try:
-            return float(text.strip())
+            value = float(text.strip())
         except ValueError:
             raise ValueError("expected a number") from None
+        if not math.isfinite(value):
+            raise ValueError("expected a number")
+        return value
     if kind is str:
         return text.strip()
     if kind is Path:
@@ -226,6 +247,13 @@ def convert(text: str, kind: Any) -> Any:
         values = [convert(part, item) for part in text.replace(";", ",").split(",") if part.strip()]
         return typing.get_origin(kind)(values)
     raise TypeError(f"configuration fields of type {kind!r} are not supported")
+
+
+def _value(text: str, info: KeyInfo) -> Any:
+    value = convert(text, info.type)
+    if info.limits is not None and value is not None:
+        info.limits.check(value)
+    return value
 
 
 def to_text(value: Any) -> str:
@@ -273,7 +301,8 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     the nearest known one: RocketMQ files carry keys that do not concern us.
 
     Raises:
-        ConfigError: the file cannot be read, a value does not fit its key, or a relation of keys is broken.
+        ConfigError: the file cannot be read or is no properties file, a value does not fit its key, or a
+            relation of keys is broken.
     """
     values: dict[str, tuple[str, str]] = {}
     if path is not None:
@@ -284,9 +313,11 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
         try:
-            values.update({key: (value, str(path)) for key, value in parse_properties(text).items()})
-        except ConfigError as error:
+            lines = list(property_lines(text))
+            _check_is_properties(lines, keys_of(classes))
+        except ValueError as error:
             raise ConfigError(f"{path}: {error}") from None
+        values.update({line.key: (line.value, str(path)) for line in lines})
     values.update({key: (value, "command line") for key, value in overrides.items()})
     return build(values, *classes)
 
@@ -301,7 +332,7 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
             continue
         text, source = values[info.key]
         try:
-            arguments[info.owner][info.field] = convert(text, info.type)
+            arguments[info.owner][info.field] = _value(text, info)
         except ValueError as error:
             raise ConfigError(f"{source}: {info.key}={text}: {error}") from None
     for key, (_, source) in values.items():
@@ -331,7 +362,7 @@ def update(config: T, changes: Mapping[str, str], *, source: str = "updateConfig
     for info in describe(type(config)):
         if info.key in changes:
             try:
-                arguments[info.field] = convert(changes[info.key], info.type)
+                arguments[info.field] = _value(changes[info.key], info)
             except ValueError as error:
                 raise ConfigError(f"{source}: {info.key}={changes[info.key]}: {error}") from None
     return dataclasses.replace(config, **arguments) if arguments else config  # type: ignore[type-var]
@@ -349,14 +380,3 @@ def to_properties(*configs: Any) -> str:
 def keys_of(classes: Sequence[type[Any]]) -> set[str]:
     """All keys the classes know."""
     return {info.key for info in describe(*classes)}
-
-
-def with_changes(text: str, changes: Mapping[str, str]) -> str:
-    """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
-    left = dict(changes)
-    lines: list[str] = []
-    for line in text.splitlines():
-        key = line.split("=", 1)[0].strip()
-        lines.append(f"{key}={left.pop(key)}" if "=" in line and key in left else line)
-    lines.extend(f"{key}={value}" for key, value in left.items())
-    return "".join(f"{line}\n" for line in lines)

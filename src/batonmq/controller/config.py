@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq.common.config import ConfigError, require
+from batonmq.common.config import ConfigError, check_limits, number, require
 
 DLEDGER = "DLedger"
 JRAFT = "jRaft"
@@ -55,9 +55,9 @@ class ControllerConfig:
         default="localhost:9770,localhost:9771,localhost:9772", metadata={"key": "jRaftControllerRPCAddr"}
     )
     """Addresses for brokers, in the order of jRaftInitConf (jRaft)."""
-    j_raft_election_timeout_ms: int = 1_000
+    j_raft_election_timeout_ms: int = number(1_000, 30)
     """Silence of the leading controller, ms, after which another stands for election (both families)."""
-    j_raft_snapshot_interval_secs: int = 3_600
+    j_raft_snapshot_interval_secs: int = number(3_600, 0)
     """How often the state is written as a snapshot and the log before it dropped, s (both families)."""
     bind_address: str = "0.0.0.0"
     """Local address the listening sockets bind to."""
@@ -71,66 +71,48 @@ class ControllerConfig:
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when nobody inside is alive: acknowledged messages may get
     lost."""
-    scan_not_active_broker_interval: int = 5_000
+    scan_not_active_broker_interval: int = number(5_000, 10)
     """How often brokers whose heartbeats stopped are looked for, ms."""
-    scan_inactive_master_interval: int = 5_000
+    scan_inactive_master_interval: int = number(5_000, 10)
     """How often broker sets without a living master are looked for, ms."""
-    elect_master_max_retry_count: int = 3
+    elect_master_max_retry_count: int = number(3, 0)
     """How often an election that could not be written to the log is tried again."""
     notify_broker_role_changed: bool = True
     """Tell the replicas of a new master at once; else they find out when they next ask."""
     is_process_read_event: bool = False
     """Confirm each read with a quorum even where a lease would allow to answer alone."""
-    controller_request_thread_pool_queue_capacity: int = 50_000
+    controller_request_thread_pool_queue_capacity: int = number(50_000, 1)
     """Requests waiting to be written to the log before more are refused with SYSTEM_BUSY."""
 
     # our own
     enable_lease_read: bool = False
     """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
     run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""
-    lease_read_clock_drift_percent: int = 10
+    lease_read_clock_drift_percent: int = number(10, 0, 99)
     """By how much the speeds of two controllers' clocks may differ at most, percent; shortens the lease."""
     enable_follower_read: bool = False
     """Controllers that do not lead answer consistent reads too, after they have asked the leader how far it
     is; else they name the leader."""
-    follower_read_max_lag: int = 1_000
+    follower_read_max_lag: int = number(1_000, 0)
     """A follower that is more log entries than this behind the leader names the leader instead of letting
     the reader wait; 0: always wait."""
     controller_raft_secret: str = ""
     """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
-    heartbeat_coalesce_ms: int = 2
+    heartbeat_coalesce_ms: int = number(2, 0, 1000)
     """Heartbeats that arrive within this time share one log entry, ms."""
-    request_timeout_ms: int = 5_000
+    request_timeout_ms: int = number(5_000, 10)
     """A request whose outcome the log has not decided by then is answered with an error, ms."""
-    event_log_max_bytes: int = 16 << 20
+    event_log_max_bytes: int = number(16 << 20, 1)
     """events.jsonl is rotated at this size."""
-    event_log_backups: int = 4
+    event_log_backups: int = number(4, 0)
     """Rotated files kept."""
 
     def __post_init__(self) -> None:
+        check_limits(self)
         require(
             self.controller_type.lower() in (DLEDGER.lower(), JRAFT.lower()),
             f"controllerType={self.controller_type}: expected {DLEDGER} or {JRAFT}",
         )
-        for key, value in (
-            ("jRaftElectionTimeoutMs", self.j_raft_election_timeout_ms),
-            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
-            ("scanInactiveMasterInterval", self.scan_inactive_master_interval),
-            ("requestTimeoutMs", self.request_timeout_ms),
-            ("eventLogMaxBytes", self.event_log_max_bytes),
-            ("controllerRequestThreadPoolQueueCapacity", self.controller_request_thread_pool_queue_capacity),
-        ):
-            require(value > 0, f"{key}={value}: must be positive")
-        require(
-            self.j_raft_election_timeout_ms >= 30, "jRaftElectionTimeoutMs: below 30 ms no leader would stay"
-        )
-        require(self.heartbeat_coalesce_ms >= 0, "heartbeatCoalesceMs: must not be negative")
-        require(
-            0 <= self.lease_read_clock_drift_percent < 100,
-            f"leaseReadClockDriftPercent={self.lease_read_clock_drift_percent}: must be in 0 to 99",
-        )
-        require(self.follower_read_max_lag >= 0, "followerReadMaxLag: must not be negative")
-        require(self.elect_master_max_retry_count >= 0, "electMasterMaxRetryCount: must not be negative")
 
     @property
     def is_jraft(self) -> bool:

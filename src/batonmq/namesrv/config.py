@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq.common.config import require
+from batonmq.common.config import check_limits, number
 
 DEFAULT_PORT = 9876
 
@@ -23,11 +23,11 @@ def _below_home(name: str) -> str:
 class NamesrvConfig:
     """One name server."""
 
-    listen_port: int = DEFAULT_PORT
+    listen_port: int = number(DEFAULT_PORT, 0, 65535)
     """Port for brokers, clients and tools; 0 takes a free one."""
     bind_address: str = "0.0.0.0"
     """Local address the listening socket binds to."""
-    server_channel_max_idle_time_seconds: int = 120
+    server_channel_max_idle_time_seconds: int = number(120, 1)
     """Seconds after which a connection silent in both directions is closed."""
     rocketmq_home: str = field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
     """Installation folder; only reported, nothing is read from it."""
@@ -41,7 +41,7 @@ class NamesrvConfig:
     """Put the order configuration of a topic into its route."""
     return_order_topic_config_to_broker: bool = True
     """Send all order configurations to a broker when it registers."""
-    scan_not_active_broker_interval: int = 5_000
+    scan_not_active_broker_interval: int = number(5_000, 10)
     """Milliseconds between looks for brokers that fell silent."""
     support_acting_master: bool = False
     """Show the live slave with the least id as master of a group that has none (slave acting master)."""
@@ -55,19 +55,14 @@ class NamesrvConfig:
     """Run a controller in this process as well; it has keys of its own."""
     need_wait_for_service: bool = False
     """Answer no route until waitSecondsForService after the start, when brokers have had time to register."""
-    wait_seconds_for_service: int = 45
+    wait_seconds_for_service: int = number(45, 0)
     """Seconds, see needWaitForService."""
     delete_topic_with_broker_registration: bool = False
     """Take topics out of the routes that a broker no longer registers; its brokers then need
     enableSingleTopicRegister."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.listen_port <= 65535, f"listenPort={self.listen_port}: must be 0 to 65535")
-        for key, value in (
-            ("scanNotActiveBrokerInterval", self.scan_not_active_broker_interval),
-            ("serverChannelMaxIdleTimeSeconds", self.server_channel_max_idle_time_seconds),
-        ):
-            require(value > 0, f"{key}={value}: must be above 0")
+        check_limits(self)
 
     @property
     def protected_keys(self) -> frozenset[str]:

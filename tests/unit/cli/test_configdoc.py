@@ -21,6 +21,6 @@ def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_has_key_type_default_and_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", staticmethod(lambda: Path("/home/somebody")))
     text = page()
-    assert "| `listenPort` | int | `10911` | Port for clients" in text
+    assert "| `listenPort` | int, 0 to 65535 | `10911` | Port for clients" in text
     assert "| `storePathRootDir` | str | `~/store` |" in text
     assert "True" not in text and "/home/somebody" not in text

@@ -147,6 +147,35 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load(path, Net)
 
 
+NO_PROPERTIES = [
+    "This is a note.\nIt has no keys in it.\n",
+    "Dear all, please set listenPort to 5\n",
+    '{\n  "listenPort": 9876\n}\n',
+    "<server><listenPort>1</listenPort></server>\n",
+    "#!/bin/sh\nexec true\n",
+    "broker:\n  - listenPort 1\n",
+]
+
+
+@pytest.mark.parametrize("text", NO_PROPERTIES)
+def test_a_file_of_something_else_is_refused_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), Net)
+    assert "broker.conf: is no configuration file: line" in str(caught.value)
+    assert "is not key=value" in str(caught.value) and "\n" not in str(caught.value)
+    assert not caplog.records
+
+
+def test_a_file_for_others_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Java's name server has keys of its own, and a key may stand before its value without a sign."""
+    assert load(write(tmp_path, "serverWorkerThreads=8\n"), Net) == (Net(),)
+    assert len(caplog.records) == 1
+    assert load(write(tmp_path, "listenPort 7\n"), Net) == (Net(listen_port=7),)
+    assert load(write(tmp_path, "# nothing yet\n"), Net) == (Net(),)
+
+
 def test_unknown_keys_warn_and_name_the_nearest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         load(write(tmp_path, "listenPrt=1\nzzz=2\n"), Net)
