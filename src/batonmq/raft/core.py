@@ -761,8 +761,10 @@ class RaftCore:
             progress.inflight_bytes += size
             if progress.waiting_since_ms is None:
                 progress.waiting_since_ms = self.now_ms
+        if sent or self.commit_index < log.last_index:
+            return  # the next Append or the next commit, which is near, says it
         commit = min(progress.match, self.commit_index)
-        if not sent and progress.sent_commit < commit:
+        if progress.sent_commit < commit:
             # Followers apply, and answer follower reads, as soon as the leader does.
             progress.sent_commit = commit
             self._send(peer, Heartbeat(self.term, commit, 0, self.now_ms))

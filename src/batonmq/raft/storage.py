@@ -11,10 +11,10 @@ Layout (big endian, CRC-32):
     *.tmp        unfinished; removed at start
 
 One ``save`` is one frame, one write and one fsync, and it begins only when the one before is durable. So a
-crash can damage only the last frame of the last segment: its bytes end early or, where the file system had
-made room but not yet written, hold a sector of zeros. Such a tail is cut. Any other damage means that the
-disk changed bytes it had promised to keep: ``open`` refuses with StorageCorrupt, naming file and offset,
-since going on would forget votes or acknowledged entries.
+crash can damage only the last frame of the last segment: its bytes end early or, where there was room but not
+yet data, hold a sector of zeros. Such a tail is cut. Any other damage means that the disk changed bytes it
+had promised to keep: ``open`` refuses with StorageCorrupt, naming file and offset, since going on would
+forget votes or acknowledged entries. Zeros after the last frame of a segment are room made ahead.
 
 A frame whose first index is not beyond the end of the log replaces what was there: truncation is an append.
 """
@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from batonmq.raft.core import HardState, Save
-from batonmq.raft.disk import AppendFile, Disk
+from batonmq.raft.disk import TEMPORARY, AppendFile, Disk
 from batonmq.raft.errors import StorageCorrupt
 from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import Entry, Snapshot, SnapshotMeta
@@ -115,7 +115,7 @@ class Storage:
         """
         names = self._disk.names()
         for name in names:
-            if name.endswith(".tmp"):
+            if name.endswith(TEMPORARY):
                 self._disk.remove(name)
         snapshot = self.load_snapshot()
         replay = _Replay(snapshot.meta if snapshot else None)
@@ -146,24 +146,28 @@ class Storage:
             raise StorageCorrupt(f"{path}: the segment before it is missing")
         replay.begin_segment(head, path, is_first=not self._segments)
         self._segments.append(_Segment(sequence, name, head.last_index, len(data)))
-        while offset < len(data):
+        # No frame ends with a zero: what follows its end mark is room.
+        written = max(offset, len(data.rstrip(b"\0")))
+        while offset < written:
             end = _frame_end(data, offset)
             if end is None:
-                if not is_last or not _is_torn(data, offset):
+                if not is_last or not _is_torn(data[:written], offset):
                     raise StorageCorrupt(
                         f"{path}: offset {offset}: damaged record; restore this node from its peers "
                         f"(remove it from the group, empty its directory, add it again)"
                     )
-                self._disk.truncate(name, offset)
-                self._segments[-1].size = offset
-                return len(data) - offset
+                break
             try:
                 frame = _decode_frame(memoryview(data)[offset + _FRAME.size : end - 1])
             except msgspec.MsgspecError as e:
                 raise StorageCorrupt(f"{path}: offset {offset}: not a log record of this version: {e}") from e
             replay.take(frame, path, offset)
             offset = end
-        return 0
+        if is_last and offset < len(data):
+            # The next frame is written where the last one ends, and nothing but zeros may follow it.
+            self._disk.truncate(name, offset)
+        self._segments[-1].size = offset
+        return written - offset
 
     def _read_head(self, data: bytes, path: str) -> tuple[int, _SegmentHead]:
         if len(data) >= _HEAD.size:
@@ -236,7 +240,7 @@ class Storage:
 
     def _write_whole(self, name: str, *parts: bytes) -> None:
         """A file that is either complete and durable or not there."""
-        temporary = name + ".tmp"
+        temporary = name + TEMPORARY
         self._disk.remove(temporary)
         file = self._disk.open_append(temporary)
         try:

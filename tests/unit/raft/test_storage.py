@@ -134,7 +134,7 @@ def test_a_cut_at_any_byte_leaves_the_whole_saves_before_it() -> None:
         whole = sum(1 for end in ends[1:] if end <= cut)
         found = reopen(disk)
         assert payloads(found) == [f"entry {i}" for i in range(1, whole + 1)], cut
-        assert found.cut_bytes == cut - ends[whole]
+        assert found.cut_bytes == max(ends[whole], len(data[:cut].rstrip(b"\0"))) - ends[whole]
         assert len(disk.read(name)) == ends[whole]
 
 
@@ -159,6 +159,79 @@ def test_a_last_save_of_which_a_sector_was_never_written_is_cut() -> None:
         hole = min(sector + 512, len(data))
         put(disk, name, data[:sector] + bytes(hole - sector) + data[hole:])
         assert payloads(reopen(disk)) == ["kept"], sector
+
+
+ROOM = bytes(4096)
+"""What a disk that makes room ahead leaves after the end."""
+
+
+def test_room_after_the_end_is_no_damage_and_goes_before_more_is_written() -> None:
+    disk, name, ends = written()
+    put(disk, name, disk.read(name) + ROOM)
+    storage = Storage(disk, "g", "n0", segment_bytes=1 << 20)
+    found = storage.open()
+    assert (len(payloads(found)), found.cut_bytes, len(disk.read(name))) == (5, 0, ends[-1])
+    storage.save(save(6, entries(1, "entry 6"), term=1))
+    assert payloads(reopen(disk)) == [f"entry {i}" for i in range(1, 7)]
+
+
+def test_a_save_of_which_any_sectors_were_not_written_into_the_room_is_cut() -> None:
+    disk, storage = fresh()
+    (name,) = disk.names()
+    storage.save(save(1, entries(1, "kept"), term=1))
+    end = len(disk.read(name))
+    storage.save(save(2, entries(1, "x" * 1800), term=1))
+    data = disk.read(name) + ROOM
+    first = end - end % 512
+    sectors = range(first, len(data) - len(ROOM), 512)
+    assert len(sectors) == 4
+    for lost in range(1, 1 << len(sectors)):
+        torn = bytearray(data)
+        for place, sector in enumerate(sectors):
+            if lost >> place & 1:
+                torn[max(sector, end) : sector + 512] = bytes(sector + 512 - max(sector, end))
+        put(disk, name, bytes(torn))
+        again = Storage(disk, "g", "n0", segment_bytes=1 << 20)
+        assert payloads(again.open()) == ["kept"], f"{lost:b}"
+        # Shorter than what was torn: nothing of that may be left behind it.
+        again.save(save(2, entries(1, "new"), term=1))
+        assert payloads(reopen(disk)) == ["kept", "new"], f"{lost:b}"
+
+
+def test_a_flipped_bit_before_the_room_is_refused() -> None:
+    disk, name, ends = written()
+    data = disk.read(name)
+    for place in range(ends[0], len(data)):
+        flipped = data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :]
+        put(disk, name, flipped + ROOM)
+        with pytest.raises(StorageCorrupt, match="damaged record"):
+            reopen(disk)
+
+
+def test_a_real_disk_makes_room_ahead(tmp_path: Path) -> None:
+    def storage() -> Storage:
+        return Storage(OsDisk(tmp_path, allocate_bytes=10_000), "g", "n0", segment_bytes=25_000)
+
+    first = storage()
+    first.open()
+    for index in range(1, 41):
+        first.save(save(index, entries(1, f"{index:01000d}"), term=1))
+    first.write_snapshot(SNAPSHOT)
+    logs = sorted(tmp_path.glob("log-*"))
+    assert len(logs) == 2
+    assert logs[0].stat().st_size < 27_000, "a segment that is full keeps no room"
+    assert logs[1].read_bytes().endswith(bytes(1000))
+    (snapshot,) = tmp_path.glob("snapshot-*")
+    assert not snapshot.read_bytes().endswith(bytes(1000))
+
+    # Without close: as after a crash.
+    second = storage()
+    assert [int(each) for each in payloads(second.open())] == list(range(4, 41))
+    second.save(save(41, entries(1, "41"), term=1))
+    second.close()
+    size = logs[1].stat().st_size
+    assert [int(each) for each in payloads(storage().open())] == list(range(4, 42))
+    assert logs[1].stat().st_size == size, "closing leaves no room"
 
 
 def test_zeros_in_the_middle_are_not_an_unfinished_write() -> None:
