@@ -132,9 +132,19 @@ class Dispatcher:
         A header that does not decode is answered with the error `Header.from_ext` raises.
         """
         from_ext = header_class.from_ext
+        from_json = msgspec.json.Decoder(header_class, strict=False).decode
 
         def decode_and_handle(request: Request) -> Outcome:
-            return handler(request, from_ext(request.command.ext))
+            command = request.command
+            fields = command.json_ext
+            if fields is None:
+                return handler(request, from_ext(command.ext))
+            try:
+                header = from_json(fields)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                # Some clients write bare numbers; and whoever wrote nonsense is told what is wrong with it.
+                header = from_ext(command.ext)
+            return handler(request, header)
 
         self.on_code(header_class.code, decode_and_handle)
 

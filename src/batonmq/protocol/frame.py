@@ -41,7 +41,8 @@ class Command:
     """One remoting frame.
 
     ``body`` of a received frame is a view of the bytes it arrived in (no copy); ``b""`` when there is none.
-    ``ext`` of a received binary frame is decoded on first use; ``raw_ext`` is what it will be decoded from.
+    ``ext`` of a received frame is decoded on first use; ``raw_ext`` is what it will be decoded from, in the
+    form that ``binary`` says.
     """
 
     __slots__ = (
@@ -69,7 +70,7 @@ class Command:
         language: int = _PYTHON,
         version: int = PROTOCOL_VERSION,
         binary: bool = False,
-        raw_ext: bytes = b"",
+        raw_ext: bytes | msgspec.Raw = b"",
     ) -> None:
         self.code = code
         self._ext = ext
@@ -84,10 +85,17 @@ class Command:
 
     @property
     def ext(self) -> dict[str, str]:
-        """The header's fields. Raises `MQError` when the peer's binary fields are malformed."""
+        """The header's fields. Raises `MQError` when the peer's fields are malformed."""
         if self._ext is None:
-            self._ext = decode_ext(self.raw_ext)
+            raw = self.raw_ext
+            self._ext = decode_ext(raw) if isinstance(raw, bytes) else _decode_json_ext(raw)
         return self._ext
+
+    @property
+    def json_ext(self) -> msgspec.Raw | None:
+        """The fields as they arrived, a JSON object of texts in practice; None of a frame that is no JSON."""
+        raw = self.raw_ext
+        return raw if isinstance(raw, msgspec.Raw) else None
 
     @property
     def is_response(self) -> bool:
@@ -259,11 +267,13 @@ class _JsonHeader(msgspec.Struct, gc=False):
     version: int = 0
     language: str | int = "OTHER"
     remark: str | None = None
-    extFields: dict[str, Any] | None = None
+    extFields: msgspec.Raw = msgspec.Raw(b"null")
+    """Left as it is: few of the handlers want a dict."""
 
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(_JsonHeader).decode
+_decode_json_fields = msgspec.json.Decoder(dict[str, Any] | None).decode
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -274,6 +284,14 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+def _decode_json_ext(raw: msgspec.Raw) -> dict[str, str]:
+    try:
+        fields = _decode_json_fields(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"header fields: {error}") from None
+    return {key: _text(value) for key, value in (fields or {}).items() if value is not None}
+
+
 def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
     try:
         parsed = _decode_json(header)
@@ -282,16 +300,18 @@ def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
     if parsed.opaque not in _INT32 or parsed.code not in _INT32 or parsed.flag not in _INT32:
         raise FrameError("JSON header: code, flag or opaque does not fit 32 bits")
     language = parsed.language
-    return Command(
-        parsed.code,
-        {key: _text(value) for key, value in (parsed.extFields or {}).items() if value is not None},
-        body,
-        flag=parsed.flag,
-        opaque=parsed.opaque,
-        remark=parsed.remark,
-        language=language if isinstance(language, int) else _LANGUAGE_CODES.get(language, _OTHER),
-        version=parsed.version,
-    )
+    command = Command.__new__(Command)  # as in FrameReader.feed
+    command.code = parsed.code
+    command.flag = parsed.flag
+    command.opaque = parsed.opaque
+    command.language = language if isinstance(language, int) else _LANGUAGE_CODES.get(language, _OTHER)
+    command.version = parsed.version
+    command.remark = parsed.remark
+    command._ext = None
+    command.raw_ext = parsed.extFields
+    command.body = body
+    command.binary = False
+    return command
 
 
 class FrameReader:

@@ -58,9 +58,7 @@ NOT_FRAMES = {
     "JSON code beyond all bounds": frame(b'{"code":1%s}' % (b"0" * 400)),
     "JSON opaque beyond 32 bits": frame(b'{"code":1,"opaque":4294967296}'),
     "JSON code of 5000 digits": frame(b'{"code":1%s}' % (b"0" * 5000)),
-    "JSON field of 5000 digits": frame(b'{"code":1,"extFields":{"a":1%s}}' % (b"0" * 5000)),
     "JSON flag beyond 32 bits": frame(b'{"code":1,"flag":99999999999}'),
-    "JSON fields of the wrong type": frame(b'{"code":1,"extFields":[1]}'),
     "JSON that is not UTF-8": frame(b'{"code":1,"remark":"\xff\xfe"}'),
     "deeply nested JSON": frame(b'{"code":1,"extFields":' + b'{"a":' * 5000),
     "short binary header": frame(b"\0\1", kind=1),
@@ -75,6 +73,15 @@ BAD_REQUESTS = {
     "field that is not UTF-8": binary(struct.pack(">H", 2) + b"\xff\xfe" + struct.pack(">I", 1) + b"1"),
     "binary field missing": binary(),
     "JSON field missing": frame(b'{"code":%d,"opaque":7}' % TYPED),
+    "field of 5000 digits": frame(
+        b'{"code":%d,"opaque":7,"extFields":{"queueId":1%s}}' % (TYPED, b"0" * 5000)
+    ),
+    "JSON field that is not UTF-8": frame(
+        b'{"code":%d,"opaque":7,"extFields":{"queueId":"\xff\xfe"}}' % TYPED
+    ),
+    "JSON fields that are a list": frame(b'{"code":%d,"opaque":7,"extFields":[1]}' % TYPED),
+    "JSON fields that are a text": frame(b'{"code":%d,"opaque":7,"extFields":"queueId"}' % TYPED),
+    "no JSON fields": frame(b'{"code":%d,"opaque":7,"extFields":null}' % TYPED),
     "field of the wrong type": frame(b'{"code":%d,"opaque":7,"extFields":{"queueId":"x"}}' % TYPED),
     "field nested deeply": frame(
         b'{"code":%d,"opaque":7,"extFields":{"queueId":%s%s}}' % (TYPED, b"[" * 200, b"]" * 200)
