@@ -70,8 +70,8 @@ def test_a_group_that_does_not_fit_is_named(tmp_path: Path, text: str, complaint
     ("line", "complaint"),
     [
         ("controllerType=Zookeeper", "controllerType=Zookeeper: expected DLedger or jRaft"),
-        ("scanNotActiveBrokerInterval=0", "scanNotActiveBrokerInterval=0: must be positive"),
-        ("jRaftElectionTimeoutMs=3", "below 30 ms"),
+        ("scanNotActiveBrokerInterval=0", "scanNotActiveBrokerInterval=0: must be at least 10"),
+        ("jRaftElectionTimeoutMs=3", "jRaftElectionTimeoutMs=3: must be at least 30"),
         ("enableElectUncleanMaster=perhaps", "enableElectUncleanMaster=perhaps: expected true or false"),
         ("heartbeatCoalesceMs=-1", "heartbeatCoalesceMs"),
     ],
