@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.common.config import describe, to_text
+from batonmq.common.metrics_config import MetricsConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -25,6 +26,7 @@ SECTIONS: Final[Sequence[tuple[str, type[Any]]]] = (
     ("Broker: replication", HAConfig),
     ("Controller", ControllerConfig),
     ("Name server", NamesrvConfig),
+    ("Metrics: controller and broker", MetricsConfig),
     ("TLS, every program", TlsConfig),
 )
 
@@ -46,6 +48,8 @@ def page() -> str:
     for title, owner in SECTIONS:
         parts.append(f"\n## {title}\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
         for info in describe(owner):
+            if info.field not in owner.__annotations__:
+                continue  # inherited, and in a section of its own
             default = to_text(info.default).replace(str(Path.home()), "~")
             kind = info.type_name if info.limits is None else f"{info.type_name}, {info.limits}"
             cells = (f"`{info.key}`", kind, f"`{default}`" if default else "", info.doc)

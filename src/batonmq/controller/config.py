@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batonmq.common.config import ConfigError, check_limits, number, require
+from batonmq.common.metrics_config import METRICS_KEYS, MetricsConfig
 
 DLEDGER = "DLedger"
 JRAFT = "jRaft"
@@ -34,7 +35,7 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerConfig:
+class ControllerConfig(MetricsConfig):
     """One controller: its group, its disk, and how it judges brokers."""
 
     controller_type: str = DLEDGER
@@ -109,6 +110,7 @@ class ControllerConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
         require(
             self.controller_type.lower() in (DLEDGER.lower(), JRAFT.lower()),
             f"controllerType={self.controller_type}: expected {DLEDGER} or {JRAFT}",
@@ -197,6 +199,7 @@ FIXED_KEYS = frozenset(
         "controllerRaftSecret",
         "eventLogMaxBytes",
         "eventLogBackups",
+        *METRICS_KEYS,
     }
 )
 """Keys that a running controller cannot change."""

@@ -196,7 +196,10 @@ class Handlers:
         )
 
     def on_get_config(self, request: Request, header: wire.GetControllerConfig) -> Reply:
-        shown = dataclasses.replace(self._controller.config, controller_raft_secret="")
+        # Whoever reaches the port may ask: secrets, and tokens for the metrics' collector, are not shown.
+        shown = dataclasses.replace(
+            self._controller.config, controller_raft_secret="", metrics_grpc_exporter_header=""
+        )
         return Reply(body=conf.to_properties(shown).encode())
 
     async def on_update_config(self, request: Request, header: wire.UpdateControllerConfig) -> Reply:

@@ -19,6 +19,7 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
 from batonmq.controller.handlers import Handlers
 from batonmq.controller.machine import ControllerMachine, Election, Outcome, ReplicaUp
+from batonmq.controller.metrics import ControllerMetrics
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
 from batonmq.controller.reads import Reads
@@ -31,7 +32,7 @@ from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
-from batonmq.raft.disk import Disk, OsDisk
+from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
 from batonmq.raft.errors import NodeStopped
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
@@ -76,6 +77,7 @@ class ControllerService:
         self.notices: RoleChangeNotices
         self.events: EventSink
         self.failed: asyncio.Future[BaseException]
+        self.metrics = ControllerMetrics(self)
         self.elections = 0
         """New masters that this node, leading, saw elected."""
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -115,7 +117,9 @@ class ControllerService:
         name = topology.self_id.replace(":", "_")
         disk = self._disk
         if disk is None:
-            disk = self._own_disk = await loop.run_in_executor(None, OsDisk, store / f"raft-{name}")
+            disk = self._own_disk = await loop.run_in_executor(
+                None, lambda: OsDisk(store / f"raft-{name}", allocate_bytes=ALLOCATE_BYTES)
+            )
             self._own_disk.lock()
         raft_config = RaftConfig(
             election_timeout_ms=config.j_raft_election_timeout_ms,
@@ -127,6 +131,7 @@ class ControllerService:
         self._raft_client = RemotingClient(tls=self._client_tls)
         self._notice_client = RemotingClient(tls=self._client_tls)
         dispatcher = Dispatcher()
+        self.metrics.watch(dispatcher)
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
         authenticator: Authenticator = (
             SharedSecret(config.controller_raft_secret)
@@ -150,7 +155,7 @@ class ControllerService:
         self.node.on_role_change = self._on_role_change
         self.node.on_failure = self._on_failure
         self.proposer = Proposer(
-            self.node,
+            self.metrics.watched(self.node),
             self.leader_now_ms,
             coalesce_ms=config.heartbeat_coalesce_ms,
             timeout_ms=config.request_timeout_ms,
@@ -169,7 +174,10 @@ class ControllerService:
                 await server.start()
                 started.append(server)
             await self.node.start()
+            await self.metrics.start()
         except BaseException:
+            await self.metrics.stop()
+            await self.node.stop()
             for server in started:
                 await server.stop()
             await self._transport.close()
@@ -212,6 +220,7 @@ class ControllerService:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.metrics.stop()
         await self.events.close()
         self._unlock()
 
@@ -363,6 +372,7 @@ class ControllerService:
             election.candidates,
             election.alive,
         )
+        self.metrics.elected(election)
         if election.result != "new-master":
             return
         self.elections += 1

@@ -258,10 +258,10 @@ class Connection(asyncio.Protocol):
 
     def send_reply(self, request: Request, reply: Reply) -> None:
         """Collect the frame that answers a request (called by `Request`, which sees to "at most once")."""
-        if self.in_flight:
-            self._release(request)
         if self._observer is not None:
             self._observer.answered(request, reply.code)
+        if self.in_flight:
+            self._release(request)
         command = request.command
         if command.flag & FLAG_ONEWAY or self.closed:
             return
@@ -282,10 +282,10 @@ class Connection(asyncio.Protocol):
 
     def send_frame(self, request: Request, frame: bytes, code: int) -> None:
         """Collect a ready frame that answers a request (called by `Request`)."""
-        if self.in_flight:
-            self._release(request)
         if self._observer is not None:
             self._observer.answered(request, code)
+        if self.in_flight:
+            self._release(request)
         if not request.command.flag & FLAG_ONEWAY and not self.closed:
             self._write(frame, b"")
 

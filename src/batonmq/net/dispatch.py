@@ -115,7 +115,8 @@ class Observer(Protocol):
         """The clock that `Request.arrived_ns` is set by; looked at once for all requests of a read."""
 
     def answered(self, request: Request, code: int) -> None:
-        """`code` is the answer's; oneway requests come too if their handler gave an answer."""
+        """`code` is the answer's; oneway requests come too if their handler gave an answer. A request that
+        was not answered at once is still among its connection's `in_flight`."""
 
 
 class Dispatcher:
