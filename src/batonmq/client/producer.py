@@ -3,7 +3,7 @@
 A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
 On any failure the route is asked for again at once, and the next attempt follows within 20 ms, on another
 broker or on the new master: a group that lost its master is used again as soon as the name server knows the
-next one.
+next one. A master that merely says nothing is left as soon as there is another one (`late.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.late import LateCalls
 from batonmq.client.message import Message, SendResult, SendStatus
 from batonmq.client.routes import QueuePicker, TopicRoute
 from batonmq.client.session import OUTAGE_POLL_S, Session
@@ -101,6 +102,7 @@ class Producer:
             ip=client_ip,
         )
         self._session.on_route = self._route_changed
+        self._late = LateCalls(self._session)
         self._timeout_ms = send_timeout_ms
         self._attempt_timeout_ms = attempt_timeout_ms
         self._retries = retries
@@ -144,6 +146,7 @@ class Producer:
             for answer in answers:
                 if isinstance(answer, BaseException):
                     log.info("unregister: %s", answer)
+        await self._late.close()
         await self._session.close()
 
     # -- sending
@@ -199,6 +202,7 @@ class Producer:
                 wait_ms = (
                     left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
                 )
+                number = self._late.began(topic)
                 try:
                     answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
                     status = _STATUS.get(answer.code)
@@ -217,6 +221,8 @@ class Producer:
                         if refusals > self._retries:
                             raise
                     failure = error
+                finally:
+                    self._late.ended(number)
                 log.debug("send to %s at %s failed: %s", target, address, failure)
                 self._picker.failed(target.broker_name, session.clock.monotonic_ms())
                 avoid = target.broker_name

@@ -121,6 +121,30 @@ async def test_kill_of_the_master_costs_little_more_than_the_election() -> None:
         assert cluster.asked < 60  # the polls are shared by all sends
 
 
+async def test_a_master_that_hangs_is_left_as_soon_as_there_is_another_one() -> None:
+    """Its connections stay open: only the route tells that nothing more is to be expected of it."""
+    async with FakeCluster() as cluster:
+        master = await cluster.broker("a")
+        slave = await cluster.broker("a", 1)
+        cluster.topic("t", a=2)
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.send(Message("t", b"before"))
+            master.silent = True
+            sends = [asyncio.ensure_future(producer.send(Message("t", b"during"))) for _ in range(16)]
+            await asyncio.sleep(0.5)
+            assert not any(send.done() for send in sends)
+            began = time.monotonic()
+            cluster.addresses["a"] = {0: slave.address}
+            await asyncio.gather(*sends)
+            assert time.monotonic() - began < 0.5  # not the 3 s of a send's timeout
+            assert len(slave.sends) == 16
+            asked = cluster.asked
+            assert asked < 20
+            await asyncio.sleep(0.3)
+            assert cluster.asked == asked  # nothing is late, nobody asks
+            master.silent = False
+
+
 async def test_another_broker_takes_over_at_once() -> None:
     async with FakeCluster() as cluster:
         bad = await cluster.broker("a")
