@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from batonmq.broker.delay import parse_delay_levels
 from batonmq.common.config import INT_MAX, ConfigError, check_limits, number
+from batonmq.common.metrics_config import MetricsConfig
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -23,7 +24,7 @@ BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(MetricsConfig):
     """One broker: who it is, where it registers, what it accepts and when it acknowledges."""
 
     broker_name: str = field(default="", metadata={"key": "brokerName"})
@@ -158,6 +159,7 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
 
         def need(condition: bool, key: str, value: object, what: str) -> None:
             if not condition:

@@ -35,6 +35,7 @@ from batonmq.broker.handlers import (
 )
 from batonmq.broker.held_pulls import QueueKey
 from batonmq.broker.identity import IdentityFiles
+from batonmq.broker.metrics import BrokerMetrics
 from batonmq.broker.offsets import OffsetTable
 from batonmq.broker.persist import TableFile
 from batonmq.broker.producers import ProducerTable
@@ -133,6 +134,8 @@ class BrokerService:
         self._registration: Registration
         self._replicas: ReplicasManager | None = None
         self.broker: Broker
+        self.metrics: BrokerMetrics | None = None
+        """Set once the broker starts."""
         directory = store_config.root / "config"
         self._files = {
             name: TableFile(directory / f"{name}.json")
@@ -163,8 +166,12 @@ class BrokerService:
         store = await loop.run_in_executor(None, self._open_store)
         try:
             self._build(store)
+            self.metrics = BrokerMetrics(self.broker)
+            self.metrics.watch(self._dispatcher)
             await self._listen()
+            await self.metrics.start()
         except BaseException:
+            await self._stop_metrics()
             await self._close_ports()
             store.close()
             raise
@@ -306,7 +313,12 @@ class BrokerService:
         await broker.appender.stop()
         await broker.outer.close()
         await self._save_all()
+        await self._stop_metrics()
         await asyncio.get_running_loop().run_in_executor(None, broker.store.close)
+
+    async def _stop_metrics(self) -> None:
+        if self.metrics is not None:
+            await self.metrics.stop()
 
     async def _drain(self) -> None:
         """Give sends that wait for replicas or disk the time to be answered; new ones are still served."""

@@ -181,6 +181,10 @@ class BrokerStats:
         """The counter `name` of a topic or ``topic@group``; None if nothing was ever counted."""
         return self._counters.get((name, key))
 
+    def totals(self, name: str) -> list[tuple[str, int]]:
+        """(key, sum of what was counted) of every counter `name`."""
+        return [(key, counter.total) for (of, key), counter in self._counters.items() if of == name]
+
     def put_rate(self, topic: str) -> float:
         """Messages a second stored in a topic, within the last minute."""
         counter = self.find(TOPIC_PUT_NUMS, topic)

@@ -18,6 +18,7 @@ from batonmq.broker.context import Broker
 from batonmq.broker.stats import Counter
 from batonmq.broker.versions import next_version
 from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties, update
+from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     Connection,
@@ -59,6 +60,7 @@ NEEDS_RESTART = frozenset(
         "brokerTopicEnable",
         "traceTopicEnable",
         "msgTraceTopicName",
+        *METRICS_KEYS,
     }
 )
 """Keys that are read once, at start."""

@@ -1,0 +1,222 @@
+"""What a broker shows, from its tables and a small real store."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.unit.broker.conftest import Served
+from tests.unit.broker.fakes import JAVA, FakeConnection
+
+from batonmq.broker import metrics as m
+from batonmq.broker.appender import Appender
+from batonmq.broker.handlers.admin import NEEDS_RESTART
+from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
+from batonmq.common.metrics import Metric, read
+from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+    TopicConfig,
+)
+from batonmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from batonmq.protocol.frame import Command
+
+GROUP = "group"
+
+
+@pytest.fixture
+def metrics(served: Served) -> BrokerMetrics:
+    served.broker.appender = cast("Appender", SimpleNamespace(backlog=3))
+    return BrokerMetrics(served.broker)
+
+
+async def points(metrics: BrokerMetrics, metric: Metric) -> dict[Any, Any]:
+    return dict(await read(metrics.sources()[metric]))
+
+
+def consumer(served: Served, group: str, *topics: str, kind: ConsumeType = ConsumeType.PASSIVELY) -> None:
+    served.broker.consumers.register(
+        ConsumerData(
+            group_name=group,
+            consume_type=kind,
+            message_model=MessageModel.CLUSTERING,
+            consume_from_where=ConsumeFromWhere.LAST_OFFSET,
+            subscription_data_set=[SubscriptionData(topic=topic) for topic in topics],
+        ),
+        cast("Any", FakeConnection(f"10.0.0.9:{len(list(served.broker.consumers))}")),
+        "client",
+        language=JAVA,
+        version=453,
+        now_ms=served.clock.now_ms(),
+    )
+
+
+async def test_messages_are_counted_by_topic_and_group_without_retries(
+    served: Served, metrics: BrokerMetrics
+) -> None:
+    stats = served.broker.stats
+    served.broker.topics.update(
+        TopicConfig(topic_name="Fifo", attributes={"+message.type": "FIFO"}),
+        TopicConfig(topic_name="Any", attributes={"+message.type": "UNSPECIFIED"}),
+    )
+    for topic in ("TopicJ", "Fifo", "Any", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "%DLQ%group"):
+        stats.put(topic, 2, 300)
+        stats.got(GROUP, topic, 1, 100)
+    stats.got("CID_RMQ_SYS_x", "TopicJ", 1, 100)
+    assert await points(metrics, m.MESSAGES_IN) == {
+        ("TopicJ", "normal", False): 2,
+        ("Fifo", "fifo", False): 2,
+        ("Any", "normal", False): 2,
+        ("SCHEDULE_TOPIC_XXXX", "delay", True): 2,
+    }
+    assert (await points(metrics, m.BYTES_IN))["Fifo", "fifo", False] == 300
+    assert await points(metrics, m.MESSAGES_OUT) == {
+        ("TopicJ", GROUP, False): 1,
+        ("Fifo", GROUP, False): 1,
+        ("Any", GROUP, False): 1,
+        ("SCHEDULE_TOPIC_XXXX", GROUP, True): 1,
+        ("TopicJ", "CID_RMQ_SYS_x", True): 1,
+    }
+    assert (await points(metrics, m.BYTES_OUT))["TopicJ", GROUP, False] == 100
+
+
+async def test_lag_is_what_a_connected_group_has_not_consumed_yet(
+    served: Served, metrics: BrokerMetrics
+) -> None:
+    broker = served.broker
+    for queue_id, count in ((0, 5), (1, 2)):  # one a second
+        for _ in range(count):
+            served.put(queue_id, b"x")
+    consumer(served, GROUP, "TopicJ", "%RETRY%group", "NoSuchTopic")
+    broker.offsets.commit("unconnected", "TopicJ", 0, 1)
+    labels = (GROUP, "TopicJ", False, False)
+
+    # Nothing committed: as in RocketMQ, a queue without an offset is not behind.
+    assert await points(metrics, m.LAG) == {labels: 0}
+    assert await points(metrics, m.LAG_LATENCY) == {labels: 0}
+
+    broker.offsets.commit(GROUP, "TopicJ", 0, 1)
+    broker.offsets.commit_pulled(GROUP, "TopicJ", 0, 4)
+    broker.offsets.commit(GROUP, "TopicJ", 1, 2)
+    assert await points(metrics, m.LAG) == {labels: 0}, "a walk is not repeated for each metric"
+    served.clock.advance(LAG_AGE_MS)
+    assert await points(metrics, m.LAG) == {labels: 4}
+    assert await points(metrics, m.INFLIGHT) == {labels: 3}
+    assert await points(metrics, m.READY) == {labels: 1}
+    # Seven messages, a second apart, then another second: the second one is 6 s old, the fifth 3 s.
+    assert await points(metrics, m.LAG_LATENCY) == {labels: 6_000}
+    assert await points(metrics, m.QUEUEING) == {labels: 3_000}
+
+
+async def test_connections_are_counted_by_language_and_version(
+    served: Served, metrics: BrokerMetrics
+) -> None:
+    consumer(served, GROUP, "TopicJ", kind=ConsumeType.ACTIVELY)
+    consumer(served, "CID_RMQ_SYS_x", "TopicJ")
+    for port in (1, 2):
+        connection = cast("Any", FakeConnection(f"10.0.0.9:{port}"))
+        served.broker.producers.register("p", connection, "c", language=JAVA, version=513, now_ms=0)
+    assert await points(metrics, m.PRODUCERS) == {("java", "v5_5_0", "remoting"): 2}
+    assert await points(metrics, m.CONSUMERS) == {
+        (GROUP, "pull", "java", "v5_2_0", "remoting", False): 1,
+        ("CID_RMQ_SYS_x", "push", "java", "v5_2_0", "remoting", True): 1,
+    }
+
+
+async def test_the_store_and_the_role(served: Served, metrics: BrokerMetrics) -> None:
+    broker, storage = served.broker, ("local", "disk")
+    assert await points(metrics, m.RESERVE_TIME) == {}
+    served.put(0, b"x")
+    served.clock.advance(500)
+    assert await points(metrics, m.RESERVE_TIME) == {storage: 500}
+    assert await points(metrics, m.FLUSH_BEHIND) == {storage: broker.store.max_offset}
+    broker.store.flush()
+    assert await points(metrics, m.FLUSH_BEHIND) == {storage: 0}
+    assert await points(metrics, m.DISPATCH_BEHIND) == {storage: 0}
+    assert (await points(metrics, m.STORAGE_SIZE))[storage] > 0
+    broker.epoch = 7
+    assert await points(metrics, m.EPOCH) == {(): 7}
+    assert await points(metrics, m.IS_MASTER) == {(): 1}
+    assert await points(metrics, m.IN_SYNC) == {(): 1}
+    assert await points(metrics, m.PERMISSION) == {(): 6}
+    assert await points(metrics, m.TOPICS) == {(): len(broker.topics)}
+    assert await points(metrics, m.GROUPS) == {(): len(broker.subscriptions)}
+    assert await points(metrics, m.WATERMARK) == {("send",): 3}
+
+
+def test_requests_are_timed_and_held_pulls_apart() -> None:
+    now_ns = 20_000_000
+    meter = RpcMeter(lambda: now_ns)
+    connection = SimpleNamespace(in_flight={})
+
+    def answered(code: int, answer: int, *, held: bool = False, flag: int = 0) -> None:
+        request = Request(cast("Any", connection), Command(code, {}, flag=flag))
+        request.arrived_ns = now_ns - 5_999_999
+        if held:
+            connection.in_flight[request] = 0.0
+        meter.answered(request, answer)
+
+    pull, send = RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE_V2
+    answered(pull, 0)
+    answered(pull, 0, held=True)
+    answered(send, 0, held=True)  # waits for replicas, which is no polling
+    answered(send, ResponseCode.SYSTEM_BUSY)
+    answered(RequestCode.HEART_BEAT, 0, flag=FLAG_ONEWAY)
+    for code in (77_777, 88_888):
+        answered(code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    counts = {labels: buckets.counts for labels, buckets in cast("Any", meter.latencies())}
+    in_5_ms = (0, 0, 1, 0, 0, 0, 0, 0, 0, 0)
+    assert counts == {
+        ("remoting", "pull_message", "success", False, "success"): in_5_ms,
+        ("remoting", "pull_message", "success", True, "success"): in_5_ms,
+        ("remoting", "send_message_v2", "success", False, "success"): in_5_ms,
+        ("remoting", "send_message_v2", "system_busy", False, "success"): in_5_ms,
+        ("remoting", "heart_beat", "success", False, "oneway"): in_5_ms,
+        # Whatever codes strangers think of, they share one series.
+        ("remoting", "unknown", "request_code_not_supported", False, "success"): (
+            0,
+            0,
+            2,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "name"),
+    [
+        (513, "v5_5_0"),
+        (512, "v5_5_0_snapshot"),
+        (453, "v5_2_0"),
+        (411, "v4_9_9"),
+        (213, "v4_0_0"),
+        (212, "v4_0_0_snapshot"),
+        (200, "v3"),
+        (-7, "v3"),
+    ],
+)
+def test_a_client_says_its_version_as_a_number(ordinal: int, name: str) -> None:
+    assert version_name(ordinal) == name
+
+
+def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> None:
+    dispatcher = Dispatcher()
+    metrics.watch(dispatcher)
+    assert dispatcher.observer is None
+
+
+def test_every_metric_has_a_source_and_its_keys_need_a_restart(metrics: BrokerMetrics) -> None:
+    assert set(metrics.sources()) == set(m.METRICS)
+    assert METRICS_KEYS <= NEEDS_RESTART
