@@ -1,0 +1,34 @@
+"""The tables of metrics in the documentation are what the programs declare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from batonmq.broker import metrics as broker
+from batonmq.common.metrics import Metric
+from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.controller import metrics as controller
+
+PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
+HEAD = "| metric | kind | unit | labels of its own | meaning |\n| --- | --- | --- | --- | --- |\n"
+
+
+def table(metrics: Sequence[Metric]) -> str:
+    """The table as it must stand in the page."""
+    return HEAD + "\n".join(
+        f"| `{m.prometheus_name}` | {m.kind.value} | {m.unit} | {', '.join(m.labels)} | {m.help} |"
+        for m in metrics
+    )
+
+
+@pytest.mark.parametrize("metrics", [controller.METRICS, broker.METRICS], ids=["controllers", "brokers"])
+def test_the_page_has_the_metrics_that_are_exported(metrics: Sequence[Metric]) -> None:
+    assert table(metrics) in PAGE.read_text(encoding="utf-8"), f"put this in its place:\n{table(metrics)}"
+
+
+def test_the_page_tells_every_key() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert {key for key in METRICS_KEYS if key not in page} == set()
