@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -23,10 +22,12 @@ from tests.chaos.decision_run import ControllerRun
 from tests.chaos.ground import Ground
 from tests.chaos.isolate import CannotIsolate, is_inside, run_inside, settle_in
 from tests.chaos.network import Network
+from tests.chaos.page import write_page
 from tests.chaos.results import Result
 from tests.chaos.run import GroupRun
 from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, SCENARIOS, Scenario
 
+DOCS = Path(__file__).parents[2] / "docs"
 TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
 
@@ -102,8 +103,10 @@ def plan(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("chaos-out"),
     show_default=True,
-    help="Directory for logs, results.json and plots.",
+    help="Directory for the programs' logs and results.json.",
 )
+@click.option("--add", is_flag=True, help="Keep the results of earlier runs that this one does not repeat.")
+@click.option("--page", is_flag=True, help="Put the results into docs/reports/chaos.md.")
 def main(
     scenarios: tuple[str, ...],
     quick: bool,
@@ -112,6 +115,8 @@ def main(
     only: str | None,
     seed: int,
     out: Path,
+    add: bool,
+    page: bool,
 ) -> None:
     """Faults on a running cluster in network namespaces, under load; then every acknowledged message is
     looked for. Exit code 1 if one was lost, overwritten, reordered or taken back, or if a group did not heal.
@@ -148,14 +153,16 @@ def main(
     except KeyboardInterrupt:
         failure = RuntimeError("interrupted; nothing is left running")
     took_s = time.monotonic() - began
-    (out / "results.json").write_text(
-        json.dumps({"took_s": round(took_s), "results": [r.as_json() for r in results]}, indent=1) + "\n"
-    )
+    path = out / "results.json"
+    everything = report.join(report.read(path) if add else [], results)
+    report.write(path, everything)
     console.print(report.table(results))
     for text in report.violations(results, at_the_end):
         console.print(text, style="red", markup=False)
     failed = not at_the_end.ok or not all(result.ok for result in results)
-    console.print(f"{len(results)} scenarios in {took_s:.0f} s; details in {out / 'results.json'}")
+    console.print(f"{len(results)} scenarios in {took_s:.0f} s; details in {path}")
+    if page:
+        write_page(DOCS / "reports" / "chaos.md", DOCS / "images", everything)
     if failure is not None:
         raise click.ClickException(str(failure))
     sys.exit(1 if failed else 0)

@@ -25,6 +25,8 @@ SETTLE_S = 1.5
 """Load between recovery and the next fault."""
 WHOLE_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
+BOOT_TIMEOUT_S = 120.0
+"""Of one program: several Java ones that start at once on a busy machine take a minute."""
 
 Say = Callable[[str], None]
 
@@ -42,7 +44,9 @@ class Ground:
     async def start(self) -> None:
         """Start everything; it is whole then. Raises `ProcessFailed`, `TimeoutError`."""
         self.say("starting")
-        await asyncio.to_thread(self.cluster.start)
+        await self._boot(*self.cluster.namesrvs, *self.cluster.controller_programs)
+        for broker in self.cluster.brokers:
+            await self._boot(broker)  # the first one becomes master
         self.observer.start()
         if await self.observer.whole_since(time.monotonic(), READY_TIMEOUT_S) is None:
             raise TimeoutError(f"not whole within {READY_TIMEOUT_S:g} s: {self.observer.state}")
@@ -118,7 +122,17 @@ class Ground:
             await asyncio.to_thread(self._network.apply, frozenset(), {})
         for name in blow.hang:
             self._by_host[name].signal(signal.SIGCONT)
-        await asyncio.gather(*(asyncio.to_thread(self._by_host[name].start) for name in blow.kill))
+        await self._boot(*(self._by_host[name] for name in blow.kill))
+
+    async def _boot(self, *programs: Program) -> None:
+        """Start programs at the same time and wait until all serve. Raises `ProcessFailed`."""
+
+        def boot(program: Program) -> None:
+            already = program.log_path.stat().st_size if program.log_path.exists() else 0
+            program.start(wait=False)
+            program.wait_ready(already, BOOT_TIMEOUT_S)
+
+        await asyncio.gather(*(asyncio.to_thread(boot, program) for program in programs))
 
 
 def take_times(result: Result, acks_us: Sequence[int], began_us: int, ended_us: int) -> None:

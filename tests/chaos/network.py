@@ -66,7 +66,8 @@ class Network:
 
     def close(self) -> None:
         """Take hosts and switch away, so that another network can be opened."""
-        for host in self.hosts:
+        for number, host in enumerate(self.hosts, 1):
+            run("ip", "link", "delete", f"port{number}")  # a namespace's own links go only some time after it
             run("ip", "netns", "delete", host)
         run("ip", "link", "delete", _BRIDGE)
 

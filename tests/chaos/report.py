@@ -1,8 +1,14 @@
-"""The results of a run: lines and a table for the terminal."""
+"""The results of a run: lines and a table for the terminal, and results.json."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.table import Table
 
@@ -73,3 +79,32 @@ def violations(results: Sequence[Result], at_the_end: Verdict) -> Iterator[str]:
             yield f"{result.scenario} ({result.system}, {result.replicas}): {kind} × {count}: {examples}"
     for kind, count in at_the_end.counts.items():
         yield f"stores at the end: {kind.name.lower()} × {count}: {'; '.join(at_the_end.examples[kind])}"
+
+
+# -- files
+
+
+def where() -> str:
+    """What a run was measured on."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} × {model[1] if model else platform.machine()}, "
+        f"Linux {platform.release()}, Python {platform.python_version()}"
+    )
+
+
+def read(path: Path) -> list[Result]:
+    """Results of earlier runs; none if there is no file."""
+    if not path.exists():
+        return []
+    return [Result.from_json(entry) for entry in json.loads(path.read_text())["results"]]
+
+
+def write(path: Path, results: Sequence[Result]) -> None:
+    data = {"where": where(), "results": [result.as_json() for result in results]}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def join(earlier: Sequence[Result], later: Sequence[Result]) -> list[Result]:
+    """Later results take the place of earlier ones of the same scenario and cluster."""
+    return list({result.key: result for result in (*earlier, *later)}.values())

@@ -1,0 +1,157 @@
+"""docs/reports/chaos.md: the figures between two marks, and the plots beside them. The text around is written
+by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from batonmq.demo.report import BLUE, GREY, RED, STYLE
+from tests.chaos.cluster import SYSTEMS
+from tests.chaos.report import seconds, size, where
+from tests.chaos.results import BUCKET_S, Result
+from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, Scenario
+
+BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+IMAGES = "../images"
+"""Where the plots are, as seen from the page."""
+PLOT_BUCKETS = 2
+"""Buckets of a result that make one of the plot."""
+
+Column = tuple[str, int]
+"""System and replicas."""
+
+WRONG = {
+    "lost, overwritten or moved": ("lost", "overwritten", "moved"),
+    "out of order": ("reordered",),
+    "corrupt, invented, or copied without an attempt": ("corrupt", "invented", "multiplied", "hole"),
+    "read by a consumer and taken back": ("taken_back",),
+    "acknowledged and never delivered": ("undelivered",),
+    "rounds after which the replicas' logs differed": ("replicas_differ",),
+    "rounds after which nothing became whole": ("unhealed",),
+    "controllers: one epoch with two sets or masters": ("two_sets", "two_masters"),
+    "controllers: decisions forgotten, granted twice or backwards": ("forgotten", "won_twice", "backwards"),
+    "controllers: stale answers": ("stale",),
+}
+"""Rows of the table of what must not be: the kinds of violations that are counted in each."""
+
+
+def write_page(page: Path, images: Path, results: Sequence[Result]) -> None:
+    """Replace the figures in `page` and draw its plots. Raises `ValueError` if it has no place for them."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page} has no lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
+    for name, columns, scenarios in parts(results):
+        draw(results, columns, scenarios).savefig(images / f"chaos-{name}.svg", metadata={"Date": None})
+
+
+def parts(results: Sequence[Result]) -> list[tuple[str, list[Column], list[Scenario]]]:
+    """(name, columns, rows) of each table and plot: groups with brokers, and controllers alone."""
+    found = []
+    for name, scenarios in (("groups", GROUP), ("controllers", CONTROLLERS_ALONE)):
+        names = {scenario.name for scenario in scenarios}
+        columns = {(result.system, result.replicas) for result in results if result.scenario in names}
+        ran = {result.scenario for result in results}
+        if columns:
+            ordered = sorted(columns, key=lambda column: (column[1], column[0] != "ours"))
+            found.append((name, ordered, [scenario for scenario in scenarios if scenario.name in ran]))
+    return found
+
+
+def markdown(results: Sequence[Result]) -> str:
+    by_key = {result.key: result for result in results}
+    lines: list[str] = []
+    for name, columns, scenarios in parts(results):
+        heads = " | ".join(f"{SYSTEMS[system]}, {size(replicas)}" for system, replicas in columns)
+        lines += [f"| | aim | {heads} |", f"| --- | ---: |{' ---: |' * len(columns)}"]
+        for scenario in scenarios:
+            aim = f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–"
+            cells = " | ".join(cell(by_key.get((*column, scenario.name))) for column in columns)
+            lines.append(f"| {scenario.title} | {aim} | {cells} |")
+        lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{name}.svg)", ""]
+    systems = [system for system in SYSTEMS if any(result.system == system for result in results)]
+    lines += [f"| | {' | '.join(SYSTEMS[system] for system in systems)} |"]
+    lines += [f"| --- |{' ---: |' * len(systems)}"]
+    for label, counts in tallies(results, systems):
+        lines.append(f"| {label} | {' | '.join(f'{count:,}' for count in counts)} |")
+    seeds = ", ".join(map(str, sorted({result.seed for result in results})))
+    lines += ["", f"Seed {seeds}; measured on {where()}."]
+    return "\n".join(lines) + "\n"
+
+
+def cell(result: Result | None) -> str:
+    """Longest time without acknowledgement, and time until whole again."""
+    if result is None:
+        return "–"
+    return f"{seconds(result.longest_gap_s)} / {seconds(result.whole_s)}"
+
+
+def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """What was checked and what was wrong, by system."""
+
+    def total(value: str, *, alone: bool) -> list[int]:
+        return [
+            sum(getattr(r, value) for r in results if r.system == system and (r.replicas == 0) == alone)
+            for system in systems
+        ]
+
+    rows = [
+        ("messages acknowledged and checked", total("acked", alone=False)),
+        ("stored twice by sends that were repeated (allowed)", total("duplicated", alone=False)),
+        ("changes that controllers granted", total("acked", alone=True)),
+    ]
+    for label, kinds in WRONG.items():
+        rows.append(
+            (
+                f"**{label}**",
+                [
+                    sum(r.violations.get(kind, 0) for r in results if r.system == system for kind in kinds)
+                    for system in systems
+                ],
+            )
+        )
+    return rows
+
+
+def draw(results: Sequence[Result], columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Figure:
+    """A row for each scenario, a column for each cluster: acknowledgements over time, faults in red."""
+    by_key = {result.key: result for result in results}
+    with mpl.rc_context({**STYLE, "font.size": 7, "axes.titlesize": 7}):
+        figure = Figure(figsize=(3.6 * len(columns), 0.95 * len(scenarios)), layout="constrained")
+        grid = figure.subplots(len(scenarios), len(columns), squeeze=False)
+        for row, scenario in zip(grid, scenarios, strict=True):
+            for axes, column in zip(row, columns, strict=True):
+                result = by_key.get((*column, scenario.name))
+                if result is None:
+                    axes.set_axis_off()
+                else:
+                    timeline(axes, result)
+        for axes, (system, replicas) in zip(grid[0], columns, strict=True):
+            axes.set_title(f"{SYSTEMS[system]}, {size(replicas)}\n{axes.get_title(loc='left')}", loc="left")
+        for axes in grid[-1]:
+            axes.set_xlabel("seconds")
+    return figure
+
+
+def timeline(axes: Axes, result: Result) -> None:
+    counts = np.array(result.acks)
+    counts = counts[: len(counts) // PLOT_BUCKETS * PLOT_BUCKETS].reshape(-1, PLOT_BUCKETS).sum(axis=1)
+    width_s = BUCKET_S * PLOT_BUCKETS
+    edges = np.arange(len(counts)) * width_s
+    axes.fill_between(edges, counts / width_s, step="post", color=BLUE, alpha=0.75, linewidth=0)
+    for entry in result.rounds:
+        axes.axvspan(entry.struck_s, entry.healed_s, color=RED, alpha=0.15, linewidth=0)
+        if entry.whole_s:
+            axes.axvspan(entry.healed_s, entry.healed_s + entry.whole_s, color=GREY, alpha=0.2, linewidth=0)
+    title = BY_NAME[result.scenario].title
+    axes.set_title(f"{title}: {seconds(result.longest_gap_s)}", fontweight="normal")
+    axes.set_xlim(0, len(counts) * width_s)
+    axes.set_ylim(0)
+    axes.set_yticks([])

@@ -1,0 +1,90 @@
+"""What a run leaves behind: results.json, and the page of the docs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import report
+from tests.chaos.check import Kind, Verdict
+from tests.chaos.ground import take_times
+from tests.chaos.page import BEGIN, END, markdown, write_page
+from tests.chaos.results import Result, RoundResult
+
+
+def result(system: str = "ours", replicas: int = 2, scenario: str = "kill") -> Result:
+    found = Result(system, replicas, scenario, seed=1, quick=False)
+    found.rounds = [RoundResult("kill -9 broker-0", 1.0, 2.0, 0, whole_s=0.5)]
+    take_times(found, [0, 500_000, 1_000_000, 1_700_000, 2_000_000, 3_000_000], 0, 3_000_000)
+    verdict = Verdict(sent=8, acked=6, stored=7)
+    found.take(verdict)
+    return found
+
+
+def test_times_of_a_round() -> None:
+    found = result()
+    assert found.longest_gap_s == pytest.approx(1.0)
+    assert found.whole_s == 0.5
+    assert sum(found.acks) == 6
+    found.rounds.append(RoundResult("kill -9 broker-1", 3.0, 4.0, 0, whole_s=None))
+    assert found.whole_s is None
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    results = [result(), result("java"), result("ours", 0, "leader-killed")]
+    report.write(tmp_path / "results.json", results)
+    assert report.read(tmp_path / "results.json") == results
+    assert report.read(tmp_path / "none.json") == []
+    assert json.loads((tmp_path / "results.json").read_text())["where"]
+
+
+def test_later_results_take_the_place_of_earlier_ones() -> None:
+    first, second, later = result(), result("java"), result()
+    later.acked = 9
+    assert report.join([first, second], [later]) == [later, second]
+
+
+def test_the_page_gets_tables_and_plots(tmp_path: Path) -> None:
+    bad = result("java")
+    verdict = Verdict(acked=6)
+    verdict.violated(Kind.LOST, "k1")
+    bad.take(verdict)
+    page = tmp_path / "chaos.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_page(page, tmp_path, [result(), bad, result("ours", 0, "leader-killed")])
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| a replica is killed | 0.5 s | 1.00 s / 0.50 s | 1.00 s / 0.50 s |" in text
+    assert "| **lost, overwritten or moved** | 0 | 1 |" in text
+    assert "| messages acknowledged and checked | 6 | 6 |" in text
+    assert "| changes that controllers granted | 6 | 0 |" in text
+    assert "<svg" in (tmp_path / "chaos-groups.svg").read_text()
+    assert "<svg" in (tmp_path / "chaos-controllers.svg").read_text()
+    with pytest.raises(ValueError, match="has no lines"):
+        write_page(tmp_path / "chaos-groups.svg", tmp_path, [])
+
+
+def test_a_violation_is_told_with_its_example() -> None:
+    bad = result()
+    verdict = Verdict()
+    verdict.violated(Kind.TAKEN_BACK, "k7 at 0/3, now nothing")
+    bad.take(verdict)
+    assert not bad.ok
+    told = list(report.violations([bad], verdict))
+    assert told == [
+        "kill (ours, 2): taken_back × 1: k7 at 0/3, now nothing",
+        "stores at the end: taken_back × 1: k7 at 0/3, now nothing",
+    ]
+
+
+def test_aims_are_those_of_two_replicas_of_ours() -> None:
+    assert report.aim_met(result()) is False  # 1.0 s without acknowledgement, 0.5 s aimed at
+    assert report.aim_met(result("java")) is None
+    assert report.aim_met(result(replicas=3)) is None
+    assert report.aim_met(result(scenario="hang")) is True
+
+
+def test_no_figures_without_results() -> None:
+    assert "| --- |" in markdown([])
