@@ -252,15 +252,7 @@ class ControllerMachine:
         if asked != NO_BROKER and not event.designated and asked not in broker_set.live:
             # Who asks for itself lives, though its first heartbeat may still be on the way (Java brokers send
             # it from another thread). Without this a scan could depose a master just elected.
-            broker_set.live[asked] = LiveBroker(
-                self.now_ms,
-                DEFAULT_TIMEOUT_MS,
-                UNKNOWN_SESSION,
-                NO_EPOCH,
-                NO_OFFSET,
-                NO_OFFSET,
-                LOWEST_PRIORITY,
-            )
+            broker_set.live[asked] = _not_heard_yet(self.now_ms)
         return self._elect(broker_set, event.cause, asked, event.designated, event.allow_unclean)
 
     def _elect(
@@ -430,6 +422,9 @@ class ControllerMachine:
             before = broker_set.live.get(beat.broker_id)
             if before is None:
                 effects.append(ReplicaUp(beat.broker_name, beat.broker_id, beat.epoch, beat.max_offset))
+                if not broker_set.live and broker_set.master_id is not None:
+                    # Everybody was silent, so perhaps nobody was down: the master gets time to be heard, too.
+                    broker_set.live[broker_set.master_id] = _not_heard_yet(now_ms, beat.timeout_ms)
             elif beat.session < before.session:
                 # After a partition TCP still delivers what was written to a connection that the broker has
                 # given up, and then its end: were that the connection that counts, a master that is well
@@ -486,30 +481,37 @@ class ControllerMachine:
             del broker_set.live[broker_id]
             effects.append(ReplicaDown(broker_set.broker_name, broker_id, cause))
         for broker_set, broker_id in gone:
-            if broker_set.master_id == broker_id:
+            if broker_set.master_id == broker_id and (broker_set.live or cause != "heartbeat-timeout"):
                 effects.extend(self._elect(broker_set, cause, NO_BROKER, False, allow_unclean).effects)
         return effects
 
     # -- what the leader's timers ask ----------------------------------------------------------------------
 
     def silent_brokers(self, now_ms: int) -> list[tuple[BrokerSet, int]]:
-        """Replicas counted as alive whose heartbeats stopped."""
-        return [
-            (broker_set, broker_id)
-            for broker_set in self.broker_sets.values()
-            for broker_id, live in broker_set.live.items()
-            if not live.is_alive(now_ms)
-        ]
+        """Replicas counted as alive whose heartbeats stopped.
+
+        Of a set that is silent as a whole they are told together, so that none is elected on the ground of
+        having been heard a moment later than the master.
+        """
+        found = []
+        for broker_set in self.broker_sets.values():
+            silent = [number for number, live in broker_set.live.items() if not live.is_alive(now_ms)]
+            if silent and (len(silent) == len(broker_set.live) or not broker_set.is_unheard(now_ms)):
+                found += [(broker_set, broker_id) for broker_id in silent]
+        return found
 
     def sets_to_elect(self, now_ms: int, allow_unclean: bool) -> list[BrokerSet]:
         """Sets whose master is gone although some replica lives, where an election would change something."""
         found = []
         for broker_set in self.broker_sets.values():
-            if broker_set.never_had_master or broker_set.is_alive(broker_set.master_id, now_ms):
+            master = broker_set.master_id
+            if broker_set.never_had_master or broker_set.is_alive(master, now_ms):
+                continue
+            if master in broker_set.live and broker_set.is_unheard(now_ms):
                 continue
             eligible: Iterable[int] = broker_set.replicas if allow_unclean else broker_set.sync_state_set
             if any(broker_set.is_alive(broker_id, now_ms) for broker_id in eligible) or (
-                broker_set.master_id is not None and broker_set.alive(now_ms)
+                master is not None and broker_set.alive(now_ms)
             ):
                 found.append(broker_set)
         return found
@@ -564,6 +566,11 @@ class ControllerMachine:
                 broker_set.sync_state_set_epoch,
             )
         return Outcome(body=wire.BrokerReplicasInfo(table))
+
+
+def _not_heard_yet(now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> LiveBroker:
+    """Counts as alive for so long without a heartbeat."""
+    return LiveBroker(now_ms, timeout_ms, UNKNOWN_SESSION, NO_EPOCH, NO_OFFSET, NO_OFFSET, LOWEST_PRIORITY)
 
 
 def _elect_reply(broker_set: BrokerSet) -> wire.ElectMasterReply:

@@ -62,6 +62,13 @@ class BrokerSet(msgspec.Struct, array_like=True):
     def alive(self, now_ms: int) -> dict[int, LiveBroker]:
         return {broker_id: live for broker_id, live in self.live.items() if live.is_alive(now_ms)}
 
+    def is_unheard(self, now_ms: int) -> bool:
+        """Whether nobody of the set was heard for half its timeout.
+
+        Rather is the way to all of them cut than all of them down, and an election helps in neither case.
+        """
+        return all(now_ms - live.updated_ms > live.timeout_ms // 2 for live in self.live.values())
+
     def add_replica(self, broker_id: int, address: str, register_check_code: str) -> None:
         self.replicas[broker_id] = Replica(address, register_check_code)
         # Java counts up by one only and then offers an id that is taken, when ids were claimed out of order.
