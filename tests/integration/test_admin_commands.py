@@ -172,5 +172,23 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     await run("updateKvConfig", "-s", "N", "-k", "a", "-v", "1")
     await run("deleteKvConfig", "-s", "N", "-k", "a")
     assert any(entry["key"] == "listenPort" for entry in await run("getNamesrvConfig"))
+    (master,) = await run("haStatus", "-c", "DefaultCluster")
+    assert (master["role"], master["peer"], master["inSync"]) == ("master", "0 of 0 slaves in sync", "")
     for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         await run(command, "-b", broker)
+
+
+async def test_an_address_of_another_kind_of_program_is_told(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    namesrv = next(row for row in await run("getNamesrvConfig") if row["key"] == "listenPort")
+    (name_server,) = (key for key in namesrv if key != "key")
+    for words, found in (
+        (("clusterList", "-n", broker), f"{broker} is a broker, not a name server: -n takes name servers"),
+        (("updateKvConfig", "-n", broker, "-s", "N", "-k", "k", "-v", "v"), "not a name server: -n takes"),
+        (("brokerStatus", "-b", name_server), f"{name_server} is a name server, not a broker: -b takes"),
+        (("haStatus", "-b", name_server), f"{name_server} is a name server, not a broker: -b takes"),
+        (("getSyncStateSet", "-a", broker, "-b", "x"), f"{broker} is a broker, not a controller: -a takes"),
+        (("getControllerMetaData", "-a", name_server), f"{name_server} is a name server, not a controller"),
+    ):
+        said = await run(*words, fails=True)
+        assert found in said and len(said.splitlines()) == 1, said

@@ -65,6 +65,26 @@ def test_who_leads_the_controllers(on_cluster: Admin) -> None:
     assert len(meta["Peers"]) == 3
 
 
+def test_a_slave_is_on_standby_and_no_alarm(on_cluster: Admin) -> None:
+    on_cluster.until_in_sync(2)
+    rows = {row["id"]: row["activated"] for row in on_cluster.run("clusterList")}
+    assert rows.pop(0) == "true" and list(rows.values()) == ["standby"]
+
+
+def test_what_does_not_exist_is_said_so(on_cluster: Admin) -> None:
+    said = on_cluster.controller("getSyncStateSet", "-b", "nosuch", fails=True)
+    assert (
+        "the controllers know no broker of nosuch: check the brokerName" in said and "Traceback" not in said
+    )
+    for address in on_cluster.cluster.controller_addresses:
+        assert f"{address} is a controller, not a name server: -n takes name servers" in on_cluster.run(
+            "clusterList", "-n", address, fails=True
+        )
+        assert f"{address} is a controller, not a broker" in on_cluster.run(
+            "brokerStatus", "-b", address, fails=True
+        )
+
+
 def test_controllers_configuration_is_shown_and_changed(on_cluster: Admin) -> None:
     key = "scanInactiveMasterInterval"
     on_cluster.controller("updateControllerConfig", "-k", key, "-v", "4321")
@@ -95,6 +115,7 @@ def test_a_designated_master_takes_over_and_epochs_tell_of_it(on_cluster: Admin)
     assert set(newest.values()) == {elected["BrokerMasterEpoch"]} and len(newest) == 2
     link = on_cluster.run("haStatus", "-b", elected["BrokerMasterAddr"])
     assert [row["inSync"] for row in link if row["role"] == "replicates to"] == [True]
+    assert [row["peer"] for row in link if row["role"] == "master"] == ["1 of 1 slaves in sync"]
     refused = on_cluster.controller("electMaster", "-b", "9", "-bn", NAME, "-c", "DefaultCluster", fails=True)
     assert "9" in refused and "Traceback" not in refused
 

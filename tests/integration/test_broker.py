@@ -19,7 +19,7 @@ from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.net import RemotingClient, Response
+from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response
 from batonmq.protocol.bodies import (
     ConsumerData,
     ConsumeType,
@@ -491,6 +491,60 @@ async def test_topics_reach_the_name_server_at_once_and_leave_again(start: Start
         assert await route() is None
     finally:
         await namesrv.stop()
+
+
+async def test_a_name_server_that_was_restarted_has_the_routes_back_at_once(
+    start: Starter, tmp_path: Path
+) -> None:
+    """Not only at the next period, which is half a minute away."""
+    port = 0
+    found_after = []
+    for _ in range(3):
+        namesrv = NamesrvService(
+            NamesrvConfig(
+                listen_port=port, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json")
+            )
+        )
+        await namesrv.start()
+        began = time.monotonic()
+        if not port:
+            port = namesrv.port
+            rig = await start(namesrv_addr=f"127.0.0.1:{port}")
+            await rig.send(topic="Kept")
+        client = RemotingClient()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await client.call(f"127.0.0.1:{port}", GetRouteInfo(topic="Kept"))
+                    break
+                except MQError:
+                    await asyncio.sleep(0.02)
+        found_after.append(time.monotonic() - began)
+        await client.close()
+        await namesrv.stop()
+    assert max(found_after[1:]) < 2.5, found_after
+
+
+async def test_a_name_server_that_closes_every_connection_is_not_registered_with_in_a_loop(
+    start: Starter,
+) -> None:
+    answered: list[float] = []
+
+    def register(request: Request) -> Reply:
+        answered.append(time.monotonic())
+        asyncio.get_running_loop().call_later(0.01, request.connection.close)
+        return Reply(ext={})
+
+    dispatcher = Dispatcher()
+    dispatcher.on_code(RequestCode.REGISTER_BROKER, register)
+    server = RemotingServer(dispatcher, "127.0.0.1", 0)
+    await server.start()
+    try:
+        await start(namesrv_addr=f"127.0.0.1:{server.port}")
+        await asyncio.sleep(2.5)
+    finally:
+        await server.stop()
+    assert 2 <= len(answered) <= 4, answered
 
 
 def program(conf: Path) -> list[str]:

@@ -57,6 +57,7 @@ _SHARED = (
 
 broker_option = click.option("-b", "--brokerAddr", "broker", help="One broker, host:port.")
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
+masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
 topic_option = click.option("-t", "--topic", required=True, help="Topic.")
 group_option = click.option("-g", "--groupName", "group", required=True, help="Consumer group.")
 controller_option = click.option(

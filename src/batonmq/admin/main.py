@@ -3,65 +3,89 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Final
 
 import click
 
-COMMANDS = {
-    "addWritePerm": "add_write_perm",
-    "brokerConsumeStats": "broker_consume_stats",
-    "brokerStatus": "broker_status",
-    "cleanBrokerMetadata": "clean_broker_metadata",
-    "cleanExpiredCQ": "clean_expired_cq",
-    "cleanUnusedTopic": "clean_unused_topic",
-    "cloneGroupOffset": "clone_group_offset",
-    "clusterList": "cluster_list",
-    "consumeMessage": "consume_message",
-    "consumerConnection": "consumer_connection",
-    "consumerProgress": "consumer_progress",
-    "deleteExpiredCommitLog": "delete_expired_commit_log",
-    "deleteKvConfig": "delete_kv_config",
-    "deleteSubGroup": "delete_sub_group",
-    "deleteTopic": "delete_topic",
-    "electMaster": "elect_master",
-    "getBrokerConfig": "get_broker_config",
-    "getBrokerEpoch": "get_broker_epoch",
-    "getConsumerConfig": "get_consumer_config",
-    "getControllerConfig": "get_controller_config",
-    "getControllerMetaData": "get_controller_meta_data",
-    "getNamesrvConfig": "get_namesrv_config",
-    "getSyncStateSet": "get_sync_state_set",
-    "haStatus": "ha_status",
-    "printMsg": "print_msg",
-    "producerConnection": "producer_connection",
-    "queryCq": "query_cq",
-    "queryMsgById": "query_msg_by_id",
-    "queryMsgByKey": "query_msg_by_key",
-    "queryMsgByOffset": "query_msg_by_offset",
-    "queryMsgByUniqueKey": "query_msg_by_unique_key",
-    "resetOffsetByTime": "reset_offset_by_time",
-    "sendMessage": "send_message",
-    "statsAll": "stats_all",
-    "topicList": "topic_list",
-    "topicRoute": "topic_route",
-    "topicStatus": "topic_status",
-    "updateBrokerConfig": "update_broker_config",
-    "updateControllerConfig": "update_controller_config",
-    "updateKvConfig": "update_kv_config",
-    "updateNamesrvConfig": "update_namesrv_config",
-    "updateSubGroup": "update_sub_group",
-    "updateTopic": "update_topic",
-    "updateTopicPerm": "update_topic_perm",
-    "wipeWritePerm": "wipe_write_perm",
+SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Cluster and brokers": {
+        "clusterList": "cluster_list",
+        "brokerStatus": "broker_status",
+        "getBrokerConfig": "get_broker_config",
+        "updateBrokerConfig": "update_broker_config",
+        "deleteExpiredCommitLog": "delete_expired_commit_log",
+        "cleanExpiredCQ": "clean_expired_cq",
+        "cleanUnusedTopic": "clean_unused_topic",
+    },
+    "Topics": {
+        "topicList": "topic_list",
+        "topicRoute": "topic_route",
+        "topicStatus": "topic_status",
+        "statsAll": "stats_all",
+        "updateTopic": "update_topic",
+        "updateTopicPerm": "update_topic_perm",
+        "deleteTopic": "delete_topic",
+    },
+    "Consumers and producers": {
+        "consumerProgress": "consumer_progress",
+        "consumerConnection": "consumer_connection",
+        "producerConnection": "producer_connection",
+        "brokerConsumeStats": "broker_consume_stats",
+        "getConsumerConfig": "get_consumer_config",
+        "updateSubGroup": "update_sub_group",
+        "deleteSubGroup": "delete_sub_group",
+        "resetOffsetByTime": "reset_offset_by_time",
+        "cloneGroupOffset": "clone_group_offset",
+    },
+    "Messages": {
+        "sendMessage": "send_message",
+        "consumeMessage": "consume_message",
+        "printMsg": "print_msg",
+        "queryMsgById": "query_msg_by_id",
+        "queryMsgByKey": "query_msg_by_key",
+        "queryMsgByOffset": "query_msg_by_offset",
+        "queryMsgByUniqueKey": "query_msg_by_unique_key",
+        "queryCq": "query_cq",
+    },
+    "Replication and controllers": {
+        "getSyncStateSet": "get_sync_state_set",
+        "haStatus": "ha_status",
+        "getBrokerEpoch": "get_broker_epoch",
+        "electMaster": "elect_master",
+        "cleanBrokerMetadata": "clean_broker_metadata",
+        "getControllerMetaData": "get_controller_meta_data",
+        "getControllerConfig": "get_controller_config",
+        "updateControllerConfig": "update_controller_config",
+    },
+    "Name servers": {
+        "getNamesrvConfig": "get_namesrv_config",
+        "updateNamesrvConfig": "update_namesrv_config",
+        "updateKvConfig": "update_kv_config",
+        "deleteKvConfig": "delete_kv_config",
+        "wipeWritePerm": "wipe_write_perm",
+        "addWritePerm": "add_write_perm",
+    },
 }
-"""Command -> module below `commands/`, whose `main` it is."""
+"""Section of the list -> command -> module below `commands/`, whose `main` it is."""
+COMMANDS: Final = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 class Commands(click.Group):
     """Loads a command's module when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - max(map(len, COMMANDS))
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(limit)) for name, command in commands if command]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = COMMANDS.get(cmd_name)
@@ -83,9 +107,15 @@ class Commands(click.Group):
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def admin() -> None:
-    """Administer a cluster: mqadmin's commands, for our brokers and RocketMQ's.
+    """Look at a cluster and change it: mqadmin's commands, for our brokers and RocketMQ's.
+
+    Most commands ask a name server (-n) where the brokers are; those about controllers take -a with the
+    controllers' addresses. 'batonmq admin COMMAND --help' says what a command takes.
 
     \b
-      batonmq admin clusterList -n 127.0.0.1:9876
-      batonmq admin topicStatus -n 127.0.0.1:9876 -t orders --json
+      export NAMESRV_ADDR=127.0.0.1:9876      instead of -n with every command
+      batonmq admin clusterList               is everything up?
+      batonmq admin topicStatus -t orders     what is in a topic?
+      batonmq admin consumerProgress          is anybody behind?
+      batonmq admin clusterList --json        the same for scripts
     """

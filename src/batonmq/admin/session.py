@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +12,8 @@ from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue, TopicRouteData, decode
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
@@ -23,6 +26,30 @@ TIMEOUT_MS = 5_000
 
 class AdminError(Exception):
     """What was asked for cannot be done; the message says why in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of program: which option names it, and a request that it alone answers."""
+
+    name: str
+    option: str
+    addresses: str
+    known_by: Header
+
+
+_KINDS: Mapping[str, _Kind] = {
+    namesrv_wire.__name__: _Kind(
+        "name server", "-n", "name servers, usually at port 9876", namesrv_wire.GetNamesrvConfig()
+    ),
+    controller_wire.__name__: _Kind(
+        "controller", "-a", "controllers, as in controllerAddr of the brokers", controller_wire.GetMetadata()
+    ),
+    broker_wire.__name__: _Kind(
+        "broker", "-b", "a broker, as clusterList shows it", broker_wire.GetBrokerRuntimeInfo()
+    ),
+}
+"""By the module that declares the requests of that kind of program."""
 
 
 class Admin:
@@ -51,8 +78,30 @@ class Admin:
     async def ask(
         self, address: str, header: Header, body: Body = b"", *, accept: Container[int] = SUCCESS_ONLY
     ) -> Response:
-        """One request to one address."""
-        return await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+        """One request to one address. Raises `AdminError` when a program of another kind listens there."""
+        try:
+            return await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+        except MQError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            wanted, found = _KINDS.get(type(header).__module__), await self._kind_of(address)
+            if wanted is None or found is None or found is wanted:
+                raise
+            raise AdminError(
+                f"{address} is a {found.name}, not a {wanted.name}: {wanted.option} takes {wanted.addresses}"
+            ) from None
+
+    async def _kind_of(self, address: str) -> _Kind | None:
+        """What listens there, by which request it knows; None if that cannot be told."""
+        for kind in _KINDS.values():
+            try:
+                await self._net.call(address, kind.known_by, timeout_ms=self._timeout_ms)
+            except MQError:
+                continue
+            except NetError:
+                return None
+            return kind
+        return None
 
     async def ask_namesrv(self, header: Header, body: Body = b"") -> Response:
         """A request that any name server can answer: the first one that is reached."""
@@ -148,10 +197,22 @@ class Admin:
 
     # -- controllers
 
+    async def ask_controller(self, addresses: str, header: Header) -> Response:
+        """A request that any controller of ``host:port;host:port`` can answer: the first that is reached."""
+        problems: list[str] = []
+        for address in filter(None, (part.strip() for part in addresses.split(";"))):
+            try:
+                return await self.ask(address, header)
+            except NetError as error:
+                problems.append(str(error))
+        raise AdminError("; ".join(problems) or "-a names no controller")
+
     async def leading_controller(self, addresses: str) -> str:
         """The leader among `host:port;host:port`. Raises `AdminError` when nobody knows one."""
         problems: list[str] = []
         for address in (a.strip() for a in addresses.split(";")):
+            if not address:
+                continue
             try:
                 answer = await self.ask(address, controller_wire.GetMetadata())
             except NetError as error:
@@ -161,7 +222,7 @@ class Admin:
             if answer.header.controller_leader_address:
                 return answer.header.controller_leader_address
             problems.append(f"{address}: knows no leader")
-        raise AdminError("no leading controller: " + "; ".join(problems))
+        raise AdminError("no leading controller: " + ("; ".join(problems) or "-a names none"))
 
 
 _PULL_ANSWERS = frozenset({0, 19, 20, 21})

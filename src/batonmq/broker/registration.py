@@ -1,7 +1,8 @@
 """Tells the name servers who this broker is and which topics it has.
 
 Every name server is told on its own: one that is slow or gone delays nobody. A registration is sent at the
-start, each `registerNameServerPeriod`, at once when a topic or the role changes, and withdrawn at the end.
+start, each `registerNameServerPeriod`, at once when a topic or the role changes, when the name server's
+connection was lost (RocketMQ's brokers wait for the next period then), and withdrawn at the end.
 Changes that come in one loop turn go out together. Source: REGISTER_BROKER (103), UNREGISTER_BROKER (104),
 BROKER_HEARTBEAT (904) and QUERY_DATA_VERSION (322).
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import (
@@ -41,6 +43,16 @@ UNREGISTER_TIMEOUT_MS: Final = 3_000
 RETRY_MS: Final = 1_000
 """Pause before a name server that could not be reached is tried again, until the regular period takes
 over."""
+
+
+async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
+    """Until one of these is over, or so much time."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def split_addresses(text: str) -> list[str]:
@@ -131,6 +143,7 @@ class Registration:
             await self._unregister()
 
     async def _keep_registered(self, address: str) -> None:
+        loop = asyncio.get_running_loop()
         wake = self._wake[address]
         reachable = True
         while True:
@@ -141,10 +154,16 @@ class Registration:
                     log.info("name server %s is back", address)
                 reachable = ok
             period_s = self._broker.config.register_name_server_period / 1000
-            try:
-                await asyncio.wait_for(wake.wait(), period_s if reachable else min(period_s, RETRY_MS / 1000))
-            except TimeoutError:
+            retry_s = min(period_s, RETRY_MS / 1000)
+            if not reachable or self._paused:
+                await _any(retry_s if not reachable else period_s, wake.wait())
                 continue
+            registered_at = loop.time()
+            await _any(period_s, wake.wait(), self._broker.outer.lost(address))
+            if not wake.is_set() and self._broker.outer.connected(address) is None:
+                # A name server that was restarted knows nothing of this broker; one that only closed the
+                # connection has taken it out of its routes.
+                await _any(registered_at + retry_s - loop.time(), wake.wait())
 
     async def _register(self, address: str, *, quiet: bool) -> bool:
         broker = self._broker

@@ -43,6 +43,9 @@ FIND_TIMEOUT_MS: Final = 1_000
 RETRY_S: Final = (0.1, 1.0)
 """First and longest wait before a request to the controller is repeated; doubled in between."""
 
+USUAL_REFUSALS: Final = 5
+"""Replicas that are new and start together ask for the same id, and all but one are refused: no fault yet."""
+
 H = TypeVar("H", bound=Header)
 
 
@@ -82,6 +85,7 @@ class ReplicasManager:
         self._finding: asyncio.Task[str] | None = None
         self._role_wanted = asyncio.Event()
         self._set_changed = asyncio.Event()
+        self._refused_ids = 0
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._locating: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -226,7 +230,13 @@ class ReplicasManager:
                         raise
                     core.refused_id()
                     await loop.run_in_executor(None, self._files.drop_claim)
-                    raise
+                    self._refused_ids += 1
+                    if self._refused_ids > USUAL_REFUSALS:
+                        raise
+                    log.info("broker id %d of %s went to another replica, the next", claimed.broker_id, name)
+                    await asyncio.sleep(RETRY_S[0])
+                    return
+                self._refused_ids = 0
                 await loop.run_in_executor(None, self._files.save, core.applied())
                 log.info("broker id %d of %s is ours", claimed.broker_id, name)
             case Step.REGISTER:

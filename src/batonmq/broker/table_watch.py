@@ -68,7 +68,9 @@ class TableWatch(Generic[C]):
         if await self._until(lambda: not behind(), KNOWN_S):
             return True
         for connection in behind():
-            log.warning("slave %s has not copied a change of the tables in time", connection)
+            log.warning(
+                "slave %s has not copied a change of topics or groups within %g s", connection, KNOWN_S
+            )
             self.closed(connection)
         return False
 

@@ -74,6 +74,8 @@ class Program:
     command: Sequence[str] = (sys.executable, "-m", "batonmq")
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    port: int = 0
+    """Where it listens, if no listenPort among its settings says so: a controller's is in its peers."""
 
     @property
     def config_path(self) -> Path:
@@ -85,7 +87,7 @@ class Program:
 
     @property
     def address(self) -> str:
-        return f"{self.place.host}:{self.settings['listenPort']}"
+        return f"{self.place.host}:{self.port or self.settings['listenPort']}"
 
     @property
     def pid(self) -> int:
@@ -185,11 +187,12 @@ class LocalCluster:
                     "controllerDLegerGroup": "controllers",
                     "controllerDLegerSelfId": f"n{i}",
                     "controllerStorePath": self.directory / f"controller-{i}",
-                    "listenPort": next(ports),
                 },
             )
             for i in range(self.controllers)
         ]
+        for program in self.controller_programs:
+            program.port = next(ports)
         peers = ";".join(f"n{i}-{address}" for i, address in enumerate(self.controller_addresses))
         for program in self.controller_programs:
             program.settings = {**program.settings, "controllerDLegerPeers": peers}

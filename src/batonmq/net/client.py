@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_MS = 3000
 def split_address(address: str) -> tuple[str, int]:
     """``host:port``, ``[v6]:port`` → host and port. Raises `ConnectFailed` on anything else."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConnectFailed(address, "not an address of the form host:port")
     return host.strip("[]"), int(port)
 
@@ -45,6 +45,7 @@ class RemotingClient:
         self._open: dict[str, Connection] = {}
         self._all: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._watched: dict[Connection, list[asyncio.Future[None]]] = {}
         self._all_closed: asyncio.Future[None] | None = None
         self._closing = False
 
@@ -88,6 +89,18 @@ class RemotingClient:
         """The open connection to this address, if there is one."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
+
+    async def lost(self, address: str) -> None:
+        """Returns when there is no open connection to this address any more."""
+        connection = self.connected(address)
+        if connection is not None:
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            watching = self._watched.setdefault(connection, [])
+            watching.append(gone)
+            try:
+                await gone
+            finally:
+                watching.remove(gone)
 
     def drop(self, address: str) -> None:
         """Close the connection to this address; calls in flight on it fail with `ConnectionLost`."""
@@ -165,5 +178,8 @@ class RemotingClient:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
         self._all.pop(connection, None)
+        for gone in self._watched.pop(connection, []):
+            if not gone.done():
+                gone.set_result(None)
         if self._all_closed is not None and not self._all and not self._all_closed.done():
             self._all_closed.set_result(None)

@@ -91,6 +91,9 @@ class Connection(asyncio.Protocol):
         self._reads = 0
         self._held_bytes = 0
 
+    def __str__(self) -> str:
+        return self.peer
+
     # -- the transport's side ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from batonmq.admin.commands.query_msg_by_id import body_text
-from batonmq.admin.commands.reset_offset_by_time import parse_time
-from batonmq.admin.main import COMMANDS, admin
+from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import AdminError
+from batonmq.admin.times import parse_time
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -26,6 +26,8 @@ def test_every_command_explains_itself(name: str) -> None:
 def test_the_list_shows_every_command_with_its_sentence() -> None:
     output = CliRunner().invoke(admin, ["--help"]).output
     assert all(name in output for name in COMMANDS)
+    assert output.count("...") == 1, "each first sentence fits its line; the usage line alone has dots"
+    assert len(COMMANDS) == sum(len(section) for section in SECTIONS.values())
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,15 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b", "-c", "c", "-b", "one"], "no broker ids: one"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "soon"], "no time: soon"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "0", "-q", "1"], "need -b"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "٣"], "no time: ٣"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "9" * 40], "no time: 999"),
+        (["printMsg", "-t", "t", "-b", "0001-01-01", "-n", "127.0.0.1:1"], "0001-01-01"),
+        (["queryMsgByKey", "-t", "t", "-k", "k", "-m", "0"], "0 is not in the range"),
+        (["topicList", "-n", "localhost"], "localhost: not an address of the form host:port"),
+        (["topicList", "-n", "localhost:٣"], "not an address of the form host:port"),
+        (["topicList", "-n", ";;"], "no name server: give -n"),
+        (["getSyncStateSet", "-a", ";", "-b", "x"], "-a names none"),
+        (["getControllerMetaData", "-a", "127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_exit_code_not_zero(arguments: list[str], words: str) -> None:

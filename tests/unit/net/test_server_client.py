@@ -512,3 +512,48 @@ async def test_an_observer_is_told_of_each_answer_once_whichever_way_it_was_give
         (LATER, busy, 200),
         (54_321, unsupported, 200),
     ]
+
+
+async def test_a_connection_in_a_log_line_is_its_peer() -> None:
+    shown: list[str] = []
+
+    def look(request: Request) -> Reply:
+        shown.append(f"{request.connection}")
+        return Reply()
+
+    dispatcher = Dispatcher()
+    dispatcher.on_code(ECHO, look)
+    async with pair(dispatcher) as (_, client, address):
+        await client.invoke(address, Command(ECHO))
+        assert shown[0].startswith("127.0.0.1:") and str(client.connected(address)) == address
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:one", "host:70000", "host:-1", "host:²"]
+)
+async def test_what_is_no_address_is_said_so(address: str) -> None:
+    client = RemotingClient()
+    with pytest.raises(ConnectFailed, match="not an address of the form host:port"):
+        await client.invoke(address, Command(ECHO))
+    await client.close()
+
+
+async def test_whoever_waits_for_the_end_of_a_connection_is_told() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.on_code(ECHO, echo)
+    async with pair(dispatcher) as (server, client, address):
+        await asyncio.wait_for(client.lost(address), 1)  # there is none yet
+        await client.invoke(address, Command(ECHO))
+        given_up = asyncio.ensure_future(client.lost(address))
+        waiting = [asyncio.ensure_future(client.lost(address)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        assert not any(task.done() for task in waiting)
+        for connection in list(server.connections):
+            connection.close()
+        await asyncio.wait_for(asyncio.gather(*waiting), 1)
+        await client.invoke(address, Command(ECHO))
+        last = asyncio.ensure_future(client.lost(address))
+        await asyncio.sleep(0.01)
+        await client.close()
+        await asyncio.wait_for(last, 1)

@@ -11,7 +11,10 @@ from batonmq.protocol.headers import namesrv as wire
 @command("addWritePerm")
 @click.option("-b", "--brokerName", "name", required=True, help="Broker name.")
 async def main(admin: Admin, out: Output, name: str) -> None:
-    """Undo wipeWritePerm on all name servers."""
+    """Let producers write to a broker again.
+
+    The opposite of wipeWritePerm, on all name servers.
+    """
     rows = []
     for address in admin.namesrv:
         answer = await admin.ask(address, wire.AddWritePermOfBroker(broker_name=name))

@@ -14,7 +14,10 @@ from batonmq.protocol.headers import broker as wire
 @click.option("-b", "--brokerAddr", "broker", required=True, help="Broker, host:port.")
 @click.option("-l", "--level", type=int, default=0, show_default=True, help="Only queues this far behind.")
 async def main(admin: Admin, out: Output, broker: str, level: int) -> None:
-    """Show for every topic and group of one broker how far each queue is consumed."""
+    """Show how far a broker's queues are consumed.
+
+    One row for every queue and group that consumes it.
+    """
     topics = await admin.ask(broker, wire.GetAllTopicConfig())
     names = sorted(msgspec.json.decode(bytes(topics.body), type=_Topics).topic_config_table)
     groups: set[str] = set()

@@ -17,7 +17,13 @@ from batonmq.protocol.headers import controller as wire
 async def main(
     admin: Admin, out: Output, controller: str, ids: str | None, name: str, cluster: str | None, living: bool
 ) -> None:
-    """Remove replicas that will not come back from the controller's records."""
+    """Have the controllers forget a replica.
+
+    For a broker that will not come back: it no longer counts as a member of its group.
+
+    \b
+      batonmq admin cleanBrokerMetadata -a 127.0.0.1:9878 -c DefaultCluster -bn broker-a -b 2
+    """
     if not living and not cluster:
         raise AdminError("-c with the cluster's name is needed unless -l is given")
     if ids is not None and not all(part.strip().isdigit() for part in ids.split(";")):

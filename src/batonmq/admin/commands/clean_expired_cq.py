@@ -12,7 +12,10 @@ from batonmq.protocol.headers import broker as wire
 @broker_option
 @click.option("-c", "--cluster", "cluster", help="All masters of a cluster.")
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
-    """Delete consume queue files that point before the commit log."""
+    """Delete expired consume queue files now.
+
+    Files whose messages are no longer in the commit log; a broker does this by itself at its hour.
+    """
     targets = await admin.targets(broker, cluster)
     for address in targets:
         await admin.ask(address, wire.CleanExpiredConsumeQueue())

@@ -12,7 +12,10 @@ from batonmq.protocol.headers import broker as wire
 @broker_option
 @click.option("-c", "--cluster", "cluster", help="All masters of a cluster.")
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
-    """Delete the consume queues of topics that the broker does not know any more."""
+    """Delete the queues of topics that are gone.
+
+    What is left on disk of topics that the broker does not know any more.
+    """
     targets = await admin.targets(broker, cluster)
     for address in targets:
         await admin.ask(address, wire.CleanUnusedTopic())

@@ -15,7 +15,10 @@ from batonmq.protocol.names import retry_topic
 @click.option("-t", "--topic", help="Only this topic.")
 @click.option("-o", "--offline", type=bool, default=False, help="Also topics it does not subscribe to now.")
 async def main(admin: Admin, out: Output, source: str, target: str, topic: str | None, offline: bool) -> None:
-    """Copy the offsets of a consumer group to another group, on every broker."""
+    """Copy the offsets of one group to another.
+
+    The target group then goes on where the source group is, on every broker.
+    """
     header = wire.CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
     brokers = await admin.masters_of_topic(retry_topic(source))
     for address in brokers.values():

@@ -4,7 +4,7 @@ import click
 
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin
+from batonmq.admin.session import MASTER_ID, Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import KVTable, decode
 from batonmq.protocol.errors import MQError
@@ -15,7 +15,11 @@ from batonmq.protocol.headers import broker as wire
 @click.option("-m", "--moreStats", "more", is_flag=True, help="Messages of today and yesterday instead.")
 @click.option("-c", "--clusterName", "cluster", help="Only this cluster.")
 async def main(admin: Admin, out: Output, more: bool, cluster: str | None) -> None:
-    """Show all brokers with their version, rates a second, disk use and whether they serve."""
+    """Show all brokers, their rates and disks.
+
+    Rates are messages a second, `disk` is the used share of the disk. `activated` brokers deliver delayed
+    messages, as masters do; a slave is on standby for that.
+    """
     rows: list[list[object]] = []
     for group in await admin.groups(cluster):
         for broker_id, address in sorted(group.broker_addrs.items()):
@@ -26,20 +30,23 @@ async def main(admin: Admin, out: Output, more: bool, cluster: str | None) -> No
                 rows.append([*head, f"unreachable: {error}"] + [""] * (3 if more else 4))
                 continue
             figures = decode(bytes(answer.body), KVTable).table
-            rows.append([*head, *(_today(figures) if more else _now(figures))])
+            rows.append([*head, *(_today(figures) if more else _now(figures, broker_id))])
     names = ["cluster", "broker", "id", "address"]
     now = ["version", "inTps", "outTps", "disk", "activated"]
     today = ["inYesterday", "outYesterday", "inToday", "outToday"]
     out.table([*names, *(today if more else now)], rows)
 
 
-def _now(figures: dict[str, str]) -> list[object]:
+def _now(figures: dict[str, str], broker_id: int) -> list[object]:
+    active = figures.get("brokerActive", "")
+    if active == "false" and broker_id != MASTER_ID:
+        active = "standby"  # a slave's normal state; RocketMQ shows false
     return [
         figures.get("brokerVersionDesc", ""),
         _first(figures.get("putTps", "")),
         _first(figures.get("getTransferredTps", "")),
         _first(figures.get("commitLogDiskRatio", "")),
-        figures.get("brokerActive", ""),
+        active,
     ]
 
 

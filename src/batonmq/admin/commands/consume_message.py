@@ -4,9 +4,9 @@ import click
 
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
-from batonmq.admin.commands.reset_offset_by_time import parse_time
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.times import TIME, parse_time
 from batonmq.protocol.bodies import MessageQueue
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.message import MessageExt
@@ -17,9 +17,17 @@ from batonmq.protocol.message import MessageExt
 @click.option("-b", "--brokerName", "broker", help="Only this broker.")
 @click.option("-i", "--queueId", "queue_id", type=int, help="Only this queue; with -b.")
 @click.option("-o", "--offset", type=int, help="From this queue offset on; with -b and -i.")
-@click.option("-s", "--beginTimestamp", "begin", help="Stored at or after.")
-@click.option("-e", "--endTimestamp", "end", help="Stored at or before.")
-@click.option("-c", "--MessageNumber", "count", type=int, default=128, show_default=True, help="At most.")
+@click.option("-s", "--beginTimestamp", "begin", help=f"Stored at or after: {TIME}.")
+@click.option("-e", "--endTimestamp", "end", help=f"Stored at or before: {TIME}.")
+@click.option(
+    "-c",
+    "--MessageNumber",
+    "count",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="At most so many.",
+)
 async def main(
     admin: Admin,
     out: Output,
@@ -31,7 +39,11 @@ async def main(
     end: str | None,
     count: int,
 ) -> None:
-    """Show messages of a topic, of one broker or of one queue, oldest first in each queue."""
+    """Show messages of a topic.
+
+    Of all its queues, of one broker (-b) or of one queue (-b and -i), oldest first in each queue. No consumer
+    group is involved, and no offset moves.
+    """
     await read_topic(admin, out, topic, broker, queue_id, offset, begin, end, count)
 
 

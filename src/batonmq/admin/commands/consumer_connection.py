@@ -14,7 +14,10 @@ from batonmq.protocol.names import retry_topic
 @click.option("-g", "--consumerGroup", "group", required=True, help="Consumer group.")
 @click.option("-b", "--brokerAddr", "broker", help="Ask this broker, host:port.")
 async def main(admin: Admin, out: Output, group: str, broker: str | None) -> None:
-    """Show the connected clients of a consumer group and what they subscribe to."""
+    """Show the connected clients of a group.
+
+    And what the consumer group subscribes to.
+    """
     if broker is None:
         broker = next(iter((await admin.masters_of_topic(retry_topic(group))).values()))
     answer = await admin.ask(broker, wire.GetConsumerConnectionList(consumer_group=group))

@@ -18,7 +18,10 @@ from batonmq.protocol.names import RETRY_PREFIX, retry_topic
 @click.option("-t", "--topicName", "topic", help="Only this topic.")
 @click.option("-c", "--cluster", "cluster", help="Only brokers of this cluster.")
 async def main(admin: Admin, out: Output, group: str | None, topic: str | None, cluster: str | None) -> None:
-    """Show how far each queue is consumed by a group, or how far behind every group is."""
+    """Show how far consumer groups are behind.
+
+    Without -g every group in one row, with -g one group queue by queue: `diff` is the backlog.
+    """
     if group is not None:
         await _one(admin, out, group, topic, cluster)
         return

@@ -10,7 +10,10 @@ from batonmq.protocol.headers import broker as wire
 @broker_option
 @cluster_option
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
-    """Have brokers look for expired commit log files now instead of at their hour."""
+    """Delete expired commit log files now.
+
+    Brokers look for them by themselves at their hour (deleteWhen).
+    """
     targets = await admin.targets(broker, cluster, slaves=True)
     for address in targets:
         await admin.ask(address, wire.DeleteExpiredCommitLog())

@@ -12,7 +12,7 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-s", "--namespace", required=True, help="Namespace, e.g. ORDER_TOPIC_CONFIG.")
 @click.option("-k", "--key", required=True, help="Key.")
 async def main(admin: Admin, out: Output, namespace: str, key: str) -> None:
-    """Delete a key from every name server."""
+    """Delete a key-value pair of all name servers."""
     for address in admin.namesrv:
         await admin.ask(address, wire.DeleteKVConfig(namespace=namespace, key=key))
     out.done(f"{namespace} {key} deleted", namespace=namespace, key=key)

@@ -13,7 +13,11 @@ from batonmq.protocol.headers import namesrv as namesrv_wire
 @topic_option
 @click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
 async def main(admin: Admin, out: Output, topic: str, cluster: str) -> None:
-    """Delete a topic with its route, consumer offsets and consume queues on all brokers of a cluster."""
+    """Delete a topic and all that belongs to it.
+
+    Its routes, consumer offsets and consume queues on all brokers of a cluster. Its messages go when their
+    commit log files expire.
+    """
     masters = await admin.targets(None, cluster)
     for address in masters:
         await admin.ask(address, wire.DeleteTopic(topic=topic))

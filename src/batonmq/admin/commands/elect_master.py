@@ -14,7 +14,13 @@ from batonmq.protocol.headers import controller as wire
 @click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
 @click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
 async def main(admin: Admin, out: Output, controller: str, broker_id: int, name: str, cluster: str) -> None:
-    """Have the controller elect this replica; refused unless it is in the SyncStateSet and alive."""
+    """Make a replica the master of its group.
+
+    Refused unless it is alive and in the SyncStateSet: see getSyncStateSet for the ids.
+
+    \b
+      batonmq admin electMaster -a 127.0.0.1:9878 -c DefaultCluster -bn broker-a -b 2
+    """
     leader = await admin.leading_controller(controller)
     header = wire.ElectMaster(
         cluster_name=cluster, broker_name=name, broker_id=broker_id, designate_elect=True

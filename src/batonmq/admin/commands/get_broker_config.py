@@ -11,7 +11,10 @@ from batonmq.protocol.headers import broker as wire
 @broker_option
 @cluster_option
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
-    """Show every key of one broker, or of all brokers of a cluster side by side."""
+    """Show every configuration key of brokers.
+
+    Of one broker with -b, of all brokers of a cluster side by side with -c.
+    """
     configs: dict[str, dict[str, str]] = {}
     for address in await admin.targets(broker, cluster, slaves=True):
         answer = await admin.ask(address, wire.GetBrokerConfig())

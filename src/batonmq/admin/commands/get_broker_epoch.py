@@ -13,7 +13,10 @@ from batonmq.protocol.headers import broker as wire
 @cluster_option
 @click.option("-b", "--brokerName", "name", help="Only brokers of this name.")
 async def main(admin: Admin, out: Output, cluster: str | None, name: str | None) -> None:
-    """Show which part of each broker's log was written in which master epoch (controller mode)."""
+    """Show the master epochs of brokers' logs.
+
+    Which part of each broker's log was written in which master epoch; replicas of a group agree in them.
+    """
     if cluster is None and name is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")
     rows = []

@@ -10,7 +10,10 @@ from batonmq.protocol.headers import broker as wire
 @command("getConsumerConfig")
 @group_option
 async def main(admin: Admin, out: Output, group: str) -> None:
-    """Show a consumer group's configuration on every master."""
+    """Show a consumer group's configuration.
+
+    As every master has it.
+    """
     rows = []
     for name, address in (await admin.masters()).items():
         answer = await admin.ask(address, wire.GetSubscriptionGroupConfig(group=group))

@@ -10,7 +10,7 @@ from batonmq.protocol.headers import controller as wire
 @command("getControllerConfig")
 @controller_option
 async def main(admin: Admin, out: Output, controller: str) -> None:
-    """Show every key of each controller given."""
+    """Show every configuration key of controllers."""
     configs: dict[str, dict[str, str]] = {}
     for address in (a.strip() for a in controller.split(";") if a.strip()):
         answer = await admin.ask(address, wire.GetControllerConfig())

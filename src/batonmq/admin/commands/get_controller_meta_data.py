@@ -9,8 +9,11 @@ from batonmq.protocol.headers import controller as wire
 @command("getControllerMetaData")
 @controller_option
 async def main(admin: Admin, out: Output, controller: str) -> None:
-    """Show the controllers' group, its leader and its members."""
-    answer = await admin.ask(controller.split(";")[0], wire.GetMetadata())
+    """Show who leads the controllers.
+
+    And which group they are, and its members.
+    """
+    answer = await admin.ask_controller(controller, wire.GetMetadata())
     meta = answer.header
     assert isinstance(meta, wire.GetMetadataReply)
     out.facts(

@@ -9,7 +9,7 @@ from batonmq.protocol.headers import namesrv as wire
 
 @command("getNamesrvConfig")
 async def main(admin: Admin, out: Output) -> None:
-    """Show every key of each name server."""
+    """Show every configuration key of name servers."""
     configs: dict[str, dict[str, str]] = {}
     for address in admin.namesrv:
         answer = await admin.ask(address, wire.GetNamesrvConfig())

@@ -15,14 +15,23 @@ from batonmq.protocol.headers import controller as wire
 @cluster_option
 @click.option("-b", "--brokerName", "name", help="Only this replica group.")
 async def main(admin: Admin, out: Output, controller: str, cluster: str | None, name: str | None) -> None:
-    """Show the master, the epochs and the replicas of replica groups, in and out of sync."""
+    """Show master, replicas and SyncStateSet.
+
+    Of one replica group (-b) or of all groups of a cluster (-c, which needs -n), as the controllers decided.
+    """
     if name is None and cluster is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")
     names = [name] if name is not None else [g.broker_name for g in await admin.groups(cluster)]
     leader = await admin.leading_controller(controller)
     answer = await admin.ask(leader, wire.GetSyncStateData(), msgspec.json.encode(names))
+    known = decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table
+    if not known:
+        raise AdminError(
+            f"the controllers know no broker of {', '.join(names)}: check the brokerName, and that the "
+            "brokers run with enableControllerMode=true and controllerAddr naming these controllers"
+        )
     rows = []
-    for group, info in sorted(decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table.items()):
+    for group, info in sorted(known.items()):
         for in_sync, replicas in ((True, info.in_sync_replicas), (False, info.not_in_sync_replicas)):
             for replica in replicas:
                 role = "master" if replica.broker_id == info.master_broker_id else "slave"

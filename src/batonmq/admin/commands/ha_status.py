@@ -11,7 +11,11 @@ from batonmq.protocol.headers import broker as wire
 @broker_option
 @cluster_option
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
-    """Show each master's replicas with their acknowledged offsets, and each slave's link to its master."""
+    """Show replication between master and slaves.
+
+    For a master one row for each slave, with the offset that slave has acknowledged; for a slave its link to
+    its master.
+    """
     rows: list[list[object]] = []
     for address in await admin.targets(broker, cluster, slaves=True):
         answer = await admin.ask(address, wire.GetBrokerHAStatus())
@@ -21,17 +25,10 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
             rate = link.transferred_byte_in_second
             rows.append([address, "slave of", link.master_addr, link.max_offset, "", "", rate])
             continue
-        rows.append(
-            [address, "master", "", info.master_commit_log_max_offset, "", info.in_sync_slave_nums, ""]
-        )
-        for replica in info.ha_connection_info:
-            rate = replica.transferred_byte_in_second
-            row: list[object] = [
-                address,
-                "replicates to",
-                replica.addr,
-                replica.slave_ack_offset,
-                replica.diff,
-            ]
-            rows.append([*row, replica.in_sync, rate])
+        slaves = info.ha_connection_info
+        count = f"{info.in_sync_slave_nums} of {len(slaves)} slaves in sync"
+        rows.append([address, "master", count, info.master_commit_log_max_offset, "", "", ""])
+        for slave in slaves:
+            row: list[object] = [address, "replicates to", slave.addr, slave.slave_ack_offset, slave.diff]
+            rows.append([*row, slave.in_sync, slave.transferred_byte_in_second])
     out.table(["broker", "role", "peer", "offset", "behind", "inSync", "bytesPerSecond"], rows)

@@ -13,7 +13,10 @@ from batonmq.protocol.headers import broker as wire
 @click.option("-g", "--producerGroup", "group", required=True, help="Producer group.")
 @topic_option
 async def main(admin: Admin, out: Output, group: str, topic: str) -> None:
-    """Show the connected producers of a group, asked at a broker of a topic they send to."""
+    """Show the connected producers of a group.
+
+    Asked at a broker of a topic that they send to.
+    """
     broker = next(iter((await admin.masters_of_topic(topic)).values()))
     answer = await admin.ask(broker, wire.GetProducerConnectionList(producer_group=group))
     found = decode(bytes(answer.body), ProducerConnection).connection_set

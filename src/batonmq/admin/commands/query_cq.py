@@ -12,10 +12,10 @@ from batonmq.protocol.headers import broker as wire
 @command("queryCq")
 @topic_option
 @click.option("-q", "--queue", "queue_id", type=int, required=True, help="Queue id.")
-@click.option("-i", "--index", type=int, required=True, help="First entry.")
-@click.option("-c", "--count", type=int, default=10, show_default=True, help="Entries.")
+@click.option("-i", "--index", type=int, required=True, help="Queue offset of the first entry.")
+@click.option("-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="So many entries.")
 @click.option("-b", "--broker", "broker", help="Broker, host:port.")
-@click.option("-g", "--consumer", "group", help="Also this group's subscription.")
+@click.option("-g", "--consumer", "group", help="Also show this group's subscription.")
 async def main(
     admin: Admin,
     out: Output,
@@ -26,7 +26,10 @@ async def main(
     broker: str | None,
     group: str | None,
 ) -> None:
-    """Show where in the commit log the entries of a consume queue point."""
+    """Show entries of a consume queue.
+
+    Where in the commit log they point, and the hash of each message's tag.
+    """
     address = broker or next(iter((await admin.masters_of_topic(topic)).values()))
     header = wire.QueryConsumeQueue(
         topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group

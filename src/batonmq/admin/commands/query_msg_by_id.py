@@ -13,7 +13,10 @@ from batonmq.protocol.message import MessageExt, MessageFormatError, decode_mess
 @click.option("-i", "--msgId", "message_ids", required=True, help="Offset message ids, commas between.")
 @click.option("-t", "--topic", help="Topic; not needed here.")
 async def main(admin: Admin, out: Output, message_ids: str, topic: str | None) -> None:
-    """Show messages by their offset id (host, port and commit log offset), wherever their topic is now."""
+    """Show messages by their offset ids.
+
+    An offset id says host, port and commit log offset; sendMessage and queryMsgByKey show it.
+    """
     found = []
     for message_id in message_ids.split(","):
         try:

@@ -4,9 +4,9 @@ import click
 
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
-from batonmq.admin.commands.reset_offset_by_time import parse_time
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
+from batonmq.admin.times import TIME, parse_time
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.message import MessageExt, decode_records
 
@@ -32,9 +32,11 @@ async def find(
 @command("queryMsgByKey")
 @topic_option
 @click.option("-k", "--msgKey", "key", required=True, help="Key.")
-@click.option("-b", "--beginTimestamp", "begin", help="Stored at or after.")
-@click.option("-e", "--endTimestamp", "end", help="Stored at or before.")
-@click.option("-m", "--maxNum", "count", type=int, default=64, show_default=True, help="At most.")
+@click.option("-b", "--beginTimestamp", "begin", help=f"Stored at or after: {TIME}.")
+@click.option("-e", "--endTimestamp", "end", help=f"Stored at or before: {TIME}.")
+@click.option(
+    "-m", "--maxNum", "count", type=click.IntRange(1), default=64, show_default=True, help="At most so many."
+)
 async def main(
     admin: Admin, out: Output, topic: str, key: str, begin: str | None, end: str | None, count: int
 ) -> None:

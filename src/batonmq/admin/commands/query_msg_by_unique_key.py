@@ -16,7 +16,10 @@ MOST = 32
 @topic_option
 @click.option("-a", "--showAll", "every", is_flag=True, help="Also duplicates.")
 async def main(admin: Admin, out: Output, message_id: str, topic: str, every: bool) -> None:
-    """Show the message whose producer gave it this id; a message that was sent twice is stored twice."""
+    """Show the message with a unique id.
+
+    The id is the producer's; a message that was sent twice is stored twice.
+    """
     found = await find(admin, topic, message_id, MOST, 0, FOREVER)
     same = [message for message in found if message.message_id == message_id]
     if not same:

@@ -28,7 +28,10 @@ async def main(
     broker: str | None,
     queue_id: int | None,
 ) -> None:
-    """Send one message and show where it was stored."""
+    """Send one message.
+
+    And show where it was stored.
+    """
     if (broker is None) != (queue_id is None):
         raise AdminError("-b and -i belong together")
     queue = None

@@ -16,7 +16,10 @@ from batonmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 @click.option("-a", "--activeTopic", "active", is_flag=True, help="Only topics with traffic.")
 @click.option("-t", "--topic", "only", help="Only this topic.")
 async def main(admin: Admin, out: Output, active: bool, only: str | None) -> None:
-    """Show messages a second in and out, messages of the last day and the backlog, by topic and group."""
+    """Show rates and backlog by topic and group.
+
+    Messages a second in and out, and of the last day.
+    """
     answer = await admin.ask_namesrv(namesrv_wire.GetAllTopicList())
     rows = []
     for topic in sorted(decode(bytes(answer.body), TopicList).topic_list):

@@ -16,7 +16,10 @@ from batonmq.protocol.headers import namesrv as namesrv_wire
     "-c", "--clusterModel", "with_clusters", is_flag=True, help="Also clusters and consumer groups."
 )
 async def main(admin: Admin, out: Output, with_clusters: bool) -> None:
-    """List all topics; with -c also the clusters that have them and the groups that consume them."""
+    """List all topics.
+
+    With -c also the clusters that have them and the groups that consume them.
+    """
     answer = await admin.ask_namesrv(namesrv_wire.GetAllTopicList())
     topics = sorted(decode(bytes(answer.body), TopicList).topic_list)
     if not with_clusters:

@@ -8,7 +8,10 @@ from batonmq.admin.session import Admin
 @command("topicRoute")
 @topic_option
 async def main(admin: Admin, out: Output, topic: str) -> None:
-    """Show brokers, queues and permissions of a topic as the name server gives them to clients."""
+    """Show brokers, queues and permissions of a topic.
+
+    As the name server gives them to clients.
+    """
     route = await admin.route(topic)
     addresses = {group.broker_name: group for group in route.broker_datas}
     rows = []

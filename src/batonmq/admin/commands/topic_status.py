@@ -13,7 +13,10 @@ from batonmq.protocol.headers import broker as wire
 @topic_option
 @click.option("-c", "--cluster", "cluster", help="Only brokers of this cluster.")
 async def main(admin: Admin, out: Output, topic: str, cluster: str | None) -> None:
-    """Show first and next offset and the last message's time of each queue of a topic."""
+    """Show the offsets of a topic's queues.
+
+    First and next offset, and the time of the last message.
+    """
     brokers = await admin.masters_of_topic(topic)
     if cluster is not None:
         members = {group.broker_name for group in await admin.groups(cluster)}

@@ -13,7 +13,7 @@ from batonmq.protocol.headers import controller as wire
 @click.option("-k", "--key", required=True, help="Key, as in the file.")
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, controller: str, key: str, value: str) -> None:
-    """Change one key of every controller given."""
+    """Change a key of running controllers."""
     addresses = [address.strip() for address in controller.split(";") if address.strip()]
     for address in addresses:
         await admin.ask(address, wire.UpdateControllerConfig(), f"{key}={value}\n".encode())

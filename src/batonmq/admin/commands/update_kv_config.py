@@ -13,7 +13,7 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-k", "--key", required=True, help="Key.")
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, namespace: str, key: str, value: str) -> None:
-    """Set a key on every name server."""
+    """Set a key-value pair of all name servers."""
     for address in admin.namesrv:
         await admin.ask(address, wire.PutKVConfig(namespace=namespace, key=key, value=value))
     out.done(f"{namespace} {key}={value}", namespace=namespace, key=key, value=value)

@@ -12,7 +12,7 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-k", "--key", required=True, help="Key, as in the file.")
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, key: str, value: str) -> None:
-    """Change one key of every name server."""
+    """Change a key of running name servers."""
     for address in admin.namesrv:
         await admin.ask(address, wire.UpdateNamesrvConfig(), f"{key}={value}\n".encode())
     out.done(f"{key}={value} at {', '.join(admin.namesrv)}", key=key, value=value)

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import broker_option, cluster_option, command, group_option
+from batonmq.admin.command import broker_option, command, group_option, masters_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
@@ -11,28 +11,77 @@ from batonmq.protocol.headers import broker as wire
 
 @command("updateSubGroup")
 @broker_option
-@cluster_option
+@masters_option
 @group_option
 @click.option(
-    "-s", "--consumeEnable", "enable", type=bool, default=True, show_default=True, help="May consume."
+    "-s",
+    "--consumeEnable",
+    "enable",
+    type=bool,
+    default=True,
+    show_default=True,
+    help="The group may consume.",
 )
 @click.option(
-    "-m", "--consumeFromMinEnable", "from_min", type=bool, default=False, help="Begin at the start."
+    "-m",
+    "--consumeFromMinEnable",
+    "from_min",
+    type=bool,
+    default=False,
+    help="May consume from the first message on.",
 )
-@click.option("-d", "--consumeBroadcastEnable", "broadcast", type=bool, default=False, help="May broadcast.")
+@click.option(
+    "-d",
+    "--consumeBroadcastEnable",
+    "broadcast",
+    type=bool,
+    default=False,
+    help="May consume in broadcast mode.",
+)
 @click.option("-o", "--consumeMessageOrderly", "orderly", type=bool, default=False, help="Consumes in order.")
 @click.option(
-    "-q", "--retryQueueNums", "retry_queues", type=int, default=1, show_default=True, help="Queues."
+    "-q",
+    "--retryQueueNums",
+    "retry_queues",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Queues of its retry topic.",
 )
-@click.option("-r", "--retryMaxTimes", "retries", type=int, default=16, show_default=True, help="Retries.")
 @click.option(
-    "-i", "--brokerId", "broker_id", type=int, default=0, show_default=True, help="Read from this id."
+    "-r",
+    "--retryMaxTimes",
+    "retries",
+    type=int,
+    default=16,
+    show_default=True,
+    help="Retries before a message is given up.",
 )
 @click.option(
-    "-w", "--whichBrokerWhenConsumeSlowly", "slow_id", type=int, default=1, help="… when far behind."
+    "-i",
+    "--brokerId",
+    "broker_id",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Broker id that it reads from.",
 )
 @click.option(
-    "-a", "--notifyConsumerIdsChanged", "notify", type=bool, default=True, help="Tell of new members."
+    "-w",
+    "--whichBrokerWhenConsumeSlowly",
+    "slow_id",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Broker id that it reads from when far behind.",
+)
+@click.option(
+    "-a",
+    "--notifyConsumerIdsChanged",
+    "notify",
+    type=bool,
+    default=True,
+    help="Tell its members when one joins or leaves.",
 )
 async def main(
     admin: Admin,
@@ -50,7 +99,10 @@ async def main(
     slow_id: int,
     notify: bool,
 ) -> None:
-    """Create a consumer group on one broker or on all masters of a cluster, or change it."""
+    """Create a consumer group, or change it.
+
+    On one broker with -b, on all masters of a cluster with -c. What is not given is set to its default.
+    """
     config = SubscriptionGroupConfig(
         group_name=group,
         consume_enable=enable,

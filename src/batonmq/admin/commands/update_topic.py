@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import broker_option, cluster_option, command, topic_option
+from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 from batonmq.protocol.headers import broker as wire
@@ -12,17 +12,23 @@ FLAG_UNIT, FLAG_UNIT_SUB = 1, 2
 
 @command("updateTopic")
 @broker_option
-@cluster_option
+@masters_option
 @topic_option
-@click.option("-r", "--readQueueNums", "read", type=int, default=8, show_default=True, help="Queues to read.")
 @click.option(
-    "-w", "--writeQueueNums", "write", type=int, default=8, show_default=True, help="Queues to write."
+    "-r", "--readQueueNums", "read", type=int, default=8, show_default=True, help="Queues that are read."
 )
-@click.option("-p", "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 W, 4 R, 6 RW.")
-@click.option("-o", "--order", type=bool, default=False, show_default=True, help="Keep order of queues.")
-@click.option("-u", "--unit", type=bool, default=False, help="Unit topic.")
+@click.option(
+    "-w", "--writeQueueNums", "write", type=int, default=8, show_default=True, help="Queues that are written."
+)
+@click.option(
+    "-p", "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 write, 4 read, 6 both."
+)
+@click.option("-o", "--order", type=bool, default=False, show_default=True, help="Ordered topic.")
+@click.option("-u", "--unit", type=bool, default=False, help="Topic of a unit (RocketMQ's units).")
 @click.option("-s", "--hasUnitSub", "unit_sub", type=bool, default=False, help="Has unit subscriptions.")
-@click.option("-a", "--attributes", help="Changes: +message.type=FIFO,-other.key")
+@click.option(
+    "-a", "--attributes", help="Attributes to set and remove, e.g. +message.type=FIFO,-reserve.time."
+)
 async def main(
     admin: Admin,
     out: Output,
@@ -37,7 +43,13 @@ async def main(
     unit_sub: bool,
     attributes: str | None,
 ) -> None:
-    """Create a topic on one broker or on all masters of a cluster, or change it."""
+    """Create a topic, or change it.
+
+    On one broker with -b, on all masters of a cluster with -c. What is not given is set to its default.
+
+    \b
+      batonmq admin updateTopic -n 127.0.0.1:9876 -c DefaultCluster -t orders -r 8 -w 8
+    """
     header = wire.CreateTopic(
         topic=topic,
         default_topic="TBW102",

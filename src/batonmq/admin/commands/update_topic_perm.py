@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import broker_option, cluster_option, command, topic_option
+from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 from batonmq.protocol.bodies import TopicConfig, decode
@@ -11,13 +11,18 @@ from batonmq.protocol.headers import broker as wire
 
 @command("updateTopicPerm")
 @broker_option
-@cluster_option
+@masters_option
 @topic_option
-@click.option("-p", "--perm", type=click.IntRange(0, 7), required=True, help="2 W, 4 R, 6 RW.")
+@click.option(
+    "-p", "--perm", type=click.IntRange(0, 7), required=True, help="2 write, 4 read, 6 both, 0 neither."
+)
 async def main(
     admin: Admin, out: Output, broker: str | None, cluster: str | None, topic: str, perm: int
 ) -> None:
-    """Allow or forbid reading and writing a topic; everything else of it stays."""
+    """Allow or forbid reading and writing a topic.
+
+    Everything else of it stays.
+    """
     targets = await admin.targets(broker, cluster)
     for address in targets:
         answer = await admin.ask(address, wire.GetTopicConfig(topic=topic))

@@ -11,7 +11,10 @@ from batonmq.protocol.headers import namesrv as wire
 @command("wipeWritePerm")
 @click.option("-b", "--brokerName", "name", required=True, help="Broker name.")
 async def main(admin: Admin, out: Output, name: str) -> None:
-    """Have all name servers tell producers not to write to a broker, e.g. before it is stopped."""
+    """Stop producers from writing to a broker.
+
+    On all name servers, e.g. before the broker is stopped; addWritePerm undoes it.
+    """
     rows = []
     for address in admin.namesrv:
         answer = await admin.ask(address, wire.WipeWritePermOfBroker(broker_name=name))

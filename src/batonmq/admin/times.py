@@ -1,0 +1,28 @@
+"""Points in time as mqadmin's users write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+from batonmq.admin.session import AdminError
+
+TIME: Final = "now, ms since 1970, or yyyy-MM-dd#HH:mm:ss:SSS"
+"""For the help of an option that takes one."""
+_MS = re.compile(r"-?[0-9]{1,18}")
+_FORMS = ("%Y-%m-%d#%H:%M:%S:%f", "%Y-%m-%d#%H:%M:%S", "%Y-%m-%d")
+
+
+def parse_time(text: str) -> int:
+    """``now`` is -1; else ms since 1970 or mqadmin's date form in local time. Raises `AdminError`."""
+    if text == "now":
+        return -1
+    if _MS.fullmatch(text):
+        return int(text)
+    for form in _FORMS:
+        try:
+            return int(datetime.strptime(text, form).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            continue
+    raise AdminError(f"no time: {text}; write {TIME}")
