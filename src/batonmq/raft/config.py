@@ -11,6 +11,8 @@ class RaftConfig:
     """Silence of the leader after which a follower asks for votes; each wait is random in [1, 2) of it."""
     heartbeat_interval_ms: int = 0
     """How often an idle leader speaks; 0 means a tenth of the election timeout."""
+    commit_notice_ms: int = 10
+    """How long a leader waits for a next entry to send along with the news that others are committed."""
     max_append_bytes: int = 1 << 20
     """Payload of one Append message; one entry may be larger."""
     max_inflight_bytes: int = 2 << 20

@@ -195,6 +195,7 @@ class RaftCore:
             self._last_leader_contact_ms = now_ms
         self._election_deadline_ms = now_ms
         self._heartbeat_deadline_ms = now_ms
+        self._notice_due_ms: int | None = None
 
         self._messages: list[tuple[str, Message]] = []
         self._reads_done: list[tuple[int, int | None]] = []
@@ -246,9 +247,11 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int:
         """When ``tick`` must be called at the latest."""
-        if self.role is Role.LEADER:
-            return self._heartbeat_deadline_ms
-        return self._election_deadline_ms
+        if self.role is not Role.LEADER:
+            return self._election_deadline_ms
+        if self._notice_due_ms is not None:
+            return min(self._notice_due_ms, self._heartbeat_deadline_ms)
+        return self._heartbeat_deadline_ms
 
     def has_save(self) -> bool:
         return self._in_flight is None and self._dirty()
@@ -375,6 +378,7 @@ class RaftCore:
             for peer, progress in self.peers.items():
                 if peer != self.id:
                     self._feed(peer, progress)
+            self._tell_commits()
         messages, self._messages = self._messages, []
         reads, self._reads_done = self._reads_done, []
         snapshot, self._installed_unapplied = self._installed_unapplied, None
@@ -480,6 +484,7 @@ class RaftCore:
         self.peers[self.id].match = self.durable_index
         self._term_start_index = self.log.last_index + 1
         self._heartbeat_deadline_ms = self.now_ms
+        self._notice_due_ms = None
         self._append_own([Entry(self.term, Kind.NOOP, b"")])
         self._tick_leader()
 
@@ -744,7 +749,6 @@ class RaftCore:
             if progress.waiting_since_ms is None and self._send_append(peer, progress, progress.next):
                 progress.waiting_since_ms = self.now_ms
             return
-        sent = False
         while (
             progress.next <= log.last_index
             and progress.inflight_bytes < config.max_inflight_bytes
@@ -753,7 +757,6 @@ class RaftCore:
             first = progress.next
             if not self._send_append(peer, progress, first):
                 return
-            sent = True
             last = log.fit(first, config.max_append_bytes)
             size = log.bytes_between(first - 1, last)
             progress.next = last + 1
@@ -761,13 +764,34 @@ class RaftCore:
             progress.inflight_bytes += size
             if progress.waiting_since_ms is None:
                 progress.waiting_since_ms = self.now_ms
-        if sent or self.commit_index < log.last_index:
-            return  # the next Append or the next commit, which is near, says it
-        commit = min(progress.match, self.commit_index)
-        if progress.sent_commit < commit:
-            # Followers apply, and answer follower reads, as soon as the leader does.
-            progress.sent_commit = commit
-            self._send(peer, Heartbeat(self.term, commit, 0, self.now_ms))
+
+    def _tell_commits(self) -> None:
+        """Appends say what is committed; followers that none goes to are told after a while.
+
+        Under load there is always a next one, and a follower then wakes up once an entry and not twice.
+        """
+        untold = [
+            peer
+            for peer, progress in self.peers.items()
+            if peer != self.id and progress.sent_commit < self._known_commit(progress)
+        ]
+        if not untold:
+            self._notice_due_ms = None
+            return
+        if self._notice_due_ms is None:
+            self._notice_due_ms = self.now_ms + self.config.commit_notice_ms
+        if self.now_ms >= self._notice_due_ms:
+            self._notice_due_ms = None
+            for peer in untold:
+                self._tell_commit(peer, self.peers[peer])
+
+    def _tell_commit(self, peer: str, progress: Progress) -> None:
+        progress.sent_commit = self._known_commit(progress)
+        self._send(peer, Heartbeat(self.term, progress.sent_commit, 0, self.now_ms))
+
+    def _known_commit(self, progress: Progress) -> int:
+        """What a peer may take as committed: no further than its log is known to match."""
+        return min(progress.match, self.commit_index)
 
     def _send_append(self, peer: str, progress: Progress, first: int) -> bool:
         prev_term = self.log.term(first - 1)
@@ -925,7 +949,7 @@ class RaftCore:
     def _broadcast_heartbeat(self, round_number: int) -> None:
         for peer, progress in self.peers.items():
             if peer != self.id:
-                commit = min(progress.match, self.commit_index)
+                commit = self._known_commit(progress)
                 progress.sent_commit = max(progress.sent_commit, commit)
                 self._send(peer, Heartbeat(self.term, commit, round_number, self.now_ms))
 
@@ -989,6 +1013,9 @@ class RaftCore:
             self._reads_done.append((context, index))
         else:
             peer, number = context
+            progress = self.peers.get(peer)
+            if progress is not None and progress.sent_commit < self._known_commit(progress):
+                self._tell_commit(peer, progress)  # it waits until it has applied that much
             self._send(peer, ReadReply(self.term, number, index or 0))
 
     def _refuse_reads(self) -> None:
