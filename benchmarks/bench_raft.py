@@ -25,7 +25,7 @@ from batonmq.net.dispatch import Dispatcher
 from batonmq.net.server import RemotingServer
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
-from batonmq.raft.disk import OsDisk
+from batonmq.raft.disk import ALLOCATE_BYTES, OsDisk
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
@@ -56,7 +56,8 @@ async def run_node(name: str, directory: Path, members: Members, options: argpar
     client = RemotingClient()
     transport = RemotingTransport("bench", name, client, dispatcher)
     config = RaftConfig()
-    storage = Storage(OsDisk(directory / name), "bench", name, segment_bytes=config.segment_bytes)
+    disk = OsDisk(directory / name, allocate_bytes=ALLOCATE_BYTES)
+    storage = Storage(disk, "bench", name, segment_bytes=config.segment_bytes)
     node = RaftNode("bench", name, members, Counter(), storage, transport, config=config, rng=random.Random())
     transport.bind(node.receive)
     await node.start()

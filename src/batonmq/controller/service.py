@@ -32,7 +32,7 @@ from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
-from batonmq.raft.disk import Disk, OsDisk
+from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
 from batonmq.raft.errors import NodeStopped
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
@@ -117,7 +117,9 @@ class ControllerService:
         name = topology.self_id.replace(":", "_")
         disk = self._disk
         if disk is None:
-            disk = self._own_disk = await loop.run_in_executor(None, OsDisk, store / f"raft-{name}")
+            disk = self._own_disk = await loop.run_in_executor(
+                None, lambda: OsDisk(store / f"raft-{name}", allocate_bytes=ALLOCATE_BYTES)
+            )
             self._own_disk.lock()
         raft_config = RaftConfig(
             election_timeout_ms=config.j_raft_election_timeout_ms,

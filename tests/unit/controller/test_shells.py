@@ -14,7 +14,7 @@ from batonmq.controller import events, notices
 from batonmq.controller.eventlog import EventLog
 from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
 from batonmq.controller.notices import RoleChangeNotices
-from batonmq.controller.proposer import MAX_EVENTS, PIPELINE, Proposer
+from batonmq.controller.proposer import COMPANY, MAX_EVENTS, PIPELINE, Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
@@ -109,14 +109,12 @@ async def test_heartbeats_share_an_event_and_keep_their_place_before_what_follow
 async def test_heartbeats_wait_for_company_but_not_for_ever() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     mine = proposer(log, coalesce_ms=20)
-    mine.submit_beat(beat(1), outcomes.append)  # the first one after a pause goes at once
-    await settle(lambda: len(outcomes) == 1)
-    for number in range(2, 6):
+    for number in range(1, 6):
         mine.submit_beat(beat(number), outcomes.append)
         await asyncio.sleep(0.001)
-    assert len(log.entries) == 1
+    assert log.entries == []
     await settle(lambda: len(outcomes) == 5)
-    assert len(log.entries) == 2
+    assert len(log.entries) == 1
     await mine.close()
 
 
@@ -124,16 +122,28 @@ async def test_under_load_entries_grow_instead_of_queues() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     log.gate = asyncio.Event()
     mine = proposer(log)
-    for number in range(1, 30):
+    total = 2 * COMPANY + 10
+    for number in range(1, total + 1):
         mine.submit(claim(number), outcomes.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert len(log.entries) == PIPELINE
+    # The first goes alone; the second when it has company; all others wait for one of the two.
+    assert [len(entry.events) for entry in log.entries] == [1, COMPANY]
     log.gate.set()
-    await settle(lambda: len(outcomes) == 29)
+    await settle(lambda: len(outcomes) == total)
     assert len(log.entries) == PIPELINE + 1
     order = [event.broker_id for entry in log.entries for event in entry.events]  # type: ignore[union-attr]
-    assert order == list(range(1, 30))
+    assert order == list(range(1, total + 1))
+    await mine.close()
+
+
+async def test_a_full_company_of_heartbeats_does_not_wait_for_more() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log, coalesce_ms=60_000)
+    for number in range(COMPANY):
+        mine.submit_beat(beat(number), outcomes.append)
+    await settle(lambda: len(outcomes) == COMPANY)
+    assert len(log.entries) == 1
     await mine.close()
 
 
