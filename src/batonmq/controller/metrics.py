@@ -109,8 +109,9 @@ _HANDLE_STATUS: Final = {
 }
 """A refusal by the rules is a success, as in RocketMQ; a failure is a request that was not handled, a timeout
 one whose outcome the log did not tell in time."""
+NEW_MASTER: Final = "new_master_elected"
 _ELECTION_RESULTS: Final = {
-    "new-master": "new_master_elected",
+    "new-master": NEW_MASTER,
     "kept-master": "keep_current_master",
     "no-master": "no_master_elected",
     "refused": "no_master_elected",
@@ -289,11 +290,13 @@ class ControllerMetrics:
 
     def _election_totals(self) -> Iterable[Point]:
         known = self._controller.machine.broker_sets
-        for key, count in list(self._elections.items()):
-            if key[1] in known:
-                yield key, count
-            else:  # cleaned away by an operator; names must not gather here for ever
-                self._elections.pop(key, None)
+        for key in list(self._elections):
+            if key[1] not in known:  # cleaned away by an operator; names must not gather here for ever
+                del self._elections[key]
+        # From 0 on, on every controller: to Prometheus a series that begins with 1 has no increase, and the
+        # first failover under a new leader would not show.
+        zeros = {(each.cluster_name, each.broker_name, NEW_MASTER): 0 for each in list(known.values())}
+        yield from {**zeros, **self._elections}.items()
 
 
 def size_of_files(root: Path) -> int:

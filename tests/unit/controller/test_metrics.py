@@ -165,8 +165,15 @@ def test_elections_are_counted_by_result_until_their_broker_set_is_cleaned_away(
             ("c", "a", "keep_current_master"): 1,
             ("c", "a", "no_master_elected"): 2,
         }
-    controller.machine.broker_sets["gone"] = controller.machine.broker_sets["a"]
-    assert len(points(metrics, ELECTIONS)) == 3, "the name of a set that is gone was kept"
+    controller.machine.broker_sets["gone"] = BrokerSet("c", "gone")
+    assert points(metrics, ELECTIONS)["c", "gone", "new_master_elected"] == 0, "a cleaned set was kept"
+
+
+def test_an_election_is_an_increase_also_when_it_is_the_first_that_this_leader_sees() -> None:
+    metrics = ControllerMetrics(service(MetricsExporterType.PROM))
+    assert points(metrics, ELECTIONS) == {("c", "a", "new_master_elected"): 0}
+    metrics.elected(election("a", "new-master"))
+    assert points(metrics, ELECTIONS) == {("c", "a", "new_master_elected"): 1}
 
 
 def test_brokers_are_alive_by_the_leaders_time_and_elsewhere_by_that_of_the_last_entry() -> None:
@@ -194,7 +201,7 @@ async def test_disabled_metrics_leave_dispatcher_and_log_alone() -> None:
     assert dispatcher.observer is None
     assert metrics.watched(log) is log
     metrics.elected(election("a", "new-master"))
-    assert points(metrics, ELECTIONS) == points(metrics, LOG_LATENCY) == {}
+    assert set(points(metrics, ELECTIONS).values()) == {0} and points(metrics, LOG_LATENCY) == {}
     await metrics.start()
     await metrics.stop()
 
