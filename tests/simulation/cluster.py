@@ -3,29 +3,21 @@
 `SimCluster` starts name server, controllers, brokers and clients; `crash`, `power_cut`, `pause` and
 `partition` do what their names say. Disks are real directories (in memory where /dev/shm exists) because the
 store maps files; a crash continues on a copy of the directory as it was at that instant, and a power cut
-takes back a random part of what was not synced. What was synced is known from the calls of fsync themselves
-(`World`), not from what the programs believe.
+takes back what was not synced (`disks.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import itertools
-import os
+import contextvars
 import random
-import shutil
-import stat
-from collections.abc import Callable, Container, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
-from batonmq.client import session
 from batonmq.client.admin import Admin
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
@@ -33,19 +25,18 @@ from batonmq.client.session import Session
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
-from batonmq.ha.epoch_file import EpochFile
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.raft.core import Role
-from batonmq.raft.disk import AppendFile, OsDisk
-from batonmq.store import mapped
 from batonmq.store.config import FlushDiskType, StoreConfig
-from tests.simulation.loop import Endpoint, Host, SimLoop, current_host
+from tests.simulation.disks import TrackedDisk, World, lose_tails
+from tests.simulation.loop import Endpoint, Host, SimLoop
 
 WALL_EPOCH_MS = 1_700_000_000_000
-SECTOR, PAGE = 512, 4096
-NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT = 9876, 9877, 10911
+NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9876, 9877, 10911, 10912
 BROKER_NAME = "group"
+COMMIT_LOG_FILE = 32 * 1024
+"""Bytes; small, so that stories cross the ends of files."""
 
 
 class SimClock:
@@ -62,86 +53,6 @@ class SimClock:
         return int(self._loop.now * 1000) + self.uptime_ms
 
 
-class TrackedFile:
-    """An append-only file that knows how much of it a power cut would leave."""
-
-    def __init__(self, file: AppendFile, path: Path, synced: dict[str, int]) -> None:
-        self._file, self._path, self._synced = file, path, synced
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-
-    def sync(self) -> None:
-        self._file.sync()
-        self._synced[self._path.name] = self._path.stat().st_size
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class TrackedDisk(OsDisk):
-    """A controller's directory; `synced` holds the durable size of each file that was appended to."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.directory = directory
-        self.synced = {p.name: p.stat().st_size for p in directory.iterdir()}
-
-    def open_append(self, name: str) -> AppendFile:
-        self.synced.setdefault(name, 0)
-        return TrackedFile(super().open_append(name), self.directory / name, self.synced)
-
-    def rename(self, old: str, new: str) -> None:
-        super().rename(old, new)
-        if old in self.synced:
-            self.synced[new] = self.synced.pop(old)
-
-
-class World:
-    """What programs get from the operating system and not from arguments: fsync, disk space, their pid."""
-
-    def __init__(self) -> None:
-        self.synced: dict[int, bytes] = {}
-        """Inode -> the file's bytes at its last fsync."""
-        self.full: set[str] = set()
-        """Names of hosts whose commit log and epoch file take no more bytes."""
-
-    def fsync(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode):
-            self.synced[status.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
-
-    def check_space(self) -> None:
-        host = current_host.get()
-        if host is not None and host.name in self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Replaces the calls."""
-        write_all, write_epochs = mapped.write_all, EpochFile._write
-
-        def write_some(fd: int, data: Any, position: int) -> None:
-            self.check_space()
-            write_all(fd, data, position)
-
-        def write_epochs_some(file: EpochFile, entries: Any) -> None:
-            self.check_space()
-            write_epochs(file, entries)
-
-        with ExitStack() as stack:
-            for target, name, value in (
-                (os, "fsync", self.fsync),
-                (os, "fdatasync", self.fsync),
-                (os, "getpid", lambda: 4242),
-                (session, "_instances", itertools.count()),
-                (mapped, "write_all", write_some),
-                (EpochFile, "_write", write_epochs_some),
-            ):
-                stack.enter_context(mock.patch.object(target, name, value))
-            yield
-
-
 @dataclass
 class Node:
     """One program of the cluster over all its restarts."""
@@ -155,10 +66,29 @@ class Node:
     service: Any = None
     disk: TrackedDisk | None = None
     lives: int = 0
+    disks: int = 1
+    """How many disks it has had; a new one is empty."""
+    stopping: bool = False
 
     @property
     def up(self) -> bool:
         return self.host is not None and self.host.alive
+
+    @property
+    def life(self) -> str:
+        """After a restart the program is another one."""
+        return f"{self.name}.{self.lives}"
+
+    @property
+    def broker(self) -> Any:
+        """The `Broker` of a broker node, also of one that was killed; None while it is still starting."""
+        return getattr(self.service, "broker", None)
+
+    @property
+    def broker_id(self) -> int | None:
+        """The id that the controllers gave to what is on this node's disk; None if there is none yet."""
+        replicas = getattr(self.service, "_replicas", None)
+        return None if replicas is None else replicas.core.broker_id
 
 
 class SimCluster:
@@ -179,6 +109,7 @@ class SimCluster:
             Node(f"broker{i}", f"10.0.2.{i + 1}", "broker", i, root / f"broker{i}") for i in range(replicas)
         ]
         self.client_host = loop.network.start("client", "10.0.3.1")
+        self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
 
     @property
@@ -192,7 +123,9 @@ class SimCluster:
 
     def start(self, node: Node) -> None:
         """Start a node's program on its directory, as a new process."""
+        assert not node.up, f"{node.name} runs already"
         node.lives += 1
+        node.stopping = False
         node.directory.mkdir(parents=True, exist_ok=True)
         node.host = self.loop.network.start(node.name, node.address)
         make: dict[str, Callable[[Node], Any]] = {
@@ -202,7 +135,38 @@ class SimCluster:
         }
         node.service = make[node.kind](node)
         self.log(f"start {node.name} (life {node.lives})")
-        self.on(node.host, node.service.start())
+        self._watch(node, self.on(node.host, node.service.start()))
+
+    def stop(self, node: Node) -> None:
+        """SIGTERM: the program ends in its own time, and may be killed while it does."""
+        assert node.host is not None
+        self.log(f"stop {node.name}")
+        node.stopping = True
+        host = node.host
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if host.alive:
+                self.log(f"{node.name} has stopped")
+                self.loop.network.crash(host)
+
+        self._watch(node, self.on(host, node.service.stop())).add_done_callback(ended)
+
+    def _watch(self, node: Node, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        """A program that fails is gone; unless its disk is full, it should not have failed."""
+        host = node.host
+        assert host is not None
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and host.alive:
+                self.log(f"{node.name} failed: {error}")
+                self.loop.network.crash(host)
+                if not (isinstance(error, OSError) and node.name in self.world.full):
+                    self.loop.failures.append({"exception": error})
+
+        # As nobody's callback: it is not for the host to decide whether it runs.
+        task.add_done_callback(ended, context=contextvars.Context())
+        return task
 
     def on(self, host: Host, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine as code of `host`."""
@@ -260,7 +224,7 @@ class SimCluster:
         store = StoreConfig(
             store_path_root_dir=str(node.directory),
             store_path_commit_log=str(node.directory / "commitlog"),
-            mapped_file_size_commit_log=32 * 1024,
+            mapped_file_size_commit_log=COMMIT_LOG_FILE,
             mapped_file_size_consume_queue=20 * 200,
             max_hash_slot_num=100,
             max_index_num=400,
@@ -277,52 +241,30 @@ class SimCluster:
         self._continue_on_copy(node)
         self.loop.network.crash(node.host)
 
-    def power_cut(self, node: Node) -> None:
-        """The machine is gone without a word, and with it a random part of what no fsync covers."""
+    def power_cut(self, node: Node, share: float = 0.5) -> None:
+        """The machine is gone without a word, and with it `share` of what no fsync covers."""
         assert node.host is not None
         self.log(f"power cut {node.name}")
         self._continue_on_copy(node)
         self.loop.network.crash(node.host, silent=True)
         if node.kind == "broker":
-            self._lose_pages(node)
-        elif node.kind == "controller":
-            self._lose_tails(node)
+            self.world.lose_pages(node.directory, self.random, share)
+        elif node.disk is not None:
+            lose_tails(node.disk, node.directory / "raft", self.random, share)
+
+    def new_disk(self, node: Node) -> None:
+        """A node that is down gets an empty disk."""
+        assert not node.up
+        self.log(f"new disk for {node.name}")
+        node.disks += 1
+        node.service = node.disk = None
+        node.directory = self.root / f"{node.name}.{node.lives}.new"
 
     def _continue_on_copy(self, node: Node) -> None:
         # The dead process's objects may still hold the old files open; the next life must not see them.
         copy = self.root / f"{node.name}.{node.lives}"
-        shutil.copytree(node.directory, copy)
-        for path in _files(node.directory):
-            synced = self.world.synced.get(path.stat().st_ino)
-            if synced is not None:
-                self.world.synced[(copy / path.relative_to(node.directory)).stat().st_ino] = synced
+        self.world.copy(node.directory, copy)
         node.directory = copy
-
-    def _lose_pages(self, node: Node) -> None:
-        """Each page (or sector: torn writes) is as it was synced last, or as it was written last."""
-        size = self.random.choice((SECTOR, PAGE))
-        synced = self.world.synced
-        for path in _files(node.directory):
-            key, written = path.stat().st_ino, path.read_bytes()
-            if path.relative_to(node.directory).parts[0] in ("commitlog", "consumequeue", "index"):
-                durable = synced.get(key, b"").ljust(len(written), b"\0")
-                disk = bytearray(written)
-                for at in range(0, len(written), size):
-                    end = at + size
-                    if written[at:end] != durable[at:end] and self.random.random() < 0.5:
-                        disk[at:end] = durable[at:end]
-                path.write_bytes(disk)
-            synced[key] = path.read_bytes()
-
-    def _lose_tails(self, node: Node) -> None:
-        assert node.disk is not None
-        for name, synced in node.disk.synced.items():
-            path = node.directory / "raft" / name
-            if path.exists():
-                size = path.stat().st_size
-                if size > synced:
-                    with path.open("r+b") as file:
-                        file.truncate(self.random.randint(synced, size))
 
     def pause(self, node: Node, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later."""
@@ -370,6 +312,11 @@ class SimCluster:
         self.log(f"slow link at {node.name}: {bytes_per_s:.0f} B/s")
         self.loop.network.slow[node.name] = bytes_per_s
 
+    def slow_packets(self, node: Node, mean_s: float) -> None:
+        """All that a node sends or is sent takes longer, every packet another time."""
+        self.log(f"packets of {node.name} are late: {mean_s:.3f} s")
+        self.loop.network.late[node.name] = mean_s
+
     def full_disk(self, node: Node) -> None:
         self.log(f"full disk at {node.name}")
         self.world.full.add(node.name)
@@ -386,7 +333,7 @@ class SimCluster:
         node.host.before_work = strike
 
     def reconnect(self) -> None:
-        """All links work again and all disks are fast and have room; programs that are down stay down."""
+        """All links work and all disks are fast and have room again; programs that are down stay down."""
         self.log("reconnect")
         self.loop.network.heal()
         self.world.full.clear()
@@ -432,23 +379,27 @@ class SimCluster:
 
     def masters(self) -> list[Node]:
         """Brokers that hold the master role now, as they see it."""
-        return [
-            n
-            for n in self.brokers
-            if n.up and self.broker_of(n) is not None and self.broker_of(n).role.is_master
-        ]
+        return [n for n in self.brokers if n.up and n.broker is not None and n.broker.role.is_master]
+
+    def whole(self) -> bool:
+        """There is one master, and all replicas are in its SyncStateSet."""
+        masters = self.masters()
+        ids = {node.broker_id for node in self.brokers if node.up}
+        if len(masters) != 1 or len(ids) < len(self.brokers) or None in ids:
+            return False
+        tracker = masters[0].broker.ha.tracker
+        return tracker is not None and tracker.agreed.members == ids
+
+    def level(self) -> bool:
+        """All logs are equally long, confirmed equally far, and written by the same masters."""
+        logs = {
+            (node.broker.store.max_offset, node.broker.store.confirm_offset, node.broker.ha.epochs.entries)
+            for node in self.brokers
+        }
+        return len(logs) == 1
 
     @staticmethod
     def leads(controller: Node) -> bool:
         """Whether this controller takes itself for the leading one."""
         raft = getattr(controller.service, "node", None)
         return raft is not None and raft.role is Role.LEADER
-
-    @staticmethod
-    def broker_of(node: Node) -> Any:
-        """The `Broker` of a node, None while it is still starting."""
-        return getattr(node.service, "broker", None)
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())

@@ -69,6 +69,8 @@ class Livelock(Exception):
     """A program is busy without an end: it asks for its next turn at once, for ever."""
 
 
+PACKET, FAST = 536, 1e6
+"""Bytes of one packet, and the bytes a second from which on single packets make no difference."""
 MAX_TURNS = 1_000_000
 """Turns of the loop in one story; a story has some 50,000."""
 
@@ -420,8 +422,15 @@ class Endpoint(asyncio.Transport):
         network = self._loop.network
         network.note(self, data)
         ready = max(self._last_arrival, self._loop.now + network.delay(self.host, self.remote_host))
-        self._last_arrival = ready + len(data or b"") / network.rate(self.host, self.remote_host)
-        self._in_flight.append((self._last_arrival, data))
+        rate = network.rate(self.host, self.remote_host)
+        if data is None or rate >= FAST:
+            self._last_arrival = ready + len(data or b"") / rate
+            self._in_flight.append((self._last_arrival, data))
+        else:  # packet by packet: some may arrive and others not
+            for at in range(0, len(data), PACKET):
+                packet = data[at : at + PACKET]
+                ready = self._last_arrival = ready + len(packet) / rate
+                self._in_flight.append((ready, packet))
         if data is not None:
             self._unsent += len(data)
             if self._unsent > self._high and not self._writing_paused:
@@ -430,6 +439,11 @@ class Endpoint(asyncio.Transport):
         if not self._delivering:
             self._delivering = True
             network.schedule(self, self._last_arrival)
+
+    def forget_after(self, when: float) -> None:
+        """What would arrive later than this never does."""
+        while self._in_flight and self._in_flight[-1][0] > when:
+            self._in_flight.pop()
 
     def deliver(self) -> None:
         """Called by the network: hand over what has arrived, unless the link is cut just now."""
@@ -508,6 +522,8 @@ class Network:
         self.min_delay, self.mean_delay = 0.000_1, 0.000_3
         self.slow: dict[str, float] = {}
         """Host name -> bytes a second of each of its connections, where that is little."""
+        self.late: dict[str, float] = {}
+        """Host name -> mean delay of its packets in s, where that is much."""
         self.trace = 0
         """Checksum of everything that was ever sent, and when: equal for two runs of one seed."""
 
@@ -519,7 +535,10 @@ class Network:
     def delay(self, source: Host, target: Host) -> float:
         if source is target:
             return 0.000_02
-        return self.min_delay + self._loop.random.expovariate(1 / self.mean_delay)
+        mean = self.mean_delay
+        if self.late:
+            mean += self.late.get(source.name, 0.0) + self.late.get(target.name, 0.0)
+        return self.min_delay + self._loop.random.expovariate(1 / mean)
 
     def is_cut(self, source: Host, target: Host) -> bool:
         return (source.name, target.name) in self.cuts
@@ -538,6 +557,7 @@ class Network:
     def heal(self) -> None:
         self.cuts.clear()
         self.slow.clear()
+        self.late.clear()
 
     def schedule(self, endpoint: Endpoint, when: float) -> None:
         # Bytes under way belong to no host: they arrive although the sender has crashed.
@@ -596,14 +616,19 @@ class Network:
             endpoint.peer.lost_until = endpoint.lost_until
 
     def crash(self, host: Host, *, silent: bool = False) -> None:
-        """Kill a host's process. Its kernel resets the connections, unless `silent` (the power is gone)."""
+        """Kill a host's process. Its kernel sends what it has and closes the connections.
+
+        `silent`: the power is gone, and with it what was not yet on its way.
+        """
         host.alive = False
         host.servers.clear()
         for task in host.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         for endpoint in list(host.endpoints):
             endpoint.closing = True
-            if not silent:
+            if silent:
+                endpoint.forget_after(self._loop.now + 2 * self.mean_delay)
+            else:
                 endpoint._in_flight.append((self._loop.now, None))
                 if not endpoint._delivering:
                     endpoint._delivering = True

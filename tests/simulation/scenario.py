@@ -1,12 +1,10 @@
 """One seeded story: a cluster, producers that number their messages, readers, faults, and what must hold.
 
-Invariants: no acknowledged message is lost, moved or replaced; no master epoch has two masters; the logs of
-any two replicas are equal below the confirm offsets of both; readers see queues without gaps, never a message
-that is not in the log in the end, and in the end all acknowledged ones; and, once the faults stop, the group
-heals: one master, all replicas in the SyncStateSet, equal logs, and sends are acknowledged again.
-
-Faults come at random, and aimed: many ways to lose data need a second fault at a certain moment, so some
-follow an election or a start, and some hit a program in the middle of its work on the disk.
+Invariants: no acknowledged message is lost, moved, replaced or reordered, nor one that a reader has seen, and
+all members of the SyncStateSet have them (`witness.py`); no master epoch has two masters; the logs of any two
+replicas are equal below the confirm offsets of both; readers see queues without gaps, and in the end all
+acknowledged messages; and, once the faults (`faults.py`) stop, the group heals: one master, all replicas in
+the SyncStateSet, equal logs, and sends are acknowledged again.
 """
 
 from __future__ import annotations
@@ -17,62 +15,26 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from batonmq.client.errors import ClientError
-from batonmq.client.message import Message
+from batonmq.client.message import Message, SendResult
+from batonmq.client.producer import Producer
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import MessageQueue
 from batonmq.protocol.errors import MQError, TopicNotExistError
-from batonmq.protocol.message import decode_records
-from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
+from batonmq.protocol.message import decode_message_id, decode_records
+from tests.simulation.cluster import BROKER_NAME, SimCluster
+from tests.simulation.faults import Nemesis
 from tests.simulation.loop import Livelock, SimLoop
+from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation
+from tests.simulation.witness import Witness
 
-TOPIC, QUEUES = "numbers", 2
-START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
 WORKERS = 3
-DISK_WORK = ("append", "extend", "truncate_suffix", "clear")
-"""Changes of the epoch file: a crash around one leaves log and epochs in every state they can be in."""
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What kind of story a seed tells."""
-
-    replicas: int = 2
-    controllers: int = 3
-    sync_flush: bool = False
-    """Acknowledge only what is on disk; only then may the power be cut."""
-    faults_s: float = FAULTS_S
-    """How long the faults last, in virtual seconds."""
-
-
-@dataclass
-class Story:
-    """What happened, for whoever has to understand a failure."""
-
-    seed: int
-    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Key -> (queue id, queue offset)."""
-    unknown: int = 0
-    seen: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(Queue id, queue offset) -> key, as the readers saw it."""
-    trace: int = 0
-    """Checksum of all that was sent between hosts: equal for two runs of one seed."""
-    masters: dict[int, int] = field(default_factory=dict)
-    """Master epoch -> broker id."""
-    switches: int = 0
-    events: list[str] = field(default_factory=list)
-
-
-def run(seed: int, shape: Shape = Shape()) -> Story:
+def run(seed: int, shape: Shape) -> Story:
     """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
@@ -89,7 +51,7 @@ def run(seed: int, shape: Shape = Shape()) -> Story:
         )
         story.events = cluster.events
         with cluster.world.in_force():
-            teller = _Teller(cluster, story, shape)
+            teller = Teller(cluster, story, shape)
             loop.run_until_complete(teller.tell())
             story.trace = loop.network.trace
         bugs = [c for c in loop.failures if c.get("exception") is not None]
@@ -117,46 +79,52 @@ def _close_files(root: Path) -> None:
                 os.close(int(entry.name))
 
 
-class _Teller:
+class Teller:
+    """Traffic, faults, and the looks in between, from the start to the end."""
+
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
-        self.cluster, self.story, self.shape = cluster, story, shape
+        self.cluster, self.story = cluster, story
         self.random = cluster.random
+        self.witness = Witness(cluster, story, shape)
+        self.nemesis = Nemesis(cluster, self.witness, shape)
         self._number = 0
-        self._sending = self._reading = self._faulting = True
-        self._newest = 0
+        self._sending = self._reading = True
         self._readers: dict[int, asyncio.Task[None]] = {}
-        self._compared: dict[tuple[str, str], int] = {}
-        self._violation: Violation | None = None
+        self._broken: asyncio.Future[None] = cluster.loop.create_future()
+        """Fails with the first violation."""
 
     async def tell(self) -> None:
+        """Raises the first `Violation`, at the moment at which it is found."""
+        telling = asyncio.ensure_future(self._tell())
+        await asyncio.wait([telling, self._broken], return_when=asyncio.FIRST_COMPLETED)
+        await (self._broken if self._broken.done() else telling)
+
+    async def _tell(self) -> None:
         cluster = self.cluster
         cluster.start_all()
-        await self._until(self._whole, START_UP_S, "the first SyncStateSet of all replicas")
+        await self._until(cluster.whole, START_UP_S, "the first SyncStateSet of all replicas")
         watcher = asyncio.ensure_future(self._watch())
         await cluster.on(cluster.client_host, self._create_topic())
         workers = [cluster.on(cluster.client_host, self._work()) for _ in range(WORKERS)]
         for queue in range(QUEUES):
             self._follow(queue)
-        await self._faults()
+        await self.nemesis.run()
         cluster.heal()
-        before = len(self.story.acked)
-        await self._until(self._whole, HEAL_S, "healing: one master and the whole SyncStateSet")
+        before, over = len(self.story.acked), cluster.loop.now
+        await self._until(cluster.whole, HEAL_S, "healing: one master and the whole SyncStateSet")
+        self.story.healed_s = cluster.loop.now - over
         await self._until(
             lambda: len(self.story.acked) > before + 10, HEAL_S, "acknowledged sends after healing"
         )
         self._sending = False
         await asyncio.gather(*workers)
-        await self._until(self._level, HEAL_S, "equal logs after healing")
+        await self._until(cluster.level, HEAL_S, "equal logs after healing")
         await self._until(self._all_read, HEAL_S, "readers at the end of their queues")
         self._reading = False
         await asyncio.gather(*self._readers.values())
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
-        self._check_masters()
-        self._check_logs(whole=True)
-        master = self.cluster.masters()[0]
-        self._check_acked(master)
-        self._check_seen(master)
+        self.witness.check_end(cluster.masters()[0])
 
     # -- the client ---------------------------------------------------------------------------------------
 
@@ -167,17 +135,31 @@ class _Teller:
     async def _work(self) -> None:
         async with self.cluster.producer() as producer:
             while self._sending:
-                self._number += 1
-                key = f"m{self._number}"
-                body = key.encode() * self.random.randint(1, 40)
-                try:
-                    result = await producer.send(Message(TOPIC, body, keys=key))
-                except (ClientError, MQError, NetError):
-                    self.story.unknown += 1
-                else:
-                    self.story.acked[key] = (result.queue.queue_id, result.queue_offset)
-                    self._follow(result.queue.queue_id)
+                await self._send(producer)
                 await asyncio.sleep(self.random.expovariate(1 / 0.06))
+
+    async def _send(self, producer: Producer) -> None:
+        """One message, now and then a batch."""
+        keys = []
+        for _ in range(1 if self.random.random() < 0.9 else self.random.randint(2, 5)):
+            self._number += 1
+            keys.append(f"m{self._number}")
+        messages = [Message(TOPIC, key.encode() * self.random.randint(1, 40), keys=key) for key in keys]
+        ends = self.witness.ends()
+        try:
+            result = await producer.send(messages if len(keys) > 1 else messages[0])
+        except (ClientError, MQError, NetError):
+            self.story.unknown += len(keys)
+            return
+        self._note(keys, result, ends)
+        self._follow(result.queue.queue_id)
+
+    def _note(self, keys: list[str], result: SendResult, ends: dict[int, int]) -> None:
+        queue, offset = result.queue.queue_id, result.queue_offset
+        places = [decode_message_id(part)[2] for part in result.offset_message_id.split(",")]
+        with self._noting():
+            for at, (key, place) in enumerate(zip(keys, places, strict=True)):
+                self.witness.acked(key, queue, offset + at, place, ends)
 
     def _follow(self, queue_id: int) -> None:
         # Tables are copied to slaves every few seconds. A switch may lose a topic just created, which is then
@@ -188,305 +170,58 @@ class _Teller:
 
     async def _read(self, queue_id: int) -> None:
         """Follow one queue from its beginning, as a consumer does."""
-        seen, offset = self.story.seen, 0
+        offset = 0
         queue = MessageQueue(topic=TOPIC, broker_name=BROKER_NAME, queue_id=queue_id)
         async with self.cluster.reader() as reader:
-            while self._reading and self._violation is None:
+            while self._reading:
                 try:
                     pulled = await reader.pull(queue, offset)
                 except (NetError, MQError) as error:
-                    if isinstance(error, TopicNotExistError) and self._faulting:
+                    if isinstance(error, TopicNotExistError) and not self.nemesis.over:
                         await asyncio.sleep(0.5)  # a master that has not heard of the topic yet
                     continue
-                if pulled.next_offset < offset:
-                    self._fail(f"queue {queue_id} was read up to {offset}, now ends at {pulled.next_offset}")
-                for record in decode_records(pulled.records):
-                    if record.queue_offset != offset:
-                        self._fail(f"queue {queue_id}: read offset {record.queue_offset} after {offset - 1}")
-                    seen[queue_id, offset] = record.properties["KEYS"]
-                    offset += 1
+                with self._noting():
+                    if pulled.next_offset < offset:
+                        raise Violation(
+                            f"queue {queue_id} was read up to {offset}, now ends at {pulled.next_offset}"
+                        )
+                    for record in decode_records(pulled.records):
+                        if record.queue_offset != offset:
+                            raise Violation(
+                                f"queue {queue_id}: read offset {record.queue_offset} after {offset - 1}"
+                            )
+                        key = record.properties["KEYS"]
+                        self.witness.seen(key, queue_id, offset, record.physical_offset)
+                        offset += 1
                 if not pulled.records:
                     await asyncio.sleep(0.2)
 
-    def _fail(self, what: str) -> None:
-        self._violation = self._violation or Violation(what)
+    # -- looking ------------------------------------------------------------------------------------------
 
-    # -- the faults ---------------------------------------------------------------------------------------
-
-    async def _faults(self) -> None:
-        cluster, pick = self.cluster, self.random
-        end = cluster.loop.now + self.shape.faults_s
-        while cluster.loop.now < end:
-            if pick.random() < 0.3:
-                # A group that is well again has most to lose.
-                cluster.heal()
-                patience = cluster.loop.now + pick.uniform(1, 6)
-                while cluster.loop.now < patience and not self._whole():
-                    await asyncio.sleep(0.05)
-                await asyncio.sleep(pick.expovariate(1 / 0.3))
-                if pick.random() < 0.35 and self._whole():
-                    await self._join()
-                else:
-                    self._strike()
-            else:
-                await asyncio.sleep(pick.expovariate(1 / 1.5))
-                self._one_fault()
-        self._faulting = False
-        self._check_masters()
-
-    def _one_fault(self) -> None:
-        cluster, pick = self.cluster, self.random
-        # Brokers twice: what happens to them matters most.
-        up = [n for n in [*cluster.controllers, *cluster.brokers, *cluster.brokers] if n.up]
-        down = [n for n in cluster.nodes if not n.up]
-        kind = pick.random()
-        # Where much is down little can go wrong any more: it comes back soon.
-        if down and kind < (0.35 if len(down) < 3 else 0.6):
-            node = pick.choice(down)
-            cluster.start(node)
-            if node.kind == "broker" and pick.random() < 0.4:
-                if pick.random() < 0.5:
-                    cluster.slow_link(node, pick.choice((10e3, 50e3)))
-                self._strike_soon(1.5)  # while it catches up
-        elif kind < 0.45 and up:
-            cluster.crash(pick.choice(up))
-        elif kind < 0.55 and up and self.shape.sync_flush:
-            cluster.power_cut(pick.choice(up))
-        elif kind < 0.60 and up:
-            cluster.pause(pick.choice(up), pick.uniform(0.1, 8))
-        elif kind < 0.70:
-            a, b = pick.sample(cluster.nodes, 2)
-            cluster.partition(a, b, both=pick.random() < 0.7)
-        elif kind < 0.75 and up:
-            cluster.isolate(pick.choice(up))
-        elif kind < 0.80 and (connections := cluster.connections()):
-            cluster.reset(pick.choice(connections))
-        elif kind < 0.83 and (connections := cluster.connections()):
-            cluster.stall(pick.choice(connections), pick.uniform(1, 15), both=pick.random() < 0.5)
-        elif kind < 0.845 and up:
-            cluster.slow_disk(pick.choice(up), pick.choice((0.02, 0.1, 0.4)))
-        elif kind < 0.86 and up:
-            cluster.slow_link(pick.choice(up), pick.choice((5e3, 20e3, 100e3)))
-        elif kind < 0.88:
-            cluster.full_disk(pick.choice(cluster.brokers))
-        elif kind < 0.90:
-            self._strike_at_work()
-        elif kind < 0.95:
-            self._strike()
-        else:
-            cluster.reconnect()
-
-    def _strike_at_work(self) -> None:
-        brokers = [n for n in self.cluster.brokers if n.up]
-        if brokers:
-            moments = [*DISK_WORK, *(f"after {name}" for name in DISK_WORK)]
-            self.cluster.crash_at_work(self.random.choice(brokers), self.random.sample(moments, 3))
-
-    def _strike_soon(self, within_s: float) -> None:
-        self.cluster.loop.call_later(self.random.uniform(0, within_s), self._strike)
-
-    def _strike(self) -> None:
-        """One or two more faults, aimed at the master."""
-        cluster, pick = self.cluster, self.random
-        brokers = [n for n in cluster.brokers if n.up]
-        if not self._faulting or not brokers:
-            return
-        master = max(cluster.masters(), key=lambda n: int(cluster.broker_of(n).epoch), default=brokers[0])
-        kind = pick.random()
-        if kind < 0.2:
-            self._end(master)
-        elif kind < 0.3:
-            for node in brokers:
-                self._end(node)
-        elif kind < 0.5:
-            # The slaves fall behind, and then the master is gone before the SyncStateSet can shrink.
-            for node in brokers:
-                if node is not master:
-                    cluster.partition(master, node, both=pick.random() < 0.5)
-            self._later(pick.uniform(0.1, 2.5), lambda: self._end(master))
-        elif kind < 0.65:
-            # The controllers hear the master, but it does not hear them: answers get lost.
-            for node in cluster.controllers:
-                cluster.partition(node, master, both=False)
-            self._later(pick.uniform(0.5, 6), lambda: self._end(master))
-        elif kind < 0.8:
-            # The leading controller is alone with the brokers, and must decide something.
-            leaders = [n for n in cluster.controllers if n.up and cluster.leads(n)]
-            for leader in leaders:
-                for node in cluster.controllers:
-                    if node is not leader:
-                        cluster.partition(leader, node)
-            self._later(pick.uniform(0, 0.5), lambda: self._end(master))
-        elif kind < 0.87:
-            self._blink(master)
-        elif kind < 0.91:
-            cluster.pause(master, pick.uniform(0.5, 5))
-        elif kind < 0.95:
-            cluster.isolate(master)
-        else:
-            self._strike_at_work()
-
-    async def _join(self) -> None:
-        """A slave leaves the SyncStateSet and comes back; when it is about to join, the master is lost.
-
-        Either the controllers' answer to the master gets lost and then the link to the slave, or the slave
-        is slow to catch up. Whoever counts it in too early, or too late, loses messages.
-        """
-        cluster, pick = self.cluster, self.random
-        (master,) = cluster.masters()
-        slave = pick.choice([n for n in cluster.brokers if n is not master])
-        self._end(slave)
-        tracker = cluster.broker_of(master).ha.tracker
-
-        async def until(condition: Callable[[], bool], seconds: float) -> None:
-            end = cluster.loop.now + seconds
-            while cluster.loop.now < end and not condition():
-                await asyncio.sleep(0.002)
-
-        await until(lambda: len(tracker.agreed.members) < self.shape.replicas, 6)
-        await asyncio.sleep(pick.uniform(0, 1))
-        deaf = pick.random() < 0.5
-        if deaf:
-            for node in cluster.controllers:
-                cluster.partition(node, master, both=False)
-        else:
-            cluster.slow_link(slave, pick.choice((3e3, 10e3, 30e3)))
-        cluster.start(slave)
-        before = tracker.agreed.members
-        await until(lambda: (tracker.proposal or before) > before or tracker.agreed.members > before, 4)
-        if deaf:
-            cluster.partition(master, slave)
-        await asyncio.sleep(pick.uniform(0.1, 1))
-        self._end(master)
-
-    def _blink(self, master: Node) -> None:
-        """The power of a master with a slow disk fails for a moment: slaves have what it has lost."""
-        self.cluster.slow_disk(master, 0.4)
-        if self.random.random() < 0.4:  # or nobody has
-            for node in self.cluster.brokers:
-                if node is not master:
-                    self._end(node)
-
-        def fail() -> None:
-            self._end(master)
-            self._later(self.random.uniform(0.05, 0.5), lambda: master.up or self.cluster.start(master))
-
-        self._later(self.random.uniform(0.3, 1), fail)
-
-    def _later(self, seconds: float, fault: Callable[[], object]) -> None:
-        def unless_over() -> None:
-            if self._faulting:
-                fault()
-
-        self.cluster.loop.call_later(seconds, unless_over)
-
-    def _end(self, node: Node) -> None:
-        """Kill a program, or cut the power of its machine."""
-        if node.up:
-            cut = self.shape.sync_flush and self.random.random() < 0.6
-            (self.cluster.power_cut if cut else self.cluster.crash)(node)
-
-    # -- what must hold -----------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """A violation ends the story, not only the task that has found it."""
+        try:
+            yield
+        except Violation as violation:
+            if not self._broken.done():
+                self._broken.set_exception(violation)
 
     async def _watch(self) -> None:
-        """Check after every bit of time; a violation ends the story through the failed task's exception."""
         while True:
             await asyncio.sleep(0.05)
-            try:
-                self._check_masters()
-                self._check_logs()
-            except Violation as violation:
-                self._violation = self._violation or violation
-                raise
+            with self._noting():
+                self.witness.look()
+            self.nemesis.look()
 
-    async def _until(self, condition: Any, seconds: float, what: str) -> None:
+    async def _until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         end = self.cluster.loop.now + seconds
         while not condition():
-            if self._violation is not None:
-                raise self._violation
             if self.cluster.loop.now > end:
                 raise Violation(f"no {what} within {seconds:g} s of virtual time")
             await asyncio.sleep(0.05)
 
-    def _check_masters(self) -> None:
-        for node in self.cluster.masters():
-            broker = self.cluster.broker_of(node)
-            epoch, identity = broker.epoch, node.index
-            if epoch > self._newest:
-                self._newest = epoch
-                if self._faulting and self.random.random() < 0.3:
-                    self._strike_soon(1.0)
-            known = self.story.masters.setdefault(epoch, identity)
-            if known != identity:
-                raise Violation(f"epoch {epoch} has two masters: broker{known} and broker{identity}")
-        self.story.switches = len(self.story.masters)
-
-    def _check_logs(self, *, whole: bool = False) -> None:
-        """Compare what is new since the last look; `whole`: from the beginning."""
-        stores = [
-            (n, self.cluster.broker_of(n).store)
-            for n in self.cluster.brokers
-            if n.up and self.cluster.broker_of(n) is not None
-        ]
-        for i, (a, one) in enumerate(stores):
-            for b, other in stores[i + 1 :]:
-                pair = (_life(a), _life(b))
-                begin = max(one.min_offset, other.min_offset, 0 if whole else self._compared.get(pair, 0))
-                end = min(one.confirm_offset, other.confirm_offset, one.max_offset, other.max_offset)
-                at = _first_difference(one, other, begin, end)
-                if at is not None:
-                    raise Violation(
-                        f"{a.name} and {b.name} differ at {at}, below both confirm offsets ({end})"
-                    )
-                self._compared[pair] = end
-
-    def _check_acked(self, node: Node) -> None:
-        for key, (queue_id, offset) in self.story.acked.items():
-            self._check_stored(node, key, queue_id, offset, "acknowledged")
-            if self.story.seen.get((queue_id, offset)) != key:
-                raise Violation(f"acknowledged {key} at {queue_id}:{offset} was not read")
-
-    def _check_seen(self, node: Node) -> None:
-        for (queue_id, offset), key in self.story.seen.items():
-            self._check_stored(node, key, queue_id, offset, "read")
-
-    def _check_stored(self, node: Node, key: str, queue_id: int, offset: int, what: str) -> None:
-        got = self.cluster.broker_of(node).store.get(TOPIC, queue_id, offset, 1, 1 << 20)
-        data = b"".join(bytes(part) for part in got.buffers)
-        if f"KEYS\x01{key}\x02".encode() not in data:
-            found = "nothing" if not data else "another message"
-            raise Violation(f"{what} {key} is lost: {node.name} has {found} at {queue_id}:{offset}")
-
     def _all_read(self) -> bool:
-        store = self.cluster.broker_of(self.cluster.masters()[0]).store
-        count = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in self._readers)
+        store = self.cluster.masters()[0].broker.store
+        count: int = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in self._readers)
         return len(self.story.seen) >= count
-
-    def _whole(self) -> bool:
-        masters = self.cluster.masters()
-        if len(masters) != 1:
-            return False
-        ha = self.cluster.broker_of(masters[0]).ha
-        return ha.tracker is not None and len(ha.tracker.agreed.members) == self.shape.replicas
-
-    def _level(self) -> bool:
-        stores = [self.cluster.broker_of(n).store for n in self.cluster.brokers]
-        return len({s.max_offset for s in stores}) == 1 and len({s.confirm_offset for s in stores}) == 1
-
-
-def _life(node: Node) -> str:
-    """One life of one node: after a restart its log is another object."""
-    return f"{node.name}.{node.lives}"
-
-
-def _first_difference(one: Any, other: Any, begin: int, end: int) -> int | None:
-    at = begin
-    while at < end:
-        a, b = one.read(at, end - at), other.read(at, end - at)
-        size = min(len(a), len(b))
-        if size == 0:
-            return at
-        if a[:size] != b[:size]:
-            return next(at + i for i in range(size) if a[i] != b[i])
-        at += size
-    return None

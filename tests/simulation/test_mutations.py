@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.mutations import MUTATIONS, violation
 
-KEPT = ["confirm-alone", "ack-at-once", "no-truncation", "elect-anyone", "epoch-reuse"]
+KEPT = ["confirm-alone", "ack-at-once", "no-truncation", "elect-anyone", "epoch-reuse", "silence-agrees"]
 PATIENCE = 40
 """Seeds tried before a mutation counts as unnoticed; each needs a few on average (docs/simulation.md)."""
 

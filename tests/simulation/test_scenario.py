@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import shape_of
 from tests.simulation.scenario import run
+from tests.simulation.story import shape_of
 
 SEEDS = 120
 EVER_FAILED: dict[int, str] = {
@@ -46,7 +46,7 @@ def test_a_seed_tells_the_same_story_again(seed):
 def test_a_seed_tells_the_same_story_in_another_process():
     story = run(3, shape_of(3))
     program = (
-        "from tests.simulation.__main__ import shape_of; from tests.simulation.scenario import run;"
+        "from tests.simulation.story import shape_of; from tests.simulation.scenario import run;"
         "print(run(3, shape_of(3)).trace)"
     )
     told = subprocess.run(

@@ -1,0 +1,52 @@
+"""What a story is, and what is left of one: `Shape` goes in, `Story` comes out, `Violation` ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TOPIC, QUEUES = "numbers", 2
+START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What kind of story a seed tells."""
+
+    replicas: int = 2
+    controllers: int = 3
+    sync_flush: bool = False
+    """Acknowledge only what is on disk; only then may the power be cut."""
+    faults_s: float = FAULTS_S
+    """How long the faults last, in virtual seconds."""
+
+
+@dataclass
+class Story:
+    """What happened, for whoever has to understand a failure."""
+
+    seed: int
+    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Key -> (queue id, queue offset)."""
+    unknown: int = 0
+    """Sends whose outcome the producer does not know."""
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(Queue id, queue offset) -> key, as the readers saw it."""
+    trace: int = 0
+    """Checksum of all that was sent between hosts: equal for two runs of one seed."""
+    masters: dict[int, str] = field(default_factory=dict)
+    """Master epoch -> node."""
+    healed_s: float = 0.0
+    """Virtual time from the end of the faults to one master and the whole SyncStateSet."""
+    events: list[str] = field(default_factory=list)
+
+
+def shape_of(seed: int, replicas: int | None = None) -> Shape:
+    """Seeds cover all shapes in turn: two, three or five replicas, acknowledged in memory or on disk."""
+    return Shape(
+        replicas=(2, 2, 3, 2, 3, 5)[seed % 6] if replicas is None else replicas,
+        sync_flush=seed // 6 % 2 == 1,
+    )
