@@ -2,7 +2,7 @@
 
 Names, units and labels are those of RocketMQ 5.5 (`BrokerMetricsConstant`, `DefaultStoreMetricsConstant`,
 `RemotingMetricsConstant`), as an interop test checks against its exporter. Counters are those of `stats.py`,
-which count anyway; only the latency of requests is measured on top, some 0.5 µs each, and not with
+which count anyway; only the latency of requests is measured on top, some 0.8 µs each, and not with
 metricsExporterType=DISABLE.
 """
 

@@ -1,11 +1,10 @@
 """Metrics to Prometheus, to an OpenTelemetry collector, or into the log, by the OpenTelemetry SDK.
 
-Imported only when `metricsExporterType` asks for it: it costs some 20 MB and 0.15 s, OTLP_GRPC 35 MB and
-0.25 s. The SDK and the Prometheus client run threads of their own; these only ask the event loop for
+Imported only when `metricsExporterType` asks for it; docs/observability.md says what it costs. The SDK and the Prometheus client run threads of their own; these only ask the event loop for
 numbers (see `metrics.py`) and do the rest beside it.
 
 Counters and gauges are the SDK's observable instruments. The SDK has no observable histogram, and recording
-each value would cost some 5 µs of hot path: so the readers below add the program's own buckets to what the
+each value would cost some 20 µs of hot path: so the readers below add the program's own buckets to what the
 SDK collected, at the place the SDK gives to its readers (`_receive_metrics`, documented for subclasses).
 """
 

@@ -131,7 +131,7 @@ class _Requests:
 
 
 class RequestMeter:
-    """Counts the answers of a dispatcher (`net.dispatch.Observer`). Hot path: some 0.5 µs a request."""
+    """Counts the answers of a dispatcher (`net.dispatch.Observer`). Hot path: some 0.7 µs a request."""
 
     def __init__(self, timer_ns: Callable[[], int]) -> None:
         self.now_ns = timer_ns
