@@ -1,7 +1,8 @@
 """Metrics to Prometheus, to an OpenTelemetry collector, or into the log, by the OpenTelemetry SDK.
 
-Imported only when `metricsExporterType` asks for it; docs/observability.md says what it costs. The SDK and the Prometheus client run threads of their own; these only ask the event loop for
-numbers (see `metrics.py`) and do the rest beside it.
+Imported only when `metricsExporterType` asks for it; docs/observability.md says what it costs. The SDK and
+the Prometheus client run threads of their own; these only ask the event loop for numbers (see `metrics.py`)
+and do the rest beside it.
 
 Counters and gauges are the SDK's observable instruments. The SDK has no observable histogram, and recording
 each value would cost some 20 µs of hot path: so the readers below add the program's own buckets to what the
