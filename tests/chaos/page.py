@@ -20,6 +20,7 @@ from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, Scenario
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 IMAGES = "../images"
 """Where the plots are, as seen from the page."""
+DPI = 110
 PLOT_BUCKETS = 2
 """Buckets of a result that make one of the plot."""
 
@@ -49,7 +50,7 @@ def write_page(page: Path, images: Path, results: Sequence[Result]) -> None:
         raise ValueError(f"{page} has no lines {BEGIN} and {END}")
     page.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
     for name, columns, scenarios in parts(results):
-        draw(results, columns, scenarios).savefig(images / f"chaos-{name}.svg", metadata={"Date": None})
+        draw(results, columns, scenarios).savefig(images / f"chaos-{name}.png", dpi=DPI)
 
 
 def parts(results: Sequence[Result]) -> list[tuple[str, list[Column], list[Scenario]]]:
@@ -75,7 +76,7 @@ def markdown(results: Sequence[Result]) -> str:
             aim = f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–"
             cells = " | ".join(cell(by_key.get((*column, scenario.name))) for column in columns)
             lines.append(f"| {scenario.title} | {aim} | {cells} |")
-        lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{name}.svg)", ""]
+        lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{name}.png)", ""]
     systems = [system for system in SYSTEMS if any(result.system == system for result in results)]
     lines += [f"| | {' | '.join(SYSTEMS[system] for system in systems)} |"]
     lines += [f"| --- |{' ---: |' * len(systems)}"]
