@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from batonmq import sync
     from batonmq.client.admin import Admin
     from batonmq.client.consumer import Consumer, RetryLater
-    from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
+    from batonmq.client.errors import ClientError, NoNameServer, NotSafelyStored, SendFailed
     from batonmq.client.message import Message, SendResult, SendStatus
     from batonmq.client.producer import Producer
     from batonmq.client.reader import Pulled, QueueReader
@@ -35,6 +35,7 @@ _HOMES = {
     "MessageModel": "batonmq.protocol.bodies",
     "MessageQueue": "batonmq.protocol.bodies",
     "NetError": "batonmq.net.errors",
+    "NoNameServer": "batonmq.client.errors",
     "NotSafelyStored": "batonmq.client.errors",
     "Producer": "batonmq.client.producer",
     "Pulled": "batonmq.client.reader",
@@ -58,6 +59,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "NetError",
+    "NoNameServer",
     "NotSafelyStored",
     "Producer",
     "Pulled",

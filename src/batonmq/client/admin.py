@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from batonmq.client.errors import NoNameServer
 from batonmq.client.session import Session
 from batonmq.protocol import bodies
 from batonmq.protocol.codes import MASTER_ID, Perm
@@ -31,6 +32,11 @@ class Admin:
         self._session = session if session is not None else Session(namesrv, tls=tls)
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._session.connect()
+        except NoNameServer:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

@@ -263,13 +263,15 @@ class Consumer:
     async def start(self) -> None:
         """Join the group and begin.
 
-        Raises `TopicNotExistError` when a topic does not exist, `NetError` when no name server answers.
+        Raises `TopicNotExistError` when a topic does not exist, `NoNameServer` when no name server answers
+        within a few seconds.
         """
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
         self._started = True
         self._start_ms = self._session.clock.now_ms()
         try:
+            await self._session.connect()
             for topic in self._subscriptions:
                 await self._session.refresh(topic)
         except BaseException:

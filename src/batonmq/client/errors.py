@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from batonmq.client.message import SendResult
+from batonmq.net.errors import NetError
 
 
 class ClientError(Exception):
     """The request could not be made, or not be brought to its end."""
+
+
+class NoNameServer(NetError):
+    """None of the name servers that were given answered. The text says why, for each of them."""
+
+    sent = False
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        """``problems``: address and reason."""
+        addresses = ";".join(address for address, _ in problems)
+        super().__init__(addresses, "no answer")
+        reasons = "; ".join(f"{address}: {reason}" for address, reason in problems)
+        self.args = (
+            f"no name server answers ({reasons}); check the address, and that a name server runs there",
+        )
 
 
 class SendFailed(ClientError):

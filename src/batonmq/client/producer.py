@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.errors import NoNameServer, NotSafelyStored, SendFailed
 from batonmq.client.late import LateCalls
 from batonmq.client.message import Message, SendResult, SendStatus
 from batonmq.client.routes import QueuePicker, TopicRoute
@@ -117,7 +117,19 @@ class Producer:
         self._greeted: dict[str, None] = {}
         self._heartbeats: asyncio.Task[None] | None = None
 
+    async def start(self) -> None:
+        """See that a name server can be reached; ``async with`` does it. Without it the first `send` tells.
+
+        Raises `NoNameServer`, after a few seconds; the producer is closed then.
+        """
+        try:
+            await self._session.connect()
+        except NoNameServer:
+            await self.close()
+            raise
+
     async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from batonmq.client.errors import NoNameServer
 from batonmq.client.routes import TopicRoute
 from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
@@ -78,7 +79,19 @@ class QueueReader:
         self._timeout_ms = retry_timeout_ms
         self._group = group
 
+    async def start(self) -> None:
+        """See that a name server can be reached; ``async with`` does it.
+
+        Raises `NoNameServer`, after a few seconds; the reader is closed then.
+        """
+        try:
+            await self._session.connect()
+        except NoNameServer:
+            await self.close()
+            raise
+
     async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(

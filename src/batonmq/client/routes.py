@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from batonmq.net.client import split_address
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import MessageQueue, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, Perm
 
@@ -121,10 +123,17 @@ def split_addresses(namesrv: str | Iterable[str]) -> list[str]:
     """``"a:9876;b:9876"``, or a list of addresses, as a list without repetitions.
 
     Raises:
-        ValueError: there is no address.
+        ValueError: there is no address, or one is not ``host:port``.
     """
     parts = namesrv.replace(",", ";").split(";") if isinstance(namesrv, str) else list(namesrv)
     addresses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not addresses:
         raise ValueError("no name server address was given (expected host:port, several joined by ';')")
+    for address in addresses:
+        try:
+            split_address(address)
+        except NetError:
+            raise ValueError(
+                f"name server address {address!r}: expected host:port, such as 127.0.0.1:9876"
+            ) from None
     return addresses

@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 
+from batonmq.client.errors import NoNameServer
 from batonmq.client.routes import TopicRoute, parse_route, split_addresses, vanished_masters
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.net.client import RemotingClient
@@ -22,6 +23,7 @@ from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies import TopicRouteData, decode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.names import AUTO_CREATE_TOPIC
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 OUTAGE_POLL_S = 0.02
 """How often the route is asked for while a broker is gone: a new master is found within this time."""
+CONNECT_TIMEOUT_S = 3.0
+"""How long `Session.connect` waits for a name server; between tries it rests `CONNECT_PAUSE_S`."""
+CONNECT_PAUSE_S = 0.1
 NAMESRV_TIMEOUT_MS = 1_000
 """How long one name server may think before the next one is asked."""
 
@@ -93,9 +98,9 @@ class Session:
     async def ask_namesrv(self, header: Header, body: Body = b"", *, timeout_ms: float = 3_000) -> Response:
         """Ask the name servers one after the other until one answers.
 
-        Raises the answer's `MQError`, or the last `NetError` when none answered.
+        Raises the answer's `MQError`, or `NoNameServer` when none answered.
         """
-        failure: NetError | None = None
+        problems: list[tuple[str, str]] = []
         for _ in range(len(self.namesrv)):
             address = self.namesrv[self._namesrv_index]
             try:
@@ -103,10 +108,53 @@ class Session:
                     address, header, body, timeout_ms=min(timeout_ms, NAMESRV_TIMEOUT_MS)
                 )
             except NetError as error:
-                failure = error
+                problems.append((address, error.reason))
                 self._namesrv_index = (self._namesrv_index + 1) % len(self.namesrv)
-        assert failure is not None
-        raise failure
+        raise NoNameServer(problems)
+
+    async def connect(self) -> None:
+        """See that a name server answers, within a few seconds, so that a wrong address is told at the start
+        and not with the first message. One that is just coming up is waited for as long.
+
+        Raises `NoNameServer`; whoever owns the session closes it then.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CONNECT_TIMEOUT_S
+        while True:
+            problems = await self._problems(max(0.1, deadline - loop.time()))
+            if not problems:
+                return
+            if loop.time() + CONNECT_PAUSE_S >= deadline:
+                raise NoNameServer(problems)
+            await asyncio.sleep(CONNECT_PAUSE_S)
+
+    async def _problems(self, timeout_s: float) -> list[tuple[str, str]]:
+        """Why no name server answers, for each of them; empty as soon as one does."""
+        loop = asyncio.get_running_loop()
+        asking = {loop.create_task(self._problem(address, timeout_s)): address for address in self.namesrv}
+        problems: list[tuple[str, str]] = []
+        try:
+            for earliest in asyncio.as_completed(asking):
+                address, problem = await earliest
+                if problem is None:
+                    self._namesrv_index = self.namesrv.index(address)
+                    return []
+                problems.append((address, problem))
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        return sorted(problems, key=lambda problem: self.namesrv.index(problem[0]))
+
+    async def _problem(self, address: str, timeout_s: float) -> tuple[str, str | None]:
+        try:
+            await self.net.call(address, GetRouteInfo(AUTO_CREATE_TOPIC), timeout_ms=timeout_s * 1000)
+        except NetError as error:
+            return address, error.reason
+        except MQError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return address, "something listens there, but it is no name server"
+        return address, None
 
     # -- routes
 
@@ -129,7 +177,7 @@ class Session:
 
         Raises:
             TopicNotExistError: no name server knows the topic.
-            NetError: no name server answered.
+            NoNameServer: no name server answered.
         """
         task = self._asking.get(topic)
         if task is None:

@@ -24,7 +24,9 @@ from batonmq.client import producer as _producer
 from batonmq.client import reader as _reader
 from batonmq.client.consumer import RetryLater
 from batonmq.client.message import Message, SendResult
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.message import MessageExt
 
 __all__ = ["Consumer", "Message", "MessageExt", "Producer", "QueueReader", "RetryLater", "SendResult"]
@@ -53,6 +55,14 @@ class _Loop:
             raise RuntimeError("a blocking call from a handler: use the asynchronous client there")
         return self.submit(function()).result()
 
+    def call_or_close(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`call` for a start: where it fails because of the network, nothing is left behind."""
+        try:
+            self.call(function)
+        except (NetError, MQError):
+            self.close()
+            raise
+
     def close(self) -> None:
         with self._lock:
             if self._loop.is_closed():
@@ -73,7 +83,12 @@ class Producer:
         self._inner = _producer.Producer(group, namesrv, **options)
         self._loop = _Loop("batonmq-producer")
 
+    def start(self) -> None:
+        """See that a name server can be reached; ``with`` does it. Raises `NoNameServer`."""
+        self._loop.call_or_close(self._inner.start)
+
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
@@ -144,7 +159,7 @@ class Consumer:
 
     def start(self) -> None:
         """Join the group and begin."""
-        self._loop.call(self._inner.start)
+        self._loop.call_or_close(self._inner.start)
 
     def stop(self) -> None:
         """Stop pulling, let running handlers end, commit, leave the group."""
@@ -160,7 +175,12 @@ class QueueReader:
         self._inner = _reader.QueueReader(namesrv, **options)
         self._loop = _Loop("batonmq-reader")
 
+    def start(self) -> None:
+        """See that a name server can be reached; ``with`` does it. Raises `NoNameServer`."""
+        self._loop.call_or_close(self._inner.start)
+
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(

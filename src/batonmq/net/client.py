@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Container
 
@@ -24,6 +26,13 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConnectFailed(address, "not an address of the form host:port")
     return host.strip("[]"), int(port)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, in its words alone: the event loops wrap it differently."""
+    if isinstance(error, socket.gaierror) or not error.errno or isinstance(error, ssl.SSLError):
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno)
 
 
 class RemotingClient:
@@ -169,7 +178,7 @@ class RemotingClient:
         except TimeoutError as error:
             raise ConnectFailed(address, f"no connection within {self._connect_timeout_ms} ms") from error
         except (OSError, ssl.SSLError) as error:
-            raise ConnectFailed(address, str(error) or type(error).__name__) from error
+            raise ConnectFailed(address, _reason(error)) from error
         self._open[address] = connection
         self._all[connection] = None
         return connection

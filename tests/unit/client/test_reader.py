@@ -76,11 +76,12 @@ async def test_a_read_follows_the_master() -> None:
 
 
 async def test_nobody_there_and_unknown_topics() -> None:
-    async with QueueReader("127.0.0.1:1", retry_timeout_ms=100) as reader:
-        with pytest.raises(NetError):
-            await reader.queues("t")
-        with pytest.raises(NetError):
-            await reader.pull(QUEUE, 0)
+    nobody = QueueReader("127.0.0.1:1", retry_timeout_ms=100)
+    with pytest.raises(NetError):
+        await nobody.queues("t")
+    with pytest.raises(NetError):
+        await nobody.pull(QUEUE, 0)
+    await nobody.close()
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")
         async with QueueReader(cluster.namesrv, retry_timeout_ms=200) as reader:
