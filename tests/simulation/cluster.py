@@ -69,6 +69,8 @@ class Node:
     disks: int = 1
     """How many disks it has had; a new one is empty."""
     stopping: bool = False
+    again: bool = False
+    """It is to be started when it has stopped."""
 
     @property
     def up(self) -> bool:
@@ -125,7 +127,7 @@ class SimCluster:
         """Start a node's program on its directory, as a new process."""
         assert not node.up, f"{node.name} runs already"
         node.lives += 1
-        node.stopping = False
+        node.stopping = node.again = False
         node.directory.mkdir(parents=True, exist_ok=True)
         node.host = self.loop.network.start(node.name, node.address)
         make: dict[str, Callable[[Node], Any]] = {
@@ -148,6 +150,8 @@ class SimCluster:
             if host.alive:
                 self.log(f"{node.name} has stopped")
                 self.loop.network.crash(host)
+                if node.again:
+                    self.start(node)
 
         self._watch(node, self.on(host, node.service.stop())).add_done_callback(ended)
 
@@ -343,10 +347,13 @@ class SimCluster:
                 node.host.before_work = None
 
     def heal(self) -> None:
+        """Everything works and runs again; what is just stopping, as soon as it has stopped."""
         self.reconnect()
         for node in self.nodes:
             if not node.up:
                 self.start(node)
+            else:
+                node.again = node.stopping
 
     # -- looking --------------------------------------------------------------------------------------------
 
