@@ -128,6 +128,21 @@ def test_mistakes_are_one_line(session, topics):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("127.0.0.1:1", "Error: no name server answers (127.0.0.1:1: "),
+        ("nowhere", "Error: name server address 'nowhere': expected host:port"),
+    ],
+)
+def test_a_wrong_name_server_is_told_before_spark_is_started(tmp_path, address, says):
+    ran = batonmq_spark("archive", "-n", address, "-t", "t", "--to", tmp_path / "archive")
+    assert ran.returncode == 1
+    (line,) = ran.stderr.splitlines()  # Spark would have logged something of its own
+    assert line.startswith(says)
+    assert not (tmp_path / "archive").exists()
+
+
 def test_audit_says_what_is_lost_and_fails(session, topics, tmp_path):
     topic = topics.make(queues=1)
     topics.fill(topic, {0: bodies("k", 3)})

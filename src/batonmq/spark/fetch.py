@@ -66,6 +66,10 @@ class Fetcher:
         finally:
             self._loop.close()
 
+    def connect(self) -> None:
+        """See that a name server answers. Raises `NoNameServer`, after a few seconds."""
+        self.run(self._reader.start())
+
     # -- planning -------------------------------------------------------------------------------------
 
     def bounds(self, reach: SeenOffsets | None = None) -> Bounds:

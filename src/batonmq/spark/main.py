@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_OURS = re.compile(r"^batonmq\.[\w.]+: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
+"""Our error in the text of Spark's: on a line below a traceback, or behind what Spark puts first."""
 
 
 class Jobs(click.Group):
@@ -40,7 +41,12 @@ class Jobs(click.Group):
 def spark() -> None:
     """Spark jobs over topics of a BatonMQ or RocketMQ cluster.
 
-    All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077.
+    \b
+      batonmq spark archive -n 127.0.0.1:9876 -t orders --to /data/orders
+
+    All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077. They
+    need PySpark (pip install '.[spark]') and a Java runtime of version 17 or newer. For queries of your own
+    there is spark.read.format("rocketmq"): see docs/spark.md.
     """
 
 
@@ -48,7 +54,7 @@ def _common(command: F) -> F:
     for option in (
         click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
         click.option("-t", "--topic", required=True, help="Topic to read."),
-        click.option("--master", help="Spark master; default local[*]."),
+        click.option("--master", help="Spark master; default local[*], this machine."),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be given again."),
     ):
         command = option(command)
@@ -73,6 +79,23 @@ def _session(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSessio
     return spark_session(f"batonmq {job}", master=master, settings=settings)
 
 
+def _check(namesrv: str, topic: str) -> None:
+    """See that there is such a topic before Spark is started, which takes longer than to say that."""
+    from batonmq.client.sync import QueueReader
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError, TopicNotExistError
+
+    try:
+        with QueueReader(namesrv) as reader:
+            reader.queues(topic)
+    except TopicNotExistError:
+        raise click.ClickException(
+            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
+        ) from None
+    except (ValueError, NetError, MQError) as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _read(session: SparkSession, namesrv: str, topic: str) -> DataFrame:
     options = {"namesrvAddr": namesrv, "subscribe": topic}
     return session.read.format("rocketmq").options(**options).load()
@@ -94,12 +117,14 @@ def archive(
     max_offsets: int | None,
     every: str | None,
 ) -> None:
-    """Write a topic to Parquet, partitioned by topic and date, exactly once across restarts.
+    """Write a topic to Parquet, exactly once.
 
-    Run it again with the same --to and it goes on where it stopped, however it stopped.
+    The files are partitioned by topic and date. Run it again with the same --to and it goes on where it
+    stopped, however it stopped.
     """
     from batonmq.spark.jobs import archive as job
 
+    _check(namesrv, topic)
     session = _session("archive", master, conf)
     query = job.start(
         session,
@@ -116,7 +141,12 @@ def archive(
 
 @spark.command()
 @_common
-@click.option("--history", required=True, type=click.Path(exists=True), help="Client history (Parquet).")
+@click.option(
+    "--history",
+    required=True,
+    type=click.Path(exists=True),
+    help="What the client was told, Parquet; 'batonmq demo' writes one.",
+)
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
 @click.option(
     "--store",
@@ -136,13 +166,17 @@ def audit(
     stores: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Compare what a client says it sent with what the topic holds: lost, duplicated, reordered.
+    """Look for messages that were lost or duplicated.
 
-    Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if replicas differ.
+    Compares what a client was told (--history) with what the topic, or its archive, holds; with --store the
+    replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if
+    replicas differ.
     """
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
 
+    if not archived:
+        _check(namesrv, topic)
     session = _session("audit", master, conf)
     log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
@@ -172,9 +206,14 @@ def rollup(
     archived: str | None,
     target: str | None,
 ) -> None:
-    """Throughput by second, gaps in service, and the flights by hour and carrier with their delays."""
+    """Show gaps in service and the flights' delays.
+
+    For the demonstration's topic of flights: the longest times without a message, and the delays by carrier.
+    """
     from batonmq.spark.jobs import rollup as job
 
+    if not archived:
+        _check(namesrv, topic)
     session = _session("rollup", master, conf)
     log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
     log = log.select("value", "timestamp").cache()

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from batonmq.client.routes import split_addresses
+
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, with the numbers Kafka's connector gives them in JSON."""
 
@@ -125,6 +127,10 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     namesrv = options.get("namesrvaddr", "").strip()
     if not namesrv:
         raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
+    try:
+        split_addresses(namesrv)
+    except ValueError as error:
+        raise OptionError(f"option 'namesrvAddr': {error}") from None
     topics, assign = _topics(options)
     if streaming and {"endingoffsets", "endingtimestamp"} & set(options):
         raise OptionError("'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end")

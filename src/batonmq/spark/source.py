@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from batonmq.spark.clear_errors import clear_errors, told
 from batonmq.spark.decode import COLUMNS, schema_ddl
 from batonmq.spark.fetch import fetcher
 from batonmq.spark.options import OptionError, ReadOptions, parse_read_options
@@ -65,15 +66,21 @@ class RocketMQSource(DataSource):
         include = str(self.options.get("includeProperties", "false")).lower() == "true"
         return schema_ddl(include)
 
+    @told
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RocketMQBatchReader(
-            parse_read_options(dict(self.options), streaming=False), columns_of(schema)
-        )
+        return RocketMQBatchReader(self._checked(streaming=False), columns_of(schema))
 
+    @told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return RocketMQStreamReader(
-            parse_read_options(dict(self.options), streaming=True), columns_of(schema)
-        )
+        return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
+
+    def _checked(self, *, streaming: bool) -> ReadOptions:
+        """The options. A wrong name server is told here, before work starts; one that goes later is waited
+        for (``pollTimeoutMs``)."""
+        options = parse_read_options(dict(self.options), streaming=streaming)
+        with fetcher(options) as fetch:
+            fetch.connect()
+        return options
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, RangePartition):
         return  # no ranges at all: Spark plans one task that has none
-    with fetcher(options) as fetch:
+    with clear_errors(), fetcher(options) as fetch:
         yield from fetch.read(partition.wanted, columns)
 
 
@@ -103,6 +110,7 @@ class RocketMQBatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @told
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with fetcher(options) as fetch:
@@ -140,6 +148,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._target: Offsets | None = None
 
+    @told
     def initialOffset(self) -> Offsets:
         options = self._options
         with fetcher(options) as fetch:
@@ -149,6 +158,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = resolve(options.starting_offsets, bounds, name="startingOffsets")
         return check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
 
+    @told
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
         available = self._target if self._target is not None else self._ends()
         available = self._not_back(start, keep_hidden(start, available))
@@ -172,12 +182,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @told
     def reportLatestOffset(self) -> Offsets:
         return self._ends()
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends()
 
+    @told
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         options = self._options
         # A queue that has nothing to read is left alone: it may be hidden just now.

@@ -1,0 +1,54 @@
+"""Mistakes of a user are shown first, not below the tracebacks of Spark and of its Python worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+from batonmq.spark.fetch import UnknownTopic
+from batonmq.spark.options import OptionError
+from batonmq.spark.plan import DataLoss
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TOLD = (OptionError, UnknownTopic, DataLoss, NetError, MQError)
+"""Errors whose text says all that there is to say; a traceback adds nothing."""
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Raise them so that Spark shows their text alone.
+
+    What a Python worker raises reaches the driver as text with its traceback in front. Spark leaves that out
+    where SPARK_HIDE_TRACEBACK is set, and a worker ends with the exception it has reported, so it can be set
+    for this one. Elsewhere, in a program of the user's, nothing is set.
+    """
+    try:
+        yield
+    except _TOLD:
+        if _in_spark_worker():
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def _in_spark_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and str(spec.name).startswith("pyspark.")
+
+
+def told(function: Callable[P, R]) -> Callable[P, R]:
+    """`clear_errors` around a function."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with clear_errors():
+            return function(*args, **kwargs)
+
+    return wrapped

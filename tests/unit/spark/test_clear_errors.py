@@ -1,0 +1,106 @@
+"""What a user of Spark sees of a mistake: the text, before work starts, without the worker's traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.serializers import read_int
+from pyspark.sql.types import StructType
+from pyspark.util import handle_worker_exception
+
+from batonmq import NoNameServer
+from batonmq.spark.clear_errors import clear_errors, told
+from batonmq.spark.main import _OURS
+from batonmq.spark.options import OptionError
+from batonmq.spark.source import RocketMQSource
+
+HIDE = "SPARK_HIDE_TRACEBACK"
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HIDE, "")  # so that it is put back to what it was
+    monkeypatch.delenv(HIDE)
+
+
+@pytest.fixture
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the processes that Spark starts."""
+    main = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.daemon"))
+    monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
+
+
+def reported(error: BaseException) -> str:
+    """What Spark's worker sends to the driver for an exception."""
+    out = io.BytesIO()
+    try:
+        raise error
+    except BaseException as raised:
+        handle_worker_exception(raised, out)
+    out.seek(0)
+    assert read_int(out) < 0
+    return out.read(read_int(out)).decode()
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_a_worker_reports_the_text_alone() -> None:
+    with pytest.raises(OptionError) as caught, clear_errors():
+        raise OptionError("unknown option 'x'")
+    assert reported(caught.value) == "batonmq.spark.options.OptionError: unknown option 'x'\n"
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_a_bug_keeps_its_traceback() -> None:
+    @told
+    def broken() -> None:
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        broken()
+    assert "Traceback" in reported(caught.value)
+
+
+def test_a_program_of_the_users_is_left_as_it_is() -> None:
+    with pytest.raises(OptionError), clear_errors():
+        raise OptionError("x")
+    assert HIDE not in os.environ
+
+
+@pytest.mark.usefixtures("in_worker")
+@pytest.mark.parametrize("kind", ["reader", "streamReader"])
+def test_a_wrong_name_server_is_told_when_a_query_is_planned(kind: str) -> None:
+    source = RocketMQSource({"namesrvAddr": "127.0.0.1:1", "subscribe": "t"})
+    began = time.monotonic()
+    with pytest.raises(NoNameServer) as caught:
+        getattr(source, kind)(StructType())
+    assert time.monotonic() - began < 6, "not only after pollTimeoutMs, two minutes"
+    (line,) = reported(caught.value).splitlines()
+    assert "no name server answers (127.0.0.1:1: Connection refused)" in line
+
+
+@pytest.mark.parametrize("kind", ["reader", "streamReader"])
+def test_what_is_no_address_is_an_option_error(kind: str) -> None:
+    source = RocketMQSource({"namesrvAddr": "localhost", "subscribe": "t"})
+    with pytest.raises(OptionError, match="option 'namesrvAddr': name server address 'localhost': expected"):
+        getattr(source, kind)(StructType())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read: "
+        "batonmq.spark.options.OptionError: unknown option 'x'\n SQLSTATE: 38000",
+        'Failed to plan: Traceback (most recent call last):\n  File "x", line 1\n'
+        "batonmq.spark.options.OptionError: unknown option 'x'\n SQLSTATE: 38000",
+    ],
+)
+def test_the_command_finds_our_text_in_sparks(text: str) -> None:
+    assert _OURS.findall(text)[-1] == "unknown option 'x'"
