@@ -96,6 +96,8 @@ BAD_VALUES = {
         ("flushIntervalCommitLog", "-5"),
         ("haConnectTimeout", "0"),
         ("enableControllerMode", "yes"),
+        ("namesrvAddr", "localhost"),
+        ("controllerAddr", "127.0.0.1:9877;127.0.0.1"),
         ("allAckInSyncStateSet", "ja"),
     ],
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from batonmq.broker.delay import parse_delay_levels
-from batonmq.common.config import INT_MAX, ConfigError, check_limits, number
+from batonmq.common.config import INT_MAX, ConfigError, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
 
 PERM_READ = 4
@@ -159,6 +159,8 @@ class BrokerConfig(MetricsConfig):
 
     def __post_init__(self) -> None:
         check_limits(self)
+        check_addresses("namesrvAddr", self.namesrv_addr)
+        check_addresses("controllerAddr", self.controller_addr)
         MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
 
         def need(condition: bool, key: str, value: object, what: str) -> None:

@@ -49,14 +49,14 @@ class LazyGroup(click.Group):
 def main() -> None:
     """A highly available message queue, compatible with Apache RocketMQ 5, with a Spark pipeline over it.
 
-    A replicated queue needs a name server, a controller and two brokers:
+    The smallest queue is a name server and a broker, and needs no file:
 
     \b
       batonmq namesrv
-      batonmq controller -c controller.conf
-      batonmq broker -c broker-a0.conf -n 127.0.0.1:9876
-      batonmq broker -c broker-a1.conf -n 127.0.0.1:9876
+      batonmq broker -n 127.0.0.1:9876
+      batonmq admin sendMessage -n 127.0.0.1:9876 -t orders -p hello
 
-    Each takes -c with a file in RocketMQ's format, and -p to print every key it knows. 'batonmq demo' does
-    all of this by itself, kills the master on the way and shows that nothing was lost.
+    A replicated one, which survives the loss of a broker, has a controller and two brokers with a file each;
+    'batonmq controller --help' and 'batonmq broker --help' show files to begin with. 'batonmq demo' does all
+    of this by itself, kills the master on the way and shows that nothing was lost.
     """

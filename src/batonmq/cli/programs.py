@@ -121,9 +121,17 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
             type=click.Path(path_type=Path),  # that it can be read is for `load` to say, in one line
             help="Configuration file in RocketMQ's format: key=value lines.",
         )
-        @click.option("-n", "namesrv_addr", help="Name servers, host:port;host:port (namesrvAddr).")
         @click.option(
-            "-p", "print_config", is_flag=True, help="Print every key, its value and meaning, and exit."
+            "-n",
+            "namesrv_addr",
+            hidden=name != "broker",  # RocketMQ's start scripts give it to all of them
+            help="Name servers to register with, host:port;host:port (namesrvAddr).",
+        )
+        @click.option(
+            "-p",
+            "print_config",
+            is_flag=True,
+            help="Print every key with its meaning and its value in force, as a file, and exit.",
         )
         def command(config: Path | None, namesrv_addr: str | None, print_config: bool) -> None:
             overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
@@ -148,8 +156,9 @@ def _explain(config: Path | None, classes: Sequence[type[Any]], overrides: dict[
     )
     lines = []
     for key in describe(*classes):
+        limits = "" if key.limits is None else f" [{key.limits}]"
         if key.doc:
-            lines.append(f"# {key.doc}")
+            lines.append(f"# {key.doc}{limits}")
         lines.append(f"{key.key}={values.get(key.key, '')}")
     return "\n".join(lines) + "\n"
 
@@ -158,7 +167,9 @@ def _explain(config: Path | None, classes: Sequence[type[Any]], overrides: dict[
 def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
     """Run a name server: brokers register here, clients ask it for routes.
 
-    With enableControllerInNamesrv=true the process also runs a controller, from the same file.
+    It listens at port 9876 and needs no file; run two or three, which know nothing of each other, and give
+    brokers and clients all of them. With enableControllerInNamesrv=true the process also runs a controller,
+    from the same file.
     """
     from batonmq.controller.service import ControllerService
     from batonmq.namesrv.service import NamesrvService
@@ -177,8 +188,17 @@ def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service
 def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
     """Run a controller: it decides which replica of each broker group is master.
 
-    Run one, or three or five with the same controllerDLegerPeers (or jRaftInitConf) to survive the loss of
-    one or two of them.
+    A file to begin with (-c):
+
+    \b
+      controllerDLegerGroup=controllers
+      controllerDLegerPeers=n0-127.0.0.1:9877
+      controllerDLegerSelfId=n0
+      controllerStorePath=/var/lib/batonmq/controller
+
+    Run one, or three or five to survive the loss of one or two of them: controllerDLegerPeers then names
+    them all (n0-host:port;n1-host:port;n2-host:port) and is the same in each file, controllerDLegerSelfId
+    says which of them this one is. The keys of RocketMQ's JRaft controller (jRaftInitConf) do as well.
     """
     from batonmq.controller.service import ControllerService
 
@@ -190,8 +210,23 @@ def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Serv
 def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
     """Run a broker: it stores messages and serves producers and consumers.
 
-    With enableControllerMode=true and controllerAddr it joins its group (brokerName) as master or slave, as
-    the controller decides.
+    Alone it needs no file, only -n. A replica of a group, which hands the master role on by itself, needs one
+    like this (-c):
+
+    \b
+      brokerName=broker-a
+      brokerIP1=10.0.0.5
+      listenPort=10911
+      storePathRootDir=/var/lib/batonmq/broker
+      namesrvAddr=10.0.0.1:9876
+      enableControllerMode=true
+      controllerAddr=10.0.0.2:9877
+      allAckInSyncStateSet=true
+
+    brokerName is the group's, the same for all its replicas; brokerIP1 is where clients reach this one. With
+    allAckInSyncStateSet a message is acknowledged when all replicas in sync have it, and survives the loss
+    of the master. Besides listenPort the broker uses listenPort + 1 (replication) and listenPort - 2 (old
+    clients).
     """
     from batonmq.broker.service import BrokerService
 

@@ -70,6 +70,14 @@ def number(default: int | None, least: int, most: int = INT_MAX, *, key: str | N
     return dataclasses.field(default=default, metadata={"limits": Limits(least, most), **spelling})
 
 
+def check_addresses(key: str, text: str) -> None:
+    """For ``__post_init__``: raise `ConfigError` unless the value is empty or ``host:port;host:port``."""
+    for part in filter(None, (part.strip() for part in text.replace(",", ";").split(";"))):
+        host, _, port = part.rpartition(":")
+        valid = host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+        require(bool(valid), f"{key}={text}: {part!r} is no address, expected host:port")
+
+
 def check_limits(config: Any) -> None:
     """For ``__post_init__``: raise `ConfigError` unless every `number` is within its limits."""
     for field in dataclasses.fields(config):

