@@ -1,16 +1,26 @@
-"""``python -m tests.simulation --seeds 1000``: any number of seeded stories, two at a time."""
+"""Any number of seeds, two at a time.
+
+python -m tests.simulation --seeds 1000            stories of whole clusters
+python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import logging
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
 import click
 from rich.progress import Progress
 
+from tests.simulation import raft_sim
 from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
 
@@ -35,14 +45,19 @@ def tell(seed: int, replicas: int | None) -> Told:
     return Told(seed, None, len(story.acked), len(story.masters), story.healed_s)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--replicas", type=click.IntRange(2, 5), help="Always so many; default: 2, 3 and 5 in turn.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--verbose", is_flag=True, help="One seed with its log on stderr.")
-def main(seeds: int, first: int, replicas: int | None, jobs: int, verbose: bool) -> None:
+@click.pass_context
+def main(
+    context: click.Context, seeds: int, first: int, replicas: int | None, jobs: int, verbose: bool
+) -> None:
     """Run seeded simulations of controllers, replicas and a client; exit code 1 if an invariant broke."""
+    if context.invoked_subcommand is not None:
+        return
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
         story = run(first, shape_of(first, replicas))
@@ -69,6 +84,52 @@ def main(seeds: int, first: int, replicas: int | None, jobs: int, verbose: bool)
         f"{time.monotonic() - began:.0f} s"
     )
     sys.exit(1 if failed else 0)
+
+
+def run_many(one: Callable[[int], tuple[int, str | None, Counter[str]]], seeds: range, jobs: int) -> None:
+    """Run `one` for each seed, say what came of them and exit."""
+    began, failed, counted = time.monotonic(), [], Counter[str]()
+    with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("seeds", total=len(seeds))
+        for seed, violation, counts in pool.map(one, seeds, chunksize=4):
+            counted += counts
+            progress.advance(bar)
+            if violation is not None:
+                failed.append(seed)
+                progress.console.print(violation, markup=False, highlight=False)
+    totals = ", ".join(f"{count:,} {what}" for what, count in counted.items())
+    click.echo(
+        f"{len(seeds) - len(failed)} seeds held, {len(failed)} failed {failed}; {totals}, "
+        f"{time.monotonic() - began:.0f} s"
+    )
+    sys.exit(1 if failed else 0)
+
+
+def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[str]]:
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            group = raft_sim.run_seed(seed, raft_sim.Shape(nodes=nodes))
+    except Exception as error:
+        return seed, f"{type(error).__name__}: {error}\n{told.getvalue()}", Counter()
+    checks = group.checks
+    counts = Counter(
+        proposals=len(checks.acknowledged),
+        reads=checks.reads_answered,
+        elections=checks.elections,
+        crashes=group.crashes,
+    )
+    return seed, None, counts
+
+
+@main.command()
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--nodes", type=click.IntRange(1, 9), help="Size of the group; default: 3, 5 or 7.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def raft(seeds: int, first: int, nodes: int | None, jobs: int) -> None:
+    """Raft groups alone: cores and storage under faults; exit code 1 if a promise of Raft was broken."""
+    run_many(functools.partial(tell_raft, nodes=nodes), range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,71 @@
-"""Raft under faults, one schedule a seed; `python -m tests.simulation.raft_sim --seeds N` runs any number."""
+"""Raft under faults, one schedule a seed; `python -m tests.simulation raft --seeds N` runs any number."""
+
+from __future__ import annotations
 
 import pytest
 
+from tests.simulation.raft_mutations import MUTATIONS, violation
 from tests.simulation.raft_sim import run_seed
 
 pytestmark = pytest.mark.simulation
 
+SEEDS = 120
+EVER_FAILED: dict[int, str] = {
+    3055: "a leader that had been paused answered reads from a lease that had run out",
+    4832: "the same: a read did not bring the time with it",
+}
+"""Seeds that once broke an invariant, and what was wrong: they stay for ever."""
+
+WITHIN_SEEDS = 60
+SELDOM = {
+    "lease-from-answer": "only where answers are slow and the election is not",
+    "not-sticky-restart": "only where the lease is fresh when all others crash",
+    "clocks-too-far": "counted below on groups of three",
+    "changes-overlap": "a leader in a minority has 100 ms to go wrong; held by tests/data/raft/members.txt",
+    "change-early": "no seed known; held by tests/unit/raft/test_core.py",
+    "lease-by-the-past": "only a read that comes in the very moment in which a pause ends",
+}
+"""Mutations that few seeds notice: `python -m tests.simulation.raft_mutations` counts them."""
+
 
 @pytest.mark.parametrize("block", range(12))
-def test_nothing_acknowledged_is_lost(block: int) -> None:
-    for seed in range(block * 10, block * 10 + 10):
-        simulation = run_seed(seed)
-        assert simulation.elections and simulation.acknowledged
+def test_the_promises_of_raft_hold(block: int) -> None:
+    size = SEEDS // 12
+    for seed in range(block * size, (block + 1) * size):
+        checks = run_seed(seed).checks
+        assert checks.elections and checks.acknowledged
 
 
-@pytest.mark.parametrize("seed", [3055, 4832])
-def test_a_leader_that_was_paused_judges_its_lease_by_the_present(seed: int) -> None:
-    """It answered reads from a lease that had run out: a read did not bring the time with it."""
+@pytest.mark.parametrize("seed", EVER_FAILED)
+def test_seeds_that_ever_failed_hold(seed: int) -> None:
     run_seed(seed)
 
 
 def test_the_schedules_contain_what_they_should() -> None:
     """Guards the simulation itself: a schedule without faults or reads would prove nothing."""
     runs = [run_seed(seed) for seed in range(200, 220)]
-    assert sum(run.elections for run in runs) > 2 * len(runs)
-    assert sum(run.reads_answered for run in runs) > 10 * len(runs)
-    assert sum(run.installs for run in runs) > 0
-    assert sum(run.crashes for run in runs) > len(runs)
+    assert sum(run.checks.elections for run in runs) > 3 * len(runs)
+    assert sum(run.checks.reads_answered for run in runs) > 10 * len(runs)
+    assert sum(run.checks.installs for run in runs) > len(runs)
+    assert sum(run.crashes for run in runs) > 3 * len(runs)
+    assert sum(run.replaced for run in runs) > 2
+    assert sum(len(run.nodes) >= 5 for run in runs) > len(runs) / 2
+
+
+def test_a_seed_is_one_schedule() -> None:
+    one, two = run_seed(7), run_seed(7)
+    assert list(one.trace) == list(two.trace)
+    assert one.checks.acknowledged == two.checks.acknowledged
+
+
+@pytest.mark.parametrize("name", [name for name in MUTATIONS if name not in SELDOM])
+def test_a_rule_taken_out_is_noticed(name: str) -> None:
+    assert any(violation(name, seed) for seed in range(WITHIN_SEEDS)), MUTATIONS[name].what
+
+
+def test_a_lease_under_clocks_that_drift_beyond_the_bound_is_caught() -> None:
+    """Within the bound leases hold (the seeds above); with a leader's clock at a fifth of the others' speed
+    somebody reads the past."""
+    found = [text for seed in range(40) if (text := violation("clocks-too-far", seed))]
+    assert found
+    assert all("a read at" in text for text in found), found

@@ -154,7 +154,7 @@ class Storage:
                 if not is_last or not _is_torn(data[:written], offset):
                     raise StorageCorrupt(
                         f"{path}: offset {offset}: damaged record; restore this node from its peers "
-                        f"(remove it from the group, empty its directory, add it again)"
+                        f"(remove it from the group, empty its directory, add it under a new id)"
                     )
                 break
             try:

@@ -7,7 +7,7 @@ import pytest
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import IGNORED, STEP, RaftCore, Role
-from batonmq.raft.errors import NotLeader, Overloaded
+from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded
 from batonmq.raft.messages import (
     Append,
     AppendReply,
@@ -125,6 +125,22 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
     ]
     leader.step("n1", reply, 20)
     assert leader.has_lease is honoured
+
+
+def test_a_new_leader_changes_no_membership_before_its_first_commit() -> None:
+    """Two leaders could else commit with majorities that do not overlap (the 2015 erratum)."""
+    leader = core()
+    leader.become_candidate(transfer=False)
+    leader._note_vote("n1", True)
+    leader._note_vote("n0", True)
+    smaller = Members({"n0": "", "n1": ""})
+    with pytest.raises(MembershipRefused, match="has not yet committed an entry of its term"):
+        leader.change_members(smaller)
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 0)
+    leader.step("n1", AppendReply(leader.term, leader.log.last_index), 0)
+    leader.change_members(smaller)
+    assert leader.members == smaller
 
 
 def test_a_snapshot_over_the_limit_is_not_collected() -> None:

@@ -1,0 +1,298 @@
+"""Does the Raft simulation notice? ``python -m tests.simulation.raft_mutations`` takes rules out of the core,
+one at a time, and counts the seeds that then fail.
+
+A rule whose loss no seed notices is a rule that nothing tests. Nothing but the rule changes, in this process
+only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import click
+
+from batonmq.raft import core as raft_core
+from batonmq.raft.core import Progress, RaftCore
+from batonmq.raft.log import RaftLog
+from batonmq.raft.messages import AppendReply, VoteReply
+from tests.simulation import memory_disk
+from tests.simulation.raft_sim import Shape, run_seed
+
+Patch = tuple[Any, str, Any]
+ANY = Shape()
+LEASES = Shape(lease_read=True)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One rule taken out; ``shape`` is the kind of schedule in which it matters."""
+
+    what: str
+    patches: Callable[[], list[Patch]] = field(repr=False)
+    shape: Shape = ANY
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for target, name, value in self.patches():
+                stack.enter_context(mock.patch.object(target, name, value, create=not hasattr(target, name)))
+            yield
+
+
+def _no_fsync() -> list[Patch]:
+    return [(memory_disk._Handle, "sync", lambda self: None)]
+
+
+def _commit_alone() -> list[Patch]:
+    original = RaftCore._advance_commit
+
+    def advance(self: RaftCore) -> None:
+        with mock.patch.object(raft_core, "reached_by_majority", max):
+            original(self)
+
+    return [(RaftCore, "_advance_commit", advance)]
+
+
+def _commit_minority() -> list[Patch]:
+    original = RaftCore._advance_commit
+
+    def nearly(values: Any) -> int:
+        ordered = sorted(values)
+        return ordered[len(ordered) // 2] if len(ordered) % 2 == 0 else ordered[(len(ordered) + 1) // 2]
+
+    def advance(self: RaftCore) -> None:
+        if len(self.members.voters) < 3:
+            original(self)
+            return
+        with mock.patch.object(raft_core, "reached_by_majority", nearly):
+            original(self)
+
+    return [(RaftCore, "_advance_commit", advance)]
+
+
+def _unsaved(kind: type) -> Callable[[], list[Patch]]:
+    def patches() -> list[Patch]:
+        original = RaftCore._send_durable
+
+        def send(self: RaftCore, peer: str, message: Any) -> None:
+            if isinstance(message, kind):
+                self._send(peer, message)
+            else:
+                original(self, peer, message)
+
+        return [(RaftCore, "_send_durable", send)]
+
+    return patches
+
+
+def _vote_twice() -> list[Patch]:
+    original = RaftCore._on_vote
+
+    def on_vote(self: RaftCore, sender: str, message: Any) -> None:
+        self.voted_for = None
+        original(self, sender, message)
+
+    handlers = {
+        role: {kind: on_vote if handler is original else handler for kind, handler in by_type.items()}
+        for role, by_type in raft_core.STEP.items()
+    }
+    return [(raft_core, "STEP", handlers)]
+
+
+def _any_log_wins() -> list[Patch]:
+    return [(RaftLog, "is_up_to_date", lambda self, index, term: True)]
+
+
+def _count_old_terms() -> list[Patch]:
+    original = RaftCore._advance_commit
+
+    def advance(self: RaftCore) -> None:
+        with mock.patch.object(self.log.__class__, "term", lambda log, index: self.term):
+            original(self)
+
+    return [(RaftCore, "_advance_commit", advance)]
+
+
+def _no_truncation() -> list[Patch]:
+    def drop_known(self: RaftCore, prev: int, entries: list[Any]) -> tuple[list[Any], int]:
+        have = self.log.last_index - prev
+        return (entries[have:], self.log.last_index) if have < len(entries) else ([], prev + len(entries))
+
+    return [(RaftCore, "_drop_known", drop_known)]
+
+
+def _read_at_once() -> list[Patch]:
+    return [(RaftCore, "_read", lambda self, context: self._answer_read(context, self.commit_index))]
+
+
+def _read_before_first_commit() -> list[Patch]:
+    original = RaftCore._read
+
+    def read(self: RaftCore, context: Any) -> None:
+        with mock.patch.object(self, "_term_start_index", 0):
+            original(self, context)
+
+    return [(RaftCore, "_read", read)]
+
+
+def _not_sticky() -> list[Patch]:
+    return [(RaftCore, "_is_sticky", lambda self: False)]
+
+
+def _not_sticky_after_restart() -> list[Patch]:
+    original = RaftCore.__init__
+
+    def init(self: RaftCore, *args: Any, **kw: Any) -> None:
+        original(self, *args, **kw)
+        self._last_leader_contact_ms = None
+
+    return [(RaftCore, "__init__", init)]
+
+
+def _lease_survives_transfer() -> list[Patch]:
+    class Never:
+        def __get__(self, core: Any, owner: Any) -> bool:
+            return False
+
+        def __set__(self, core: Any, value: Any) -> None: ...
+
+    return [(RaftCore, "_lease_forbidden", Never())]
+
+
+def _lease_from_answer() -> list[Patch]:
+    """The lease begins when the answer arrives, not when the question was sent."""
+    original = RaftCore._on_heartbeat_reply
+
+    def on_reply(self: RaftCore, sender: str, message: Any) -> None:
+        message.sent_ms = self.now_ms
+        original(self, sender, message)
+
+    handlers = {
+        role: {kind: on_reply if handler is original else handler for kind, handler in by_type.items()}
+        for role, by_type in raft_core.STEP.items()
+    }
+    return [(raft_core, "STEP", handlers)]
+
+
+def _lease_by_the_past() -> list[Patch]:
+    original = RaftCore.read
+
+    def read(self: RaftCore, number: int, now_ms: int) -> None:
+        original(self, number, self.now_ms)
+
+    return [(RaftCore, "read", read)]
+
+
+def _nothing() -> list[Patch]:
+    return []
+
+
+def _changes_overlap() -> list[Patch]:
+    original = RaftCore.change_members
+
+    def change(self: RaftCore, members: Any) -> int:
+        with mock.patch.object(RaftCore, "membership_index", property(lambda core: 0)):
+            return original(self, members)
+
+    return [(RaftCore, "change_members", change)]
+
+
+def _change_before_first_commit() -> list[Patch]:
+    original = RaftCore.change_members
+
+    def change(self: RaftCore, members: Any) -> int:
+        with mock.patch.object(self, "_term_start_index", 0):
+            return original(self, members)
+
+    return [(RaftCore, "change_members", change)]
+
+
+def _membership_kept_on_truncation() -> list[Patch]:
+    original = RaftCore._truncate
+
+    def truncate(self: RaftCore, index: int) -> None:
+        kept = list(self._memberships)
+        original(self, index)
+        self._memberships = [(min(at, self.log.last_index), members) for at, members in kept]
+
+    return [(RaftCore, "_truncate", truncate)]
+
+
+def _trust_progress() -> list[Patch]:
+    """A leader takes for acknowledged what it has sent."""
+    original = RaftCore._send_append
+
+    def send(self: RaftCore, peer: str, progress: Progress, first: int) -> bool:
+        sent = original(self, peer, progress, first)
+        if sent:
+            progress.match = max(progress.match, first)
+            progress.match = min(progress.match, self.log.last_index)
+        return sent
+
+    return [(RaftCore, "_send_append", send)]
+
+
+MUTATIONS = {
+    "no-fsync": Mutation("the disk forgets what was synced", _no_fsync),
+    "commit-alone": Mutation("one copy is enough to commit", _commit_alone),
+    "commit-minority": Mutation("half of the voters are enough to commit", _commit_minority),
+    "trust-progress": Mutation("entries count as acknowledged when they are sent", _trust_progress),
+    "vote-unsaved": Mutation("votes leave before they are durable", _unsaved(VoteReply)),
+    "ack-unsaved": Mutation("appends are acknowledged before they are durable", _unsaved(AppendReply)),
+    "vote-twice": Mutation("a node votes for everybody who asks", _vote_twice),
+    "any-log-wins": Mutation("votes for logs that lack committed entries", _any_log_wins),
+    "count-old-terms": Mutation("entries of old terms are committed by counting", _count_old_terms),
+    "no-truncation": Mutation("a follower keeps what its leader does not have", _no_truncation),
+    "read-at-once": Mutation("a leader answers reads without a round", _read_at_once),
+    "read-early": Mutation("a new leader answers reads before it has committed", _read_before_first_commit),
+    "clocks-too-far": Mutation(
+        "clocks drift further than the bound that leases are configured for",
+        _nothing,
+        Shape(nodes=3, lease_read=True, clock_rates=(0.4, 2.0)),
+    ),
+    "not-sticky": Mutation("votes are given while a leader is heard", _not_sticky, LEASES),
+    "not-sticky-restart": Mutation("a restarted node votes at once", _not_sticky_after_restart, LEASES),
+    "lease-in-transfer": Mutation("a lease survives a transfer", _lease_survives_transfer, LEASES),
+    "lease-from-answer": Mutation("a lease begins with the answer", _lease_from_answer, LEASES),
+    "lease-by-the-past": Mutation("a paused leader judges its lease by the past", _lease_by_the_past, LEASES),
+    "changes-overlap": Mutation("a membership change begins before the last is committed", _changes_overlap),
+    "change-early": Mutation(
+        "a new leader changes the membership before it has committed", _change_before_first_commit
+    ),
+    "membership-stays": Mutation(
+        "a membership that was cut from the log stays in force", _membership_kept_on_truncation
+    ),
+}
+
+
+def violation(name: str, seed: int) -> str | None:
+    """What the schedule of ``seed`` says with this rule taken out; None if it does not notice."""
+    mutation = MUTATIONS[name]
+    with contextlib.redirect_stderr(io.StringIO()), mutation.in_force():
+        try:
+            run_seed(seed, mutation.shape)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return None
+
+
+@click.command()
+@click.option("--seeds", default=50, show_default=True, help="How many for each mutation.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--only", multiple=True, type=click.Choice(list(MUTATIONS)), help="Just these.")
+def main(seeds: int, first: int, only: tuple[str, ...]) -> None:
+    """Take rules out of the Raft core and count the seeds that notice."""
+    for name in only or MUTATIONS:
+        found = {seed: text for seed in range(first, first + seeds) if (text := violation(name, seed))}
+        example = next(iter(found.values()), "")
+        click.echo(f"{name:20} {len(found):3} of {seeds}  seeds {list(found)[:6]}  {example[:110]}")
+
+
+if __name__ == "__main__":
+    main()
