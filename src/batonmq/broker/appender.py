@@ -108,6 +108,9 @@ class Appender:
             copies = 1
             if not messages:
                 return
+        else:
+            # Not by the messages above, which wait for nobody: sends before them still do.
+            self._copies = copies
         try:
             results = broker.store.put(messages)
         except Exception:
@@ -116,7 +119,6 @@ class Appender:
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
         broker.stats.stored(messages, results)
-        self._copies = copies
         sync_flush = broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         ok = PutStatus.PUT_OK
         if sync_flush or copies not in (0, 1):
