@@ -142,6 +142,17 @@ async def test_too_few_in_sync_refuses_only_those_that_wait(rigs: Any) -> None:
     await rig.appender.stop()
 
 
+async def test_a_message_that_does_not_wait_acknowledges_no_other(rigs: Any) -> None:
+    """The SyncStateSet shrank below the minimum while a message waited for it."""
+    rig = rigs(all_ack_in_sync_state_set=True, min_in_sync_replicas=2)
+    await rig.put("a")
+    rig.replicas.in_sync_replicas = 1
+    await rig.put("b", wait=False)
+    rig.appender.progress()
+    assert rig.log == [("b", PutStatus.PUT_OK)]
+    await rig.appender.stop()
+
+
 async def test_late_replicas_time_out_and_say_so_once(rigs: Any) -> None:
     rig = rigs(in_sync_replicas=2, slave_timeout=50)
     end = await rig.put("a")
