@@ -16,13 +16,12 @@ from rich.status import Status
 from batonmq.demo.cluster import ProcessFailed
 from benchmarks import report
 from benchmarks.clusters import JAVA, OURS, SYSTEMS, running
-from benchmarks.failover import measure_failover
+from benchmarks.failover import FAULTS, ROUNDS, ROUNDS_JAVA, measure_failover
 from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
 from benchmarks.startup import measure_startup
 
-PARTS = ("send", "batch", "consume", "failover", "startup")
+PARTS = ("send", "batch", "consume", *FAULTS, "startup")
 LOAD = {"send", "batch", "consume"}
-FAILOVERS = {JAVA: 3, OURS: 20}
 STARTS = {JAVA: 3, OURS: 5}
 TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
@@ -39,10 +38,12 @@ def run_system(
         before = figures.throughput.setdefault(system, {})
         for name, result in measured.items():
             before[name] = merge(before.get(name), result)
-    if "failover" in parts and system not in figures.failover:
-        rounds = 2 if quick else FAILOVERS[system]
-        with running(system) as cluster:
-            figures.failover[system] = asyncio.run(measure_failover(cluster, rounds, say))
+    for part in FAULTS:
+        measured_failovers = figures.failover.setdefault(part, {})
+        if part in parts and system not in measured_failovers:
+            rounds = 2 if quick else ROUNDS_JAVA if system == JAVA else ROUNDS[part]
+            with running(system) as cluster:
+                measured_failovers[system] = asyncio.run(measure_failover(cluster, part, rounds, say))
     if "startup" in parts and system not in figures.startup:
         figures.startup[system] = measure_startup(system, 1 if quick else STARTS[system], say)
 
@@ -79,9 +80,9 @@ def main(
 ) -> None:
     """Measure BatonMQ beside Apache RocketMQ: same machine, same run, same clients.
 
-    PART is send, batch, consume (Java clients against two all-ack replicas), failover, startup or all (the
-    default, some eight minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
-    and Maven are needed.
+    PART is send, batch, consume (Java clients against two all-ack replicas), failover (kill -9), hang
+    (SIGSTOP), switch (electMaster), startup or all (the default, some ten minutes). Apache RocketMQ is
+    fetched from Maven Central when it is not there yet; Java and Maven are needed.
     """
     wanted = set(PARTS) if not parts or "all" in parts else set(parts)
     systems = [{"java": JAVA, "ours": OURS}[only]] if only else list(SYSTEMS)

@@ -1,22 +1,33 @@
-"""Time without service when the master is killed (`kill -9`), as our own Python client sees it.
+"""Time without service when the master changes, as our own Python client sees it: after `kill -9`, after
+SIGSTOP (a machine that hangs), and when an operator asks for another master (`electMaster`).
 
-The client is the same for both clusters: it sends 256 bytes at a time, one after the other, without a pause.
-A round is over when the killed broker is back and in the SyncStateSet again.
+The client is the same for both clusters, with its shipped defaults: it sends 256 bytes at a time, one after
+the other, without a pause. A round is over when both brokers are in the SyncStateSet again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from batonmq import Message, Producer
 from batonmq.client.errors import ClientError
 from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies import BrokerReplicasInfo, decode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import controller as wire
 from benchmarks.clusters import create_topic, in_sync, wait_for_group
+
+log = logging.getLogger(__name__)
 
 TOPIC = "BenchFailover"
 SETTLE_S = 0.5
@@ -32,7 +43,7 @@ def percentile(values: list[float], percent: float) -> float:
 
 @dataclass(frozen=True)
 class Failover:
-    """Milliseconds from `kill -9` to the first send that another broker acknowledged, by round."""
+    """Milliseconds until the first send that another broker acknowledged, by round."""
 
     outages_ms: list[float]
     unknown: int
@@ -64,7 +75,8 @@ class Sender:
         while True:
             try:
                 result = await self._producer.send(Message(TOPIC, body))
-            except (ClientError, NetError, MQError):
+            except (ClientError, NetError, MQError) as error:
+                log.info("send: %s", error)
                 self.unknown += 1
                 continue
             # The broker's message id begins with its address: 4 bytes and 4 bytes of port, in hexadecimal.
@@ -86,12 +98,93 @@ def port_of(program: Program) -> int:
     return int(str(program.settings["listenPort"]))
 
 
-async def measure_failover(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Failover:
-    """Kill the master `rounds` times in a running `cluster`. Raises `TimeoutError` when service does not
+class Fault:
+    """One way to lose a master, and how it comes back. `strike` returns when the clock is to start."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+
+    async def strike(self, master: Program) -> float:
+        raise NotImplementedError
+
+    async def mend(self, master: Program) -> None:
+        """After the round: nothing to do unless said otherwise."""
+
+    async def close(self) -> None:
+        """After the last round."""
+
+
+class Kill(Fault):
+    """`kill -9`."""
+
+    async def strike(self, master: Program) -> float:
+        began = time.monotonic()
+        master.kill()
+        return began
+
+    async def mend(self, master: Program) -> None:
+        await asyncio.to_thread(master.start)
+
+
+class Hang(Fault):
+    """SIGSTOP: connections stay open, nobody answers."""
+
+    async def strike(self, master: Program) -> float:
+        began = time.monotonic()
+        _signal_all(master, signal.SIGSTOP)
+        return began
+
+    async def mend(self, master: Program) -> None:
+        _signal_all(master, signal.SIGCONT)
+
+
+class Switch(Fault):
+    """`mqadmin electMaster` for the slave."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(cluster)
+        self._client = RemotingClient()
+
+    async def strike(self, master: Program) -> float:
+        controller, name = self.cluster.controller_addresses[0], self.cluster.broker_name
+        answer = await self._client.call(controller, wire.GetSyncStateData(), msgspec.json.encode([name]))
+        info = decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table[name]
+        slave = next(r.broker_id for r in info.in_sync_replicas if r.broker_address != master.address)
+        demand = wire.ElectMaster(self.cluster.cluster_name, name, slave, True, int(time.time() * 1000))
+        began = time.monotonic()
+        await self._client.call(controller, demand)
+        return began
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _signal_all(program: Program, number: signal.Signals) -> None:
+    """Java's broker is a child of the script that starts it: the whole process group."""
+    os.killpg(program.pid, number)
+
+
+FAULTS: dict[str, Callable[[LocalCluster], Fault]] = {"failover": Kill, "hang": Hang, "switch": Switch}
+"""Parts of the benchmark, and what happens to the master in each."""
+TITLES = {
+    "failover": "`kill -9` of the master → first acknowledged send",
+    "hang": "SIGSTOP of the master → first acknowledged send",
+    "switch": "`electMaster` → first acknowledged send",
+}
+ROUNDS = {"failover": 20, "hang": 10, "switch": 30}
+ROUNDS_JAVA = 3
+"""One of its rounds takes up to half a minute."""
+
+
+async def measure_failover(
+    cluster: LocalCluster, part: str, rounds: int, say: Callable[[str], None]
+) -> Failover:
+    """Lose the master `rounds` times in a running `cluster`. Raises `TimeoutError` when service does not
     come back."""
     await create_topic(cluster, TOPIC)
     outages: list[float] = []
-    async with Producer("bench_failover", cluster.namesrv_address, send_timeout_ms=30_000) as producer:
+    fault = FAULTS[part](cluster)
+    async with Producer("bench_failover", cluster.namesrv_address) as producer:
         sender = Sender(producer)
         sending = asyncio.create_task(sender.run())
         try:
@@ -100,15 +193,14 @@ async def measure_failover(cluster: LocalCluster, rounds: int, say: Callable[[st
                 await asyncio.sleep(SETTLE_S)
                 await sender.acked_by_another(0)
                 assert state.master_address is not None
-                victim = cluster.broker_at(state.master_address)
-                began = time.monotonic()
-                victim.kill()
-                again = await sender.acked_by_another(port_of(victim))
-                outages.append((again - began) * 1000)
-                say(f"failover {number + 1} of {rounds}: {outages[-1]:.0f} ms")
-                if number + 1 < rounds:
-                    await asyncio.to_thread(victim.start)
+                master = cluster.broker_at(state.master_address)
+                watching = asyncio.ensure_future(sender.acked_by_another(port_of(master)))
+                began = await fault.strike(master)
+                outages.append((await watching - began) * 1000)
+                say(f"{part} {number + 1} of {rounds}: {outages[-1]:.0f} ms")
+                await fault.mend(master)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+            await fault.close()
     return Failover(outages, sender.unknown)

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks.clusters import JAVA, OURS, SYSTEMS
-from benchmarks.failover import Failover
+from benchmarks.failover import TITLES, Failover
 from benchmarks.load import BATCH, THREADS, Throughput
 from benchmarks.startup import Startup
 
@@ -28,7 +28,8 @@ class Figures:
     """Everything measured, by system."""
 
     throughput: dict[str, dict[str, Throughput]] = field(default_factory=dict)
-    failover: dict[str, Failover] = field(default_factory=dict)
+    failover: dict[str, dict[str, Failover]] = field(default_factory=dict)
+    """By part, then by system."""
     startup: dict[str, Startup] = field(default_factory=dict)
     took_s: float = 0.0
 
@@ -40,7 +41,10 @@ class Figures:
                 system: {name: result.as_json() for name, result in results.items()}
                 for system, results in self.throughput.items()
             },
-            "failover": {system: result.as_json() for system, result in self.failover.items()},
+            **{
+                part: {system: result.as_json() for system, result in results.items()}
+                for part, results in self.failover.items()
+            },
             "startup": {system: result.as_json() for system, result in self.startup.items()},
         }
 
@@ -72,6 +76,11 @@ def _cost(result: Throughput) -> str:
     return " + ".join(f"{cost:.1f}" for cost in (result.cpu_us or {}).values()) + " µs"
 
 
+def _outages(result: Failover) -> str:
+    times = "{p50_ms} / {p99_ms} / {max_ms} ms".format(**result.as_json())
+    return f"{times} ({len(result.outages_ms)} rounds)"
+
+
 def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
     """What was measured and, by system, how it came out."""
     found: list[tuple[str, dict[str, str]]] = []
@@ -92,13 +101,9 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
         add("· processor time a message, both brokers", {s: _cost(r) for s, r in sends.items()})
         add("· failed requests", {s: str(r.failed) for s, r in sends.items()})
-    add(
-        "`kill -9` of the master → first acknowledged send: p50 / p99 / max",
-        {
-            s: "{p50_ms} / {p99_ms} / {max_ms} ms".format(**r.as_json()) + f" ({len(r.outages_ms)} rounds)"
-            for s, r in figures.failover.items()
-        },
-    )
+    for part, results in figures.failover.items():
+        add(f"{TITLES[part]}: p50 / p99 / max", {s: _outages(r) for s, r in results.items()})
+        add("· sends that failed, of one after the other", {s: str(r.unknown) for s, r in results.items()})
     starts = figures.startup.items()
     add("broker: exec → first acknowledged send", {s: f"{r.first_send_s:.2f} s" for s, r in starts})
     for verb in ("broker", "namesrv", "controller"):

@@ -33,7 +33,9 @@ from batonmq.controller.replicas import BrokerSet
 from batonmq.ha import core as ha_core
 from batonmq.ha.epoch_file import EpochFile
 from batonmq.ha.epochs import EpochCache
-from batonmq.ha.service import HARole, HAService, _SlaveLink
+from batonmq.ha.role import HARole
+from batonmq.ha.service import HAService
+from batonmq.ha.slave_link import SlaveLink
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
@@ -220,7 +222,7 @@ def _no_truncation() -> list[Patch]:
 
 
 def _ack_before_append() -> list[Patch]:
-    original = _SlaveLink._apply
+    original = SlaveLink._apply
 
     def apply(self: Any, effect: Any) -> None:
         if not isinstance(effect, ha_core.Append):
@@ -232,11 +234,11 @@ def _ack_before_append() -> list[Patch]:
             if ha.role is HARole.SLAVE and ha.store.max_offset == effect.offset:
                 ha.store.append_raw(effect.offset, data)
                 ha.on_progress()
-                ha._flush_soon()
+                ha.flush_soon()
 
         asyncio.get_running_loop().call_later(0.02, late)
 
-    return [(_SlaveLink, "_apply", apply)]
+    return [(SlaveLink, "_apply", apply)]
 
 
 def _ack_before_flush() -> list[Patch]:
@@ -244,7 +246,7 @@ def _ack_before_flush() -> list[Patch]:
         if self.session.transferring and self._slow is None:
             self._write(self.session.ack(self.session.position, self._ha.clock.monotonic_ms()))
 
-    return [(_SlaveLink, "acknowledge", acknowledge)]
+    return [(SlaveLink, "acknowledge", acknowledge)]
 
 
 def _no_fsync() -> list[Patch]:

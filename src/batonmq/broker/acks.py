@@ -8,23 +8,29 @@ both offsets and deadlines only grow and a queue does what a heap would (`docs/a
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from collections.abc import Container
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+ALL_IN_SYNC: Final = -1
+"""Instead of a number of copies: the whole SyncStateSet."""
 
 
 class PendingAcks(Generic[T]):
     """FIFO of sends waiting for an offset. `T` is whatever the shell needs to answer one send."""
 
-    __slots__ = ("_waiting", "acked_offset")
+    __slots__ = ("_postponed", "_waiting", "acked_offset")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, T]] = deque()
+        self._postponed: deque[tuple[int, int, T]] = deque()
+        """Sends that got a second deadline; they are older than all that wait for their first."""
         self.acked_offset = -1
         """Every send that ends at or below this physical offset may be answered."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._postponed)
 
     def add(self, end_offset: int, deadline_ms: int, send: T) -> None:
         """`send` ends at physical offset `end_offset` (exclusive) and gives up at `deadline_ms`."""
@@ -37,48 +43,87 @@ class PendingAcks(Generic[T]):
         self.acked_offset = acked_offset
         waiting = self._waiting
         done: list[T] = []
+        if self._postponed:
+            while self._postponed and self._postponed[0][0] <= acked_offset:
+                done.append(self._postponed.popleft()[2])
         while waiting and waiting[0][0] <= acked_offset:
             done.append(waiting.popleft()[2])
         return done
 
-    def expire(self, now_ms: int) -> list[T]:
-        """Sends whose time is up at `now_ms`, in log order; they are forgotten."""
-        waiting = self._waiting
-        expired: list[T] = []
-        while waiting and waiting[0][1] <= now_ms:
-            expired.append(waiting.popleft()[2])
-        return expired
+    def expire(self, now_ms: int) -> tuple[list[T], list[T]]:
+        """Sends whose time is up at `now_ms`, in log order: (second deadline, first deadline); they are
+        forgotten, unless `postpone` takes those of the first deadline back."""
+        return _expired(self._postponed, now_ms), _expired(self._waiting, now_ms)
+
+    def postpone(self, end_offset: int, deadline_ms: int, send: T) -> None:
+        """A send that `expire` has just given out gets a second deadline."""
+        assert not self._postponed or end_offset >= self._postponed[-1][0], "sends are postponed in log order"
+        self._postponed.append((end_offset, deadline_ms, send))
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` will next have something to return; None while nothing waits."""
-        return self._waiting[0][1] if self._waiting else None
+        first = self._waiting[0][1] if self._waiting else None
+        if not self._postponed:
+            return first
+        second = self._postponed[0][1]
+        return second if first is None else min(first, second)
 
     def abandon(self) -> list[T]:
         """Forget and return everything: this broker is master no more and offsets may be used again."""
-        abandoned = [send for _, _, send in self._waiting]
+        abandoned = [send for _, _, send in (*self._postponed, *self._waiting)]
+        self._postponed.clear()
         self._waiting.clear()
         self.acked_offset = -1
         return abandoned
 
 
+def _expired(waiting: deque[tuple[int, int, T]], now_ms: int) -> list[T]:
+    expired: list[T] = []
+    while waiting and waiting[0][1] <= now_ms:
+        expired.append(waiting.popleft()[2])
+    return expired
+
+
 def acks_needed(
     *,
+    controller_mode: bool,
+    slave_acting_master: bool,
     all_in_sync_state_set: bool,
     in_sync_replicas: int,
     min_in_sync_replicas: int,
     auto_in_sync_replicas: bool,
     replicas_in_sync: int,
 ) -> int | None:
-    """Copies a message needs (the master's counts), -1 for the whole SyncStateSet, None if it must be
-    refused.
+    """Copies that a message needs from a SYNC_MASTER (its own counts), `ALL_IN_SYNC`, or None: refuse it.
 
-    `replicas_in_sync` counts the master. Source: quorum write (RIP-34) and RocketMQ's controller mode, where
-    minInSyncReplicas guards the size of the SyncStateSet.
+    `replicas_in_sync` counts the master. Source: the table of keys and modes in
+    `docs/en/controller/deploy.md` of Apache RocketMQ, and what its `CommitLog.asyncPutMessage` looks at.
     """
-    if replicas_in_sync < min_in_sync_replicas:
-        return None
-    if all_in_sync_state_set:
-        return -1
-    if auto_in_sync_replicas:
-        return max(min(in_sync_replicas, replicas_in_sync), min_in_sync_replicas)
+    if controller_mode:
+        if replicas_in_sync < min_in_sync_replicas:
+            return None
+        return ALL_IN_SYNC if all_in_sync_state_set else in_sync_replicas
+    if slave_acting_master:
+        needed = in_sync_replicas
+        if auto_in_sync_replicas:
+            needed = max(min(needed, replicas_in_sync), min_in_sync_replicas)
+        return needed if needed <= replicas_in_sync else None
     return in_sync_replicas
+
+
+def without_meaning(
+    *, controller_mode: bool, slave_acting_master: bool, set_keys: Container[str], all_ack: bool
+) -> list[str]:
+    """Lines for the log: keys of acknowledgements that are set (`set_keys`) but not looked at here."""
+    reasons: dict[str, str] = {}
+    if controller_mode:
+        reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
+        reasons["totalReplicas"] = "the controllers know the replicas"
+        if all_ack:
+            reasons["inSyncReplicas"] = "allAckInSyncStateSet=true waits for the whole SyncStateSet"
+    else:
+        reasons["allAckInSyncStateSet"] = "only controller mode has a SyncStateSet"
+        if not slave_acting_master:
+            reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster look at it"
+            reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster looks at it"
+    return [f"{key} has no effect here: {why}" for key, why in reasons.items() if key in set_keys]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from batonmq.broker.acks import PendingAcks, acks_needed
+from batonmq.broker.acks import ALL_IN_SYNC, PendingAcks, acks_needed
 from batonmq.broker.alarm import Alarm
 from batonmq.broker.context import BrokerRole
 from batonmq.store.config import FlushDiskType
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from batonmq.protocol.message import StoredMessage
 
 log = logging.getLogger(__name__)
-
-ALL_IN_SYNC: Final = -1
 
 
 class PutStatus(Enum):
@@ -105,7 +103,6 @@ class Appender:
             self._refuse(wanting, PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
             messages = [message for message, waiter in zip(messages, waiters, strict=True) if not waiter.wait]
             waiters = [waiter for waiter in waiters if not waiter.wait]
-            copies = 1
             if not messages:
                 return
         else:
@@ -121,10 +118,9 @@ class Appender:
         broker.stats.stored(messages, results)
         sync_flush = broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         ok = PutStatus.PUT_OK
-        if sync_flush or copies not in (0, 1):
-            timeout = broker.config.slave_timeout
-            if sync_flush:
-                timeout = max(timeout, broker.store_config.sync_flush_timeout)
+        replicated = copies not in (None, 0, 1)
+        if sync_flush or replicated:
+            timeout = broker.config.slave_timeout if replicated else broker.store_config.sync_flush_timeout
             deadline = broker.clock.monotonic_ms() + timeout
             add = self._pending.add
             for waiter, result in zip(waiters, results, strict=True):
@@ -197,13 +193,24 @@ class Appender:
             acked = min(acked, store.flushed_offset)
         return acked
 
+    def _replicated_offset(self) -> int:
+        """How far the replicas have what they need to have, whatever this broker's own disk has."""
+        broker = self._broker
+        if self._copies in (0, 1):
+            return broker.store.max_offset
+        if broker.ha is None:
+            return -1
+        return broker.ha.held_by_all() if self._copies == ALL_IN_SYNC else broker.ha.acked_by(self._copies)
+
     def _copies_needed(self) -> int | None:
         broker = self._broker
         config = broker.config
         if broker.role is not BrokerRole.SYNC_MASTER:
             return 1
         return acks_needed(
-            all_in_sync_state_set=config.enable_controller_mode and config.all_ack_in_sync_state_set,
+            controller_mode=config.enable_controller_mode,
+            slave_acting_master=config.enable_slave_acting_master,
+            all_in_sync_state_set=config.all_ack_in_sync_state_set,
             in_sync_replicas=config.in_sync_replicas,
             min_in_sync_replicas=config.min_in_sync_replicas,
             auto_in_sync_replicas=config.enable_auto_in_sync_replicas,
@@ -211,17 +218,24 @@ class Appender:
         )
 
     def _on_deadline(self, now_ms: int) -> None:
-        expired = self._pending.expire(now_ms)
-        if not expired:
-            return
-        flushed = self._broker.store.flushed_offset
-        sync_flush = self._broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        log.warning("%d sends were not acknowledged in time", len(expired))
-        for waiter, result in expired:
-            late_disk = sync_flush and result.end_offset > flushed
-            waiter.stored(
-                PutStatus.FLUSH_DISK_TIMEOUT if late_disk else PutStatus.FLUSH_SLAVE_TIMEOUT, result
-            )
+        """Late replicas are told before a late disk, as RocketMQ does; the disk has `syncFlushTimeout`."""
+        late_twice, late = self._pending.expire(now_ms)
+        for waiter, result in late_twice:
+            waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
+        broker, replicated = self._broker, self._replicated_offset()
+        more_ms = broker.store_config.sync_flush_timeout - broker.config.slave_timeout
+        answered = len(late_twice)
+        for waiter, result in late:
+            if result.end_offset > replicated:
+                waiter.stored(PutStatus.FLUSH_SLAVE_TIMEOUT, result)
+            elif self._copies in (0, 1) or more_ms <= 0:
+                waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
+            else:
+                self._pending.postpone(result.end_offset, now_ms + more_ms, (waiter, result))
+                continue
+            answered += 1
+        if answered:
+            log.warning("%d sends were not acknowledged in time", answered)
 
     @staticmethod
     def _refuse(waiters: list[Waiter], status: PutStatus) -> None:

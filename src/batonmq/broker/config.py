@@ -96,8 +96,9 @@ class BrokerConfig(MetricsConfig):
     """Time between the master's looks for replicas to drop from the SyncStateSet, ms."""
     sync_controller_metadata_period: int = number(10_000, 10)
     """Time between looks for the leading controller, ms."""
-    controller_heart_beat_timeout_mills: int = number(10_000, 10)
-    """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat."""
+    controller_heart_beat_timeout_mills: int = number(3_000, 10)
+    """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat (RocketMQ:
+    10 000)."""
     broker_election_priority: int = number(2_147_483_647, -INT_MAX)
     """Lower is preferred among equal candidates for master."""
 

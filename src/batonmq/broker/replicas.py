@@ -15,10 +15,13 @@ import logging
 from collections.abc import Container, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from batonmq.broker.identity import IdentityFiles
 from batonmq.broker.replicas_core import ReplicasCore, Role, Step
 from batonmq.broker.slave_sync import SlaveSync
-from batonmq.ha.service import HARole, StaleEpoch
+from batonmq.ha.role import HARole
+from batonmq.ha.service import StaleEpoch
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -42,6 +45,9 @@ CALL_TIMEOUT_MS: Final = 3_000
 FIND_TIMEOUT_MS: Final = 1_000
 RETRY_S: Final = (0.1, 1.0)
 """First and longest wait before a request to the controller is repeated; doubled in between."""
+
+ASK_IDS_S: Final = (0.1, 5.0)
+"""Least time between two questions for the group's ids, and between two about ids that it did not have."""
 
 USUAL_REFUSALS: Final = 5
 """Replicas that are new and start together ask for the same id, and all but one are refused: no fault yet."""
@@ -86,6 +92,8 @@ class ReplicasManager:
         self._role_wanted = asyncio.Event()
         self._set_changed = asyncio.Event()
         self._refused_ids = 0
+        self._asked_ids_at = -ASK_IDS_S[1]
+        self._unknown_ids: frozenset[int] = frozenset()
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._locating: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -417,6 +425,7 @@ class ReplicasManager:
             tracker = self._ha.tracker
             if tracker is None or self._ha.role is not HARole.MASTER:
                 continue
+            await self._meet_strangers()
             members = self._ha.propose()
             if members is None:
                 continue
@@ -425,6 +434,37 @@ class ReplicasManager:
             else:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_S[1])
+
+    async def _meet_strangers(self) -> None:
+        """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
+        strangers = frozenset(self._ha.strangers())
+        if not strangers:
+            return
+        loop = asyncio.get_running_loop()
+        wait_s = ASK_IDS_S[1] if strangers <= self._unknown_ids else ASK_IDS_S[0]
+        wait_s -= loop.time() - self._asked_ids_at
+        if wait_s > 0:
+            loop.call_later(wait_s, self._set_changed.set)
+            return
+        self._asked_ids_at = loop.time()
+        name = self._broker.config.broker_name
+        try:
+            response = await self._call(wire.GetSyncStateData(), msgspec.json.encode([name]))
+            table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
+        except (NetError, MQError, ValueError) as error:
+            log.warning("the ids of this group's replicas are unknown: %s", error)
+            loop.call_later(RETRY_S[1], self._set_changed.set)
+            return
+        group = table.get(name, bodies.ReplicasInfo())
+        ids = frozenset(each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas))
+        for stranger in sorted(strangers - ids - self._unknown_ids):
+            log.warning(
+                "slave %d is not registered with the controllers: it counts neither for acknowledgements nor "
+                "for the SyncStateSet",
+                stranger,
+            )
+        self._unknown_ids = strangers - ids
+        self._ha.registered(ids)
 
     async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
         """Carry one proposal to the controller and its outcome back. False: try again a little later."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from batonmq.broker.acks import without_meaning
 from batonmq.broker.appender import Appender
 from batonmq.broker.config import MASTER_ID, BrokerConfig
 from batonmq.broker.consumers import ConsumerTable
@@ -46,9 +47,10 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError
+from batonmq.common.config import ConfigError, changed_keys
 from batonmq.common.properties import with_changes
 from batonmq.ha.config import HAConfig
+from batonmq.ha.security import security_of
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
@@ -121,6 +123,7 @@ class BrokerService:
         self._clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
         self._tls = tls if tls is not None else TlsConfig()
+        self._ha_security = security_of(ha_config, self._tls)
         limits = limits if limits is not None else Limits()
         frame_bytes = max(limits.max_frame_bytes, store_config.max_message_size + (1 << 20))
         self._limits = replace(limits, max_frame_bytes=frame_bytes)
@@ -163,6 +166,13 @@ class BrokerService:
         """
         loop = asyncio.get_running_loop()
         config = self._config
+        for line in without_meaning(
+            controller_mode=config.enable_controller_mode,
+            slave_acting_master=config.enable_slave_acting_master,
+            set_keys=changed_keys(config),
+            all_ack=config.all_ack_in_sync_state_set,
+        ):
+            log.warning("%s", line)
         store = await loop.run_in_executor(None, self._open_store)
         try:
             self._build(store)
@@ -280,6 +290,7 @@ class BrokerService:
             file_size=store_config.mapped_file_size_commit_log,
             sync_flush=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             flush_interval_ms=store_config.flush_interval_commit_log,
+            security=self._ha_security,
         )
         ha.on_progress = self.broker.appender.progress
         try:

@@ -43,6 +43,8 @@ LOOK_S: Final = 0.1
 """Time between looks for unknown topics; also the wait after a failure before the first copy is complete."""
 COPY_SHARE: Final = 4
 """Copying rests this many times as long as it took, so that it never keeps the master busy."""
+GRACE_S: Final = 1.0
+"""A master just elected may hear of it a little later than its slaves: that is not worth a line."""
 TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
@@ -75,6 +77,7 @@ class SlaveSync:
 
     async def _run(self, master: str) -> None:
         loop = asyncio.get_running_loop()
+        started = loop.time()
         told, watching, copied = "", True, -1
         while True:
             try:
@@ -91,7 +94,7 @@ class SlaveSync:
                 if isinstance(error, MQError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     watching = False  # a RocketMQ broker
                     continue
-                if str(error) != told:
+                if str(error) != told and loop.time() - started > GRACE_S:
                     log.warning("tables of master %s cannot be copied: %s", master, error)
                     told = str(error)
             await self._pause()

@@ -343,8 +343,11 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
             arguments[info.owner][info.field] = _value(text, info)
         except ValueError as error:
             raise ConfigError(f"{source}: {info.key}={text}: {error}") from None
+    reasons = {key: why for cls in classes for key, why in getattr(cls, "HAS_NO_EFFECT", {}).items()}
     for key, (_, source) in values.items():
-        if key not in known:
+        if key in reasons:
+            log.warning("%s: %s has no effect here: %s", source, key, reasons[key])
+        elif key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             log.warning("%s: unknown key %s is ignored%s", source, key, hint)
@@ -377,12 +380,22 @@ def update(config: T, changes: Mapping[str, str], *, source: str = "updateConfig
 
 
 def to_properties(*configs: Any) -> str:
-    """``key=value`` lines of all keys, as getBrokerConfig returns them; a key of several configs once."""
+    """``key=value`` lines of all keys, as getBrokerConfig returns them; a key of several configs once.
+
+    Fields with ``metadata={"secret": True}`` are shown without their value.
+    """
     lines: dict[str, str] = {}
     for config in configs:
+        secrets = {field.name for field in dataclasses.fields(config) if field.metadata.get("secret")}
         for info in describe(type(config)):
-            lines.setdefault(info.key, to_text(getattr(config, info.field)))
+            hidden = info.field in secrets
+            lines.setdefault(info.key, "" if hidden else to_text(getattr(config, info.field)))
     return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def changed_keys(config: Any) -> set[str]:
+    """Keys whose value is not the default."""
+    return {info.key for info in describe(type(config)) if getattr(config, info.field) != info.default}
 
 
 def keys_of(classes: Sequence[type[Any]]) -> set[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from batonmq.common.config import check_limits, number, require
 
 MAX_TRANSFER_BATCH: Final = 4 * 1024 * 1024 - 64
 """A RocketMQ slave reads into a buffer of 4 MiB; a longer frame never fits and the link stands still."""
+MIN_SECRET: Final = 16
+MIN_TRANSFER_RATE: Final = 64 * 1024
+"""Bytes a second; below it no slave would ever be in sync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,16 @@ class HAConfig:
     """The same in RocketMQ's own spelling; wins if set."""
     ha_connect_timeout: int = number(3_000, 10)
     """How long connecting to the master's replication port may take, ms."""
+    ha_flow_control_enable: bool = False
+    """Send to each slave no faster than maxHaTransferByteInSecond."""
+    max_ha_transfer_byte_in_second: int = number(100 * 1024 * 1024, MIN_TRANSFER_RATE)
+    """Bytes of log a second to one slave, with haFlowControlEnable=true."""
+    ha_secret: str = field(default="", repr=False, metadata={"secret": True})
+    """Shared secret by which the replicas of a group know each other, 16 characters or more; empty: whoever
+    reaches the replication port may take part. RocketMQ's brokers cannot prove one."""
+    ha_tls_enable: bool = False
+    """TLS on the replication port with certificates on both sides, from the `tls.server.*` keys. RocketMQ's
+    brokers do not speak TLS there."""
     sync_from_last_file: bool = False
     """An empty slave copies only the master's last commit log file and what follows."""
     async_learner: bool = False
@@ -41,12 +55,24 @@ class HAConfig:
     store_path_broker_identity: Path | None = field(default=None)
     """The file with the broker id the controller assigned; empty: `brokerIdentity` in storePathRootDir."""
 
+    HAS_NO_EFFECT: ClassVar[Mapping[str, str]] = {
+        "haMaxGapNotInSync": "in controller mode haMaxTimeSlaveNotCatchup decides who is in sync",
+        "haMasterAddress": "the controllers say who is master, and the master where its port is",
+        "maxSlaveResendLength": "a slave asks for what it misses, however much that is",
+        "syncMasterFlushOffsetWhenStartup": "slaves serve up to the confirm offset",
+    }
+    """RocketMQ's keys that mean nothing here, and why."""
+
     def __post_init__(self) -> None:
         check_limits(self)
         require(
             self.ha_housekeeping_interval > self.ha_send_heartbeat_interval,
             f"haHousekeepingInterval={self.ha_housekeeping_interval}: must be above "
             f"haSendHeartbeatInterval={self.ha_send_heartbeat_interval}, or an idle link is dropped",
+        )
+        require(
+            not self.ha_secret or len(self.ha_secret) >= MIN_SECRET,
+            f"haSecret: must be at least {MIN_SECRET} characters, or it can be guessed",
         )
 
     @property

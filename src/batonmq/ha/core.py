@@ -65,9 +65,13 @@ class _Phase(Enum):
 class MasterSession:
     """One slave's connection as its master sees it."""
 
-    def __init__(self, epochs: EpochCache, *, heartbeat_ms: int, timeout_ms: int, now_ms: int) -> None:
-        """`epochs` is the live cache of this master's log; `heartbeat_ms`, `timeout_ms`: see `HAConfig`."""
+    def __init__(
+        self, epochs: EpochCache, *, local_id: int = -1, heartbeat_ms: int, timeout_ms: int, now_ms: int
+    ) -> None:
+        """`epochs` is the live cache of this master's log, `local_id` its broker id; `heartbeat_ms`,
+        `timeout_ms`: see `HAConfig`."""
         self._epochs = epochs
+        self._local_id = local_id
         self._heartbeat_ms = heartbeat_ms
         self._timeout_ms = timeout_ms
         self._reader = SlaveFrameReader()
@@ -110,6 +114,9 @@ class MasterSession:
             return b""
         if self._phase is not _Phase.HANDSHAKE:
             raise HAFrameError("handshake in the middle of a link")
+        if frame.broker_id == self._local_id >= 0:
+            # Its acks would count as a second copy of what only this master has (#3015).
+            raise HAFrameError(f"it claims to be this master, id {frame.broker_id}")
         self._phase = _Phase.COMPARE
         self.slave_id = frame.broker_id
         self.async_learner = frame.async_learner

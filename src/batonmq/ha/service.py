@@ -11,30 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import secrets
 import ssl
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from batonmq.ha.core import (
-    Append,
-    Confirm,
-    Effect,
-    Learn,
-    LogBounds,
-    MasterSession,
-    SlaveSession,
-    StartOver,
-    Truncate,
-)
+from batonmq.ha.complaints import Complaints
+from batonmq.ha.core import LogBounds
 from batonmq.ha.epoch_file import EpochFile
 from batonmq.ha.epochs import EpochCache
-from batonmq.ha.sync_state import Replica, SyncStateSet, SyncStateTracker
+from batonmq.ha.master_link import INTRODUCTION_MS, MasterLink
+from batonmq.ha.role import HARole
+from batonmq.ha.security import LinkSecurity
+from batonmq.ha.slave_link import SlaveLink
+from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.net.client import split_address
-from batonmq.protocol.ha_frames import HAFrameError
-from batonmq.store.errors import StoreError
+from batonmq.net.tls import ServerTls, TlsSniffer
+from batonmq.protocol.ha_frames import NONCE_SIZE
 
 if TYPE_CHECKING:
     from batonmq.common.clock import Clock
@@ -46,6 +40,10 @@ TICK_S = 0.2
 """Time between looks at heartbeats, silence and lag; an idle slave hears of a confirm offset this late."""
 RECONNECT_S = (0.02, 1.0)
 """First and longest wait before a slave tries its master again; doubled in between."""
+RECONNECT_STRANGER_S = 10.0
+"""Longest wait where one side does not take the other for a member of the group."""
+MAX_LINKS = 64
+"""Connections to the replication port at a time; strangers make room for replicas the controller knows."""
 
 
 class StaleEpoch(Exception):
@@ -71,14 +69,6 @@ class ReplicatedLog(Protocol):
     def cut_torn_tail(self) -> int: ...
     def dispatch(self) -> int: ...
     def flush(self) -> int: ...
-
-
-class HARole(Enum):
-    """What this end of the replication does."""
-
-    NONE = "none"
-    MASTER = "master"
-    SLAVE = "slave"
 
 
 class ReplicaStatus(NamedTuple):
@@ -121,12 +111,12 @@ class HAService:
         file_size: int = 1 << 30,
         sync_flush: bool = False,
         flush_interval_ms: int = 500,
-        tls_server: ssl.SSLContext | None = None,
-        tls_client: ssl.SSLContext | None = None,
+        security: LinkSecurity | None = None,
+        nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_SIZE),
     ) -> None:
         """`port` 0 takes a free one. `file_size`: bytes of a commit log file. `sync_flush`: a slave
-        acknowledges what is on disk, not what is in the page cache. The TLS contexts, if given, cover the
-        replication port; one that demands client certificates keeps strangers out altogether.
+        acknowledges what is on disk, not what is in the page cache. `security`: who may take part; without it
+        whoever reaches the port. `nonce`: randomness for its proofs.
 
         Raises ConfigError if the epoch file cannot be read.
         """
@@ -144,24 +134,28 @@ class HAService:
         self.on_progress: Callable[[], None] = lambda: cast(None, store.dispatch())
         """Called when the confirm offset or a slave's ack moved; must dispatch the store."""
         self.on_sync_state_change: Callable[[], None] = _nothing
-        """Called when the SyncStateSet should become another one: ask `propose`."""
+        """Called when the SyncStateSet should become another one (ask `propose`), or when a slave has come
+        whose id is not known here (ask the controller for the group's ids and tell them to `registered`)."""
+        self.security = security if security is not None else LinkSecurity()
+        self.nonce = nonce
+        self.sync_flush = sync_flush
+        self.epoch_file = EpochFile.load(epoch_file)
+        self.link: SlaveLink | None = None
+        """The link to the master while slave."""
 
         self._host = host
         self._file_size = file_size
-        self._sync_flush = sync_flush
         self._flush_interval_s = flush_interval_ms / 1000
-        self._tls_server = tls_server
-        self._tls_client = tls_client
-        self._epochs = EpochFile.load(epoch_file)
         self._lock = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._links: dict[_MasterLink, None] = {}  # ordered, so that simulated runs can be repeated
-        self._by_id: dict[int, _MasterLink] = {}
+        self._links: dict[MasterLink, None] = {}  # ordered, so that simulated runs can be repeated
+        self._by_id: dict[int, MasterLink] = {}
+        self._sniffers: set[TlsSniffer] = set()
+        self._complaints = Complaints(log)
         self._master_address = ""
         self._address_known = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
-        self._link: _SlaveLink | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -171,12 +165,11 @@ class HAService:
         """Listen. Raises OSError if the port is taken."""
         loop = asyncio.get_running_loop()
         # The log may have lost its end with the power; what lies beyond it has no epoch any more.
-        await loop.run_in_executor(None, self._epochs.truncate_suffix, self.store.max_offset + 1)
-        await loop.run_in_executor(None, self._epochs.truncate_prefix, self.store.min_offset)
-        self._server = await loop.create_server(
-            lambda: _MasterLink(self), self._host, self.port, ssl=self._tls_server
-        )
+        await loop.run_in_executor(None, self.epoch_file.truncate_suffix, self.store.max_offset + 1)
+        await loop.run_in_executor(None, self.epoch_file.truncate_prefix, self.store.min_offset)
+        self._server = await loop.create_server(self._accept, self._host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+        log.info("replication port %d is %s", self.port, self.security)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     async def stop(self) -> None:
@@ -188,6 +181,8 @@ class HAService:
             if self._tick_timer is not None:
                 self._tick_timer.cancel()
                 self._tick_timer = None
+            for sniffer in list(self._sniffers):
+                sniffer.abort()
             await self._leave_role()
             if self._flush_timer is not None:
                 self._flush_timer.cancel()
@@ -215,13 +210,13 @@ class HAService:
             store = self.store
             store.cut_torn_tail()
             loop = asyncio.get_running_loop()
-            if self._sync_flush and store.flushed_offset < store.max_offset:
+            if self.sync_flush and store.flushed_offset < store.max_offset:
                 # All of it is confirmed in a moment, and a slave flushes a little later than it appends.
                 await loop.run_in_executor(None, store.flush)
             if epoch > self.last_epoch:
                 # A log from before controller mode belongs to nobody yet: the first term claims all of it.
                 start = store.max_offset if len(self.epochs) else store.min_offset
-                await loop.run_in_executor(None, self._epochs.append, epoch, start)
+                await loop.run_in_executor(None, self.epoch_file.append, epoch, start)
             now_ms = self.clock.monotonic_ms()
             self.epoch = epoch
             self.tracker = SyncStateTracker(
@@ -261,8 +256,8 @@ class HAService:
     def set_master_address(self, master_ha_address: str | None) -> None:
         """Where the master's replication port is; a link to another address is dropped."""
         address = master_ha_address or ""
-        if address != self._master_address and self._link is not None:
-            self._link.close("the master has moved")
+        if address != self._master_address and self.link is not None:
+            self.link.close("the master has moved")
         self._master_address = address
         if address:
             self._address_known.set()
@@ -275,8 +270,8 @@ class HAService:
         for slave in list(self._links):
             slave.close("")
         self._by_id.clear()
-        link, follower = self._link, self._follower
-        self._link = self._follower = None
+        link, follower = self.link, self._follower
+        self.link = self._follower = None
         if link is not None:
             link.close("")
             await link.settled()
@@ -291,7 +286,7 @@ class HAService:
     @property
     def epochs(self) -> EpochCache:
         """The log's epochs; live."""
-        return self._epochs.cache
+        return self.epoch_file.cache
 
     @property
     def last_epoch(self) -> int:
@@ -306,7 +301,7 @@ class HAService:
     @property
     def following(self) -> bool:
         """Whether a slave's link to its master is past the handshake."""
-        return self._link is not None and self._link.session.transferring
+        return self.link is not None and self.link.session.transferring
 
     @property
     def in_sync_replicas(self) -> int:
@@ -316,6 +311,10 @@ class HAService:
     def acked_by(self, copies: int) -> int:
         """Highest offset that `copies` replicas hold, the master included; -1 if there are not so many."""
         return -1 if self.tracker is None else self.tracker.acked_by(copies, self.store.max_offset)
+
+    def held_by_all(self) -> int:
+        """How far the whole SyncStateSet has the log, be it on this master's disk or not; -1 if unknown."""
+        return -1 if self.tracker is None else self.tracker.held_by_all(self.store.max_offset)
 
     def bounds(self) -> LogBounds:
         """The log as sessions want to know it."""
@@ -340,7 +339,7 @@ class HAService:
 
     def master(self) -> MasterStatus | None:
         """The link to the master, None unless there is one."""
-        link = self._link
+        link = self.link
         if link is None:
             return None
         return MasterStatus(link.peer, link.last_read_ms, link.last_write_ms, link.bytes_per_second)
@@ -367,6 +366,59 @@ class HAService:
             self.tracker.agree(current)
             self._moved()
 
+    def registered(self, broker_ids: Iterable[int]) -> None:
+        """The ids the controller has given to this group, all of them. Others are strangers: they may read
+        (unless `security` keeps them out), but their word moves nothing."""
+        if self.tracker is not None:
+            self.tracker.registered = frozenset(broker_ids)
+            self._moved()
+            self._look_at_sync_state()
+
+    def strangers(self) -> list[int]:
+        """Ids that slaves gave and that are not known to be the controller's."""
+        tracker = self.tracker
+        return [] if tracker is None else [each for each in self._by_id if not tracker.knows(each)]
+
+    # -- master: connections
+
+    def _accept(self) -> asyncio.Protocol:
+        context = self.security.server
+        if context is None:
+            return MasterLink(self)
+        if len(self._sniffers) >= MAX_LINKS:
+            next(iter(self._sniffers)).abort()
+
+        def refused(peer: object, why: str) -> None:
+            host, port = peer[:2] if isinstance(peer, tuple) else (peer, "?")
+            self.complain(f"{host}:{port}", why)
+
+        tls = ServerTls(context, enforcing=True)
+        return TlsSniffer(tls, lambda: MasterLink(self), self._sniffers, INTRODUCTION_MS / 1000, refused)
+
+    def complain(self, peer: str, text: str) -> None:
+        """One line about a peer that does what no replica does; a flood of them makes no flood of lines."""
+        self._complaints.warn(f"replication port: {peer}", text, self.clock.monotonic_ms())
+
+    def admit(self, link: MasterLink) -> bool:
+        """A connection was made. False: it was closed again."""
+        if self.role is not HARole.MASTER:
+            # Nobody may take what is here for the group's log; the slave tries again.
+            link.close("not master")
+            return False
+        if len(self._links) >= MAX_LINKS:
+            stranger = next((each for each in self._links if not self._is_replica(each)), None)
+            self.complain(link.peer, f"is one connection too many ({MAX_LINKS})")
+            if stranger is None:
+                link.close("too many connections")
+                return False
+            stranger.close("made room for another connection")
+        self._links[link] = None
+        return True
+
+    def _is_replica(self, link: MasterLink) -> bool:
+        replica, tracker = link.replica, self.tracker
+        return replica is not None and tracker is not None and tracker.knows(replica.broker_id)
+
     # -- master
 
     def _own_end(self) -> int:
@@ -375,7 +427,7 @@ class HAService:
         Otherwise consumers could read, with SYNC_FLUSH, what a power cut takes back; its queue offsets go to
         other messages then, which those consumers never see.
         """
-        return self.store.flushed_offset if self._sync_flush else self.store.max_offset
+        return self.store.flushed_offset if self.sync_flush else self.store.max_offset
 
     def wake(self) -> None:
         """The store has new bytes, or more of them are on disk: send them, move the confirm offset.
@@ -394,7 +446,7 @@ class HAService:
             self.store.confirm_offset = self.tracker.confirm(self._own_end())
             self.on_progress()
 
-    def _entered(self, link: _MasterLink) -> None:
+    def entered(self, link: MasterLink) -> None:
         """A slave's link is in transfer."""
         session = link.session
         assert session.slave_id is not None and self.tracker is not None
@@ -412,8 +464,10 @@ class HAService:
             session.next_offset,
             " as learner" if session.async_learner else "",
         )
+        if not self.tracker.knows(session.slave_id):
+            self.on_sync_state_change()
 
-    def _acked(self, link: _MasterLink) -> None:
+    def acked(self, link: MasterLink) -> None:
         tracker, replica = self.tracker, link.replica
         assert tracker is not None and replica is not None
         replica.ack_offset = link.session.ack_offset
@@ -423,7 +477,7 @@ class HAService:
         if replica.broker_id not in tracker.agreed.members:
             self._look_at_sync_state()
 
-    def _left(self, link: _MasterLink) -> None:
+    def left(self, link: MasterLink) -> None:
         self._links.pop(link, None)
         slave_id = link.session.slave_id
         if slave_id is not None and self._by_id.get(slave_id) is link:
@@ -450,7 +504,8 @@ class HAService:
         while True:
             await self._address_known.wait()
             address = self._master_address
-            link = _SlaveLink(self, address)
+            link = SlaveLink(self, address)
+            longest_s = RECONNECT_S[1]
             try:
                 host, port = split_address(address)
                 async with asyncio.timeout(self.config.ha_connect_timeout / 1000):
@@ -458,27 +513,31 @@ class HAService:
                         lambda link=link: link,
                         host,
                         port,
-                        ssl=self._tls_client,
-                        server_hostname=host if self._tls_client else None,
+                        ssl=self.security.client,
+                        server_hostname=host if self.security.client else None,
                     )
             except (OSError, ValueError) as error:  # TimeoutError and SSLError are OSErrors
                 problem = f"cannot connect to master {address}: {error or type(error).__name__}"
+                if isinstance(error, ssl.SSLError):
+                    longest_s = RECONNECT_STRANGER_S
             else:
                 await link.ended
                 if link.session.transferring:
                     wait_s = RECONNECT_S[0]
+                if link.stranger:
+                    longest_s = RECONNECT_STRANGER_S
                 problem = f"lost master {address}: {link.reason}"
             if problem != told:
                 log.warning("%s", problem)
                 told = problem
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, RECONNECT_S[1])
+            wait_s = min(2 * wait_s, longest_s)
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         """Group commit while slave: one flush at a time; at once with `sync_flush`, else after a while."""
         if self._flushing is not None:
             return
-        if self._sync_flush:
+        if self.sync_flush:
             self._start_flush()
         elif self._flush_timer is None:
             loop = asyncio.get_running_loop()
@@ -496,17 +555,17 @@ class HAService:
         try:
             while self.store.flushed_offset < self.store.max_offset:
                 await asyncio.get_running_loop().run_in_executor(None, self.store.flush)
-                if self._link is not None:
-                    self._link.acknowledge()
-                if not self._sync_flush or self.role is not HARole.SLAVE:
+                if self.link is not None:
+                    self.link.acknowledge()
+                if not self.sync_flush or self.role is not HARole.SLAVE:
                     break
         except OSError as error:
             log.error("flushing the log failed: %s", error)
-            if self._link is not None:
-                self._link.close(f"flushing the log failed: {error}")
+            if self.link is not None:
+                self.link.close(f"flushing the log failed: {error}")
         else:
             if self.role is HARole.SLAVE and self.store.flushed_offset < self.store.max_offset:
-                asyncio.get_running_loop().call_soon(self._flush_soon)
+                asyncio.get_running_loop().call_soon(self.flush_soon)
         finally:
             self._flushing = None
 
@@ -520,8 +579,8 @@ class HAService:
     def _tick(self) -> None:
         now_ms = self.clock.monotonic_ms()
         self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        if self._link is not None:
-            self._link.tick(now_ms)
+        if self.link is not None:
+            self.link.tick(now_ms)
         bounds = self.bounds()
         for link in list(self._links):
             link.tick(bounds, now_ms)
@@ -531,313 +590,3 @@ class HAService:
                 if caught_up is not None and link.replica is not None:
                     link.replica.caught_up_ms = max(link.replica.caught_up_ms, caught_up)
             self._look_at_sync_state()
-
-
-class _Link(asyncio.Protocol):
-    """What both ends of a link have in common."""
-
-    def __init__(self, ha: HAService) -> None:
-        self._ha = ha
-        self._transport: asyncio.Transport | None = None
-        self._bytes = 0
-        self._rated = (0, 0.0)
-        self.peer = ""
-        self.reason = ""
-        """Why the link ended, for the log."""
-        self.bytes_per_second = 0
-
-    def _opened(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peername = transport.get_extra_info("peername")
-        self.peer = f"{peername[0]}:{peername[1]}" if peername else "?"
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    @property
-    def closed(self) -> bool:
-        return self._transport is None
-
-    def close(self, reason: str) -> None:
-        """Drop the link at once; nothing is read or sent any more."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            self.reason = reason
-            transport.abort()
-
-    def _rate(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        before, since = self._rated
-        if now_s - since >= 1.0:
-            self.bytes_per_second = int((self._bytes - before) / (now_s - since)) if since else 0
-            self._rated = (self._bytes, now_s)
-
-
-class _MasterLink(_Link):
-    """A slave that connected to us."""
-
-    def __init__(self, ha: HAService) -> None:
-        super().__init__(ha)
-        self._paused = False
-        self.replica: Replica | None = None
-        self.session = MasterSession(
-            ha.epochs,
-            heartbeat_ms=ha.config.ha_send_heartbeat_interval,
-            timeout_ms=ha.config.ha_housekeeping_interval,
-            now_ms=ha.clock.monotonic_ms(),
-        )
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._opened(transport)
-        if self._ha.role is not HARole.MASTER:
-            # Nobody may take what is here for the group's log; the slave tries again.
-            self.close("not master")
-            return
-        assert self._transport is not None
-        self._transport.set_write_buffer_limits(high=self._ha.config.ha_send_buffer_size)
-        self._ha._links[self] = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self.reason = str(exc) if exc else "closed by the slave"
-            self._transport = None
-        if self.session.slave_id is not None and self.reason:
-            log.info("slave %d at %s is gone: %s", self.session.slave_id, self.peer, self.reason)
-        self._ha._left(self)
-
-    def data_received(self, data: bytes) -> None:
-        ha, session = self._ha, self.session
-        if self._transport is None or ha.tracker is None:
-            return
-        known, acked = session.transferring, session.ack_offset
-        bounds = ha.bounds()
-        try:
-            answer = session.receive(data, bounds, ha.clock.monotonic_ms())
-        except HAFrameError as error:
-            self._misbehaved(error)
-            return
-        if answer:
-            self._transport.write(answer)
-        if session.transferring and not known:
-            ha._entered(self)
-        if session.ack_offset != acked:
-            ha._acked(self)
-        if session.transferring and not known:
-            self.pump()
-            self._heartbeat(ha.bounds(), ha.clock.monotonic_ms())
-
-    def _misbehaved(self, error: HAFrameError | StoreError) -> None:
-        log.warning("replication port: dropped %s (slave %s): %s", self.peer, self.session.slave_id, error)
-        self.close(str(error))
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self.pump()
-
-    def pump(self) -> None:
-        """Send as much as the socket takes."""
-        transport, ha, session = self._transport, self._ha, self.session
-        if transport is None or self._paused or not session.transferring:
-            return
-        bounds = ha.bounds()
-        if session.next_offset >= bounds.max_offset:
-            return
-        now_ms = ha.clock.monotonic_ms()
-        limit = ha.config.ha_transfer_batch_size
-        try:
-            while not self._paused:
-                batch = session.next_batch(bounds, limit)
-                if batch is None:
-                    return
-                view = ha.store.read(batch.offset, batch.max_bytes)
-                size = len(view)
-                if not size:
-                    return
-                transport.writelines([session.frame(batch, size, bounds, now_ms), view])
-                self._bytes += size
-        except (HAFrameError, StoreError) as error:
-            self._misbehaved(error)
-
-    def _heartbeat(self, bounds: LogBounds, now_ms: int) -> None:
-        frame = self.session.heartbeat(bounds, now_ms)
-        if frame and self._transport is not None:
-            self._transport.write(frame)
-
-    def tick(self, bounds: LogBounds, now_ms: int) -> None:
-        self._rate()
-        if self.session.expired(now_ms):
-            self.close("silent for too long")
-        elif not self._paused:
-            self._heartbeat(bounds, now_ms)
-
-
-class _SlaveLink(_Link):
-    """Our connection to the master."""
-
-    def __init__(self, ha: HAService, address: str) -> None:
-        super().__init__(ha)
-        self.session = SlaveSession(
-            ha.epochs,
-            ha.local_id,
-            heartbeat_ms=ha.config.ha_send_heartbeat_interval,
-            timeout_ms=ha.config.ha_housekeeping_interval,
-            now_ms=ha.clock.monotonic_ms(),
-            sync_from_last_file=ha.config.sync_from_last_file,
-            async_learner=ha.config.async_learner,
-        )
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.last_read_ms = 0
-        self.last_write_ms = 0
-        self._address = address
-        self._slow: asyncio.Task[None] | None = None
-        self._behind: list[bytes] = []
-        """Bytes that arrived while slow effects were under way."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._opened(transport)
-        ha = self._ha
-        if ha.role is not HARole.SLAVE or ha._master_address != self._address:
-            self.close("the role has changed")
-            return
-        ha._link = self
-        self._write(self.session.open())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self.reason = str(exc) if exc else "closed by the master"
-            self._transport = None
-        if self._slow is None:
-            self._end()
-
-    def _end(self) -> None:
-        """Nothing touches the log any more: the next link may begin."""
-        if self._ha._link is self:
-            self._ha._link = None
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    async def settled(self) -> None:
-        """Wait until no effect is under way any more."""
-        if self._slow is not None:
-            await asyncio.wait([self._slow])
-
-    def _write(self, data: bytes) -> None:
-        if data and self._transport is not None:
-            self._transport.write(data)
-            self.last_write_ms = self._ha.clock.now_ms()
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport is None:
-            return
-        if self._slow is not None:
-            self._behind.append(data)
-            return
-        ha = self._ha
-        self.last_read_ms = ha.clock.now_ms()
-        self._bytes += len(data)
-        try:
-            effects = self.session.receive(data, ha.bounds(), ha.clock.monotonic_ms())
-            if any(not isinstance(effect, Append | Confirm) for effect in effects):
-                self._transport.pause_reading()
-                self._slow = asyncio.get_running_loop().create_task(self._apply_slowly(effects))
-                return
-            for effect in effects:
-                self._apply(effect)
-        except HAFrameError as error:
-            log.warning("dropped master %s: %s", self.peer, error)
-            self.close(str(error))
-        except (OSError, StoreError) as error:
-            log.error("cannot append to the log: %s", error)
-            self.close(f"cannot append to the log: {error}")
-        else:
-            self._applied()
-
-    def _apply(self, effect: Effect) -> None:
-        store = self._ha.store
-        if isinstance(effect, Append):
-            store.append_raw(effect.offset, effect.data)
-        elif isinstance(effect, Confirm):
-            store.confirm_offset = max(store.confirm_offset, effect.offset)
-
-    async def _apply_slowly(self, effects: Sequence[Effect]) -> None:
-        """Effects of which some cut the log or wait for the disk; reading is paused meanwhile."""
-        ha = self._ha
-        store, epochs = ha.store, ha._epochs
-        loop = asyncio.get_running_loop()
-        try:
-            for effect in effects:
-                if self._transport is None:
-                    break
-                if isinstance(effect, Learn):
-                    await loop.run_in_executor(None, epochs.extend, effect.epochs)
-                elif isinstance(effect, Truncate | StartOver):
-                    await ha.flushed()
-                    # The log first: an epoch without data is harmless, data without its epoch counts as the
-                    # epoch before.
-                    cut = effect.offset if isinstance(effect, Truncate) else store.min_offset
-                    self._announce_cut(cut)
-                    if isinstance(effect, Truncate):
-                        store.truncate(cut)
-                        await loop.run_in_executor(None, epochs.truncate_suffix, cut)
-                    else:
-                        store.discard()
-                        await loop.run_in_executor(None, epochs.clear)
-                else:
-                    self._apply(effect)
-        except (OSError, StoreError, ValueError) as error:
-            log.error("cannot follow master %s: %s", self.peer, error)
-            self.close(f"cannot follow: {error}")
-        finally:
-            self._slow = None
-        if self._transport is None:
-            self._end()
-            return
-        self._applied()
-        behind, self._behind = b"".join(self._behind), []
-        self._transport.resume_reading()
-        if behind:
-            self.data_received(behind)
-
-    def _announce_cut(self, offset: int) -> None:
-        store = self._ha.store
-        if offset >= store.max_offset:
-            return
-        level = logging.WARNING if offset < store.confirm_offset else logging.INFO
-        log.log(
-            level,
-            "cutting the log at %d to follow %s (%d bytes, confirm offset %d, own epochs %s)",
-            offset,
-            self.peer,
-            store.max_offset - offset,
-            store.confirm_offset,
-            self._ha.epochs,
-        )
-
-    def _applied(self) -> None:
-        if self._transport is None:
-            return
-        self._ha.on_progress()
-        self._ha._flush_soon()
-        self.acknowledge()
-
-    def acknowledge(self) -> None:
-        """Tell the master how far this log is safe in the sense of flushDiskType."""
-        session, ha = self.session, self._ha
-        if not session.transferring or self._slow is not None:
-            return
-        offset = session.position
-        if ha._sync_flush and offset > ha.store.flushed_offset:
-            if not session.acked:
-                return  # the first ack says where to go on, so it must be the end of the log
-            offset = ha.store.flushed_offset
-        self._write(session.ack(offset, ha.clock.monotonic_ms()))
-
-    def tick(self, now_ms: int) -> None:
-        self._rate()
-        if self.session.expired(now_ms):
-            self.close("silent for too long")
-        elif self._slow is None:
-            self._write(self.session.heartbeat(now_ms))

@@ -51,6 +51,12 @@ class SyncStateTracker:
     """A set the controller was asked for and may have agreed to."""
     in_flight: bool = False
     replicas: dict[int, Replica] = field(default_factory=dict)
+    registered: frozenset[int] = frozenset()
+    """Ids the controller has given to this group, as far as it was asked."""
+
+    def knows(self, broker_id: int) -> bool:
+        """Whether the controller has given out this id: whoever has another one is a stranger (#3015)."""
+        return broker_id in self.registered or broker_id in self.agreed.members
 
     @property
     def counted(self) -> frozenset[int]:
@@ -77,23 +83,30 @@ class SyncStateTracker:
 
         A member without a link, or that has said nothing yet, holds it where it is (#6662).
         """
+        self.confirm_offset = max(self.confirm_offset, self.held_by_all(own_max_offset))
+        return self.confirm_offset
+
+    def held_by_all(self, own_max_offset: int) -> int:
+        """How far every counted member has the log; -1 while one of them has no link or has said nothing."""
         offset = own_max_offset
         for broker_id in self.counted:
             if broker_id == self.local_id:
                 continue
             replica = self.replicas.get(broker_id)
             if replica is None or not replica.connected or replica.ack_offset < 0:
-                return self.confirm_offset
+                return -1
             offset = min(offset, replica.ack_offset)
-        self.confirm_offset = max(self.confirm_offset, offset)
-        return self.confirm_offset
+        return offset
 
     def acked_by(self, copies: int, own_max_offset: int) -> int:
-        """Highest offset that `copies` replicas hold, the master counted; -1 if there are not so many."""
+        """Highest offset that `copies` replicas hold, the master counted; -1 if there are not so many.
+
+        Strangers do not count: whoever reaches the port can claim any id and any offset that was sent.
+        """
         held = [own_max_offset] + [
             replica.ack_offset
-            for replica in self.replicas.values()
-            if replica.connected and not replica.async_learner
+            for broker_id, replica in self.replicas.items()
+            if replica.connected and not replica.async_learner and self.knows(broker_id)
         ]
         held.sort(reverse=True)
         return held[copies - 1] if 1 <= copies <= len(held) else -1
@@ -105,7 +118,7 @@ class SyncStateTracker:
         for broker_id, replica in self.replicas.items():
             if (
                 broker_id not in self.agreed.members
-                and broker_id >= 0
+                and broker_id in self.registered
                 and replica.connected
                 and not replica.async_learner
                 and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)

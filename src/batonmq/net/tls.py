@@ -106,6 +106,29 @@ def client_context(config: TlsConfig) -> ssl.SSLContext | None:
     return context
 
 
+def mutual_contexts(config: TlsConfig) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts (accepting, connecting) for programs of one kind that must all show a certificate of the same
+    origin: `tls.server.*`, and `tls.client.*` where it is set. Host names are not checked, as in RocketMQ.
+
+    Raises `ConfigError`.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own = ("tls.server", config.server_cert_path, config.server_key_path, config.server_key_password)
+    _load_chain(server, *own)
+    _load_trust(server, "tls.server", config.server_trust_cert_path)
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    if config.client_cert_path:
+        own = ("tls.client", config.client_cert_path, config.client_key_path, config.client_key_password)
+    _load_chain(client, *own)
+    if config.client_trust_cert_path:
+        _load_trust(client, "tls.client", config.client_trust_cert_path)
+    else:
+        _load_trust(client, "tls.server", config.server_trust_cert_path)
+    return server, client
+
+
 def _load_chain(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str) -> None:
     try:
         # A function, or OpenSSL would ask on the terminal for the password of an encrypted key.
@@ -133,11 +156,14 @@ class TlsSniffer(asyncio.Protocol):
         factory: Callable[[], asyncio.Protocol],
         sniffers: set[TlsSniffer],
         timeout_s: float,
+        refused: Callable[[object, str], None] | None = None,
     ) -> None:
+        """`refused` is told of peers that do not get through, and why; else the log is."""
         self._tls = tls
         self._factory = factory
         self._sniffers = sniffers
         self._timeout_s = timeout_s
+        self._refused = refused
         self._transport: asyncio.Transport | None = None
         self._peer: object = "?"
         self._timer: asyncio.TimerHandle | None = None
@@ -161,7 +187,7 @@ class TlsSniffer(asyncio.Protocol):
         elif data[0] == TLS_HANDSHAKE_RECORD:
             self._upgrade_task = asyncio.ensure_future(self._upgrade(data))
         elif self._tls.enforcing:
-            log.warning("%s speaks plain text, and tls.server.mode is enforcing; closing", self._peer)
+            self._refuse("speaks plain text, and tls.server.mode is enforcing; closing")
             self._transport.close()
         else:
             self._hand_over(self._transport, data)
@@ -172,6 +198,12 @@ class TlsSniffer(asyncio.Protocol):
             self._upgrade_task.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+    def _refuse(self, why: str) -> None:
+        if self._refused is not None:
+            self._refused(self._peer, why)
+        else:
+            log.warning("%s %s", self._peer, why)
 
     def _done(self) -> None:
         self._sniffers.discard(self)
@@ -201,9 +233,15 @@ class TlsSniffer(asyncio.Protocol):
         try:
             upgraded = await upgrade
         except (OSError, ssl.SSLError) as error:
-            log.warning("%s failed the TLS handshake: %s", self._peer, error)
+            self._refuse(f"failed the TLS handshake: {error or type(error).__name__}")
             self._done()
+            self._transport = None
             return
+        finally:
+            # The error's traceback holds this frame, and `upgrade` the error: the circle would keep the
+            # buffers of each failed handshake (300 KB) until the collector comes by, for which a flood of
+            # them does not wait.
+            del upgrade
         if upgraded is not None and not upgraded.is_closing():
             self._hand_over(upgraded, b"".join(self._early))
 

@@ -10,6 +10,12 @@ protocol") with the layout of 5.x, which replaced the slave's address in the han
                                   then for each epoch: epoch i32, start offset i64
                       transfer    state i32, body size i32, offset i64, epoch i32, epoch start i64,
                                   confirm offset i64, then the bytes of the log
+
+Where both sides have a shared secret (BatonMQ's own, `ha/proof.py`) three frames come before all others:
+
+    slave -> master   greeting    mark i32, nonce 32 bytes
+    master -> slave   challenge   mark i32, nonce 32 bytes, proof 32 bytes
+    slave -> master   proof       mark i32, proof 32 bytes
 """
 
 from __future__ import annotations
@@ -24,12 +30,21 @@ _MASTER_HANDSHAKE = struct.Struct(">iiqi")
 _EPOCH = struct.Struct(">iq")
 _TRANSFER = struct.Struct(">iiqiqq")
 _STATE = struct.Struct(">i")
+_GREETING = struct.Struct(">i32s")
+_CHALLENGE = struct.Struct(">i32s32s")
 
 SLAVE_HANDSHAKE_SIZE = _SLAVE_HANDSHAKE.size
 ACK_SIZE = _ACK.size
 MASTER_HANDSHAKE_SIZE = _MASTER_HANDSHAKE.size
 EPOCH_SIZE = _EPOCH.size
 TRANSFER_HEADER_SIZE = _TRANSFER.size
+
+PROOF_MARK = int.from_bytes(b"BMQP", "big")
+"""Stands where other frames have their state, and is none of `HAState`."""
+NONCE_SIZE = 32
+PROOF_SIZE = 32
+GREETING_SIZE = _GREETING.size
+CHALLENGE_SIZE = _CHALLENGE.size
 
 MAX_EPOCHS = 100_000
 """Longest epoch list a slave accepts; bounds the memory of a handshake."""
@@ -120,6 +135,61 @@ class Body(NamedTuple):
     data: memoryview
 
 
+class Greeting(NamedTuple):
+    """A slave that shares a secret wants the master to prove that it does too."""
+
+    nonce: bytes
+
+    def encode(self) -> bytes:
+        return _GREETING.pack(PROOF_MARK, self.nonce)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Greeting:
+        """From `GREETING_SIZE` bytes. Raises `HAFrameError`."""
+        return cls(_marked(_GREETING.unpack(data))[0])
+
+
+class Challenge(NamedTuple):
+    """The master's proof, and what the slave's has to cover."""
+
+    nonce: bytes
+    proof: bytes
+
+    def encode(self) -> bytes:
+        return _CHALLENGE.pack(PROOF_MARK, self.nonce, self.proof)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Challenge:
+        """From `CHALLENGE_SIZE` bytes. Raises `HAFrameError`."""
+        return cls(*_marked(_CHALLENGE.unpack(data)))
+
+
+class Proof(NamedTuple):
+    """The slave's proof; its handshake follows. As long as a greeting."""
+
+    proof: bytes
+
+    def encode(self) -> bytes:
+        return _GREETING.pack(PROOF_MARK, self.proof)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Proof:
+        """From `GREETING_SIZE` bytes. Raises `HAFrameError`."""
+        return cls(_marked(_GREETING.unpack(data))[0])
+
+
+def begins_with_proof(data: bytes) -> bool:
+    """Whether these bytes, the first of a connection, can be the begin of a frame with `PROOF_MARK`."""
+    mark = _STATE.pack(PROOF_MARK)
+    return mark.startswith(data[: len(mark)])
+
+
+def _marked(fields: tuple[int, *tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    if fields[0] != PROOF_MARK:
+        raise HAFrameError("no proof of a shared secret")
+    return fields[1:]
+
+
 class SlaveFrameReader:
     """Cuts what a slave sends into frames; a partial frame waits for its rest (15 bytes at most)."""
 
@@ -149,6 +219,8 @@ class SlaveFrameReader:
                 _, last_file, learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(buffer, position)
                 frames.append(SlaveHandshake(broker_id, last_file == 1, learner == 1))
                 position += SLAVE_HANDSHAKE_SIZE
+            elif state == PROOF_MARK:
+                raise HAFrameError("the slave has a haSecret, and none is set here")
             else:
                 raise HAFrameError(f"state {state} in a slave's frame")
         self._rest = buffer[position:]

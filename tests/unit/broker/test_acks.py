@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.broker.acks import PendingAcks, acks_needed
+from batonmq.broker.acks import PendingAcks
 
 
 def filled(*sends: tuple[int, int, str]) -> PendingAcks[str]:
@@ -26,11 +26,28 @@ def test_only_sends_at_or_below_the_acknowledged_offset_complete() -> None:
 def test_deadlines_expire_in_order_and_an_expired_send_is_not_answered_again() -> None:
     acks = filled((100, 10, "a"), (200, 20, "b"))
     assert acks.next_deadline_ms() == 10
-    assert acks.expire(9) == []
-    assert acks.expire(10) == ["a"]
+    assert acks.expire(9) == ([], [])
+    assert acks.expire(10) == ([], ["a"])
     assert acks.complete(500) == ["b"]
     assert acks.next_deadline_ms() is None
-    assert acks.expire(1000) == []
+    assert acks.expire(1000) == ([], [])
+
+
+def test_a_send_may_get_a_second_deadline_and_stays_before_younger_ones() -> None:
+    acks = filled((100, 10, "a"), (200, 20, "b"), (300, 30, "c"))
+    assert acks.expire(20) == ([], ["a", "b"])
+    acks.postpone(100, 50, "a")
+    acks.postpone(200, 60, "b")
+    assert len(acks) == 3 and acks.next_deadline_ms() == 30
+    assert acks.complete(100) == ["a"]
+    assert acks.expire(30) == ([], ["c"])
+    assert acks.next_deadline_ms() == 60
+    acks.add(400, 70, "d")
+    assert acks.next_deadline_ms() == 60
+    assert acks.expire(60) == (["b"], [])
+    assert acks.complete(1000) == ["d"]
+    acks.postpone(1100, 80, "e")
+    assert acks.abandon() == ["e"] and len(acks) == 0
 
 
 def test_a_role_change_abandons_everything_and_offsets_may_start_lower_again() -> None:
@@ -62,36 +79,7 @@ def test_each_send_is_answered_exactly_once(steps: list[tuple[int, int]], data: 
             answered += acks.complete(acked)
         if data.draw(st.booleans()):
             now = data.draw(st.integers(now, deadline))
-            answered += acks.expire(now)
+            expired = acks.expire(now)
+            answered += [*expired[0], *expired[1]]
     answered += acks.abandon()
     assert answered == list(range(len(steps)))
-
-
-@pytest.mark.parametrize(
-    ("all_in_set", "wanted", "minimum", "auto", "in_sync", "expected"),
-    [
-        (False, 1, 1, False, 1, 1),  # a lone master
-        (False, 2, 1, False, 1, 2),  # waits, then FLUSH_SLAVE_TIMEOUT
-        (False, 2, 2, False, 1, None),  # too few: refused at once
-        (False, 3, 1, True, 2, 2),  # sinks to what keeps up
-        (False, 3, 2, True, 1, None),
-        (False, 3, 2, True, 2, 2),
-        (False, 2, 1, True, 5, 2),  # never rises above inSyncReplicas
-        (True, 1, 1, False, 3, -1),
-        (True, 1, 2, False, 2, -1),
-        (True, 1, 2, False, 1, None),
-    ],
-)
-def test_copies_a_message_needs(
-    all_in_set: bool, wanted: int, minimum: int, auto: bool, in_sync: int, expected: int | None
-) -> None:
-    assert (
-        acks_needed(
-            all_in_sync_state_set=all_in_set,
-            in_sync_replicas=wanted,
-            min_in_sync_replicas=minimum,
-            auto_in_sync_replicas=auto,
-            replicas_in_sync=in_sync,
-        )
-        == expected
-    )

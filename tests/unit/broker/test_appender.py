@@ -34,6 +34,9 @@ class Replicas:
         held = sorted([1 << 62, *self.acks], reverse=True)
         return held[copies - 1] if copies <= len(held) else -1
 
+    def held_by_all(self) -> int:
+        return min(self.acks, default=-1)
+
 
 class Told:
     """A waiter that notes what it was told."""
@@ -54,7 +57,9 @@ class Rig:
         )
         self.controlled = bool(keys.get("all_ack_in_sync_state_set"))
         if self.controlled:
-            keys |= {"enable_controller_mode": True, "controller_addr": "c:1"}
+            keys["enable_controller_mode"] = True
+        if keys.get("enable_controller_mode"):
+            keys["controller_addr"] = "c:1"
         clock = SystemClock()
         self.store = MessageStore.open(store_config, clock, wait_for_confirm=self.controlled)
         self.replicas = Replicas()
@@ -134,7 +139,7 @@ async def test_a_message_that_does_not_wait_is_answered_at_once(rigs: Any) -> No
 
 
 async def test_too_few_in_sync_refuses_only_those_that_wait(rigs: Any) -> None:
-    rig = rigs(in_sync_replicas=2, min_in_sync_replicas=2)
+    rig = rigs(in_sync_replicas=2, min_in_sync_replicas=2, enable_controller_mode=True)
     rig.replicas.in_sync_replicas = 1
     assert await rig.put("a") == 0
     assert await rig.put("b", wait=False) > 0

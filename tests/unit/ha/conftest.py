@@ -11,7 +11,8 @@ import pytest
 
 from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
-from batonmq.ha.service import HARole, HAService
+from batonmq.ha.role import HARole
+from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig
@@ -37,6 +38,7 @@ class Replica:
     def __init__(self, root: Path, broker_id: int, config: HAConfig, **options) -> None:
         self.root, self.broker_id, self.config, self.options = root, broker_id, config, options
         self.agreeable = True
+        self.registered = frozenset(range(1, 6))
         self.open()
 
     def open(self) -> None:
@@ -64,6 +66,8 @@ class Replica:
 
     def _agree(self) -> None:
         tracker = self.ha.tracker
+        if self.agreeable and self.registered.issuperset(self.ha.strangers()):
+            tracker.registered = self.registered
         members = self.ha.propose() if self.agreeable else None
         if members is not None:
             self.ha.answered(tracker, SyncStateSet(members, tracker.agreed.epoch + 1))
@@ -129,7 +133,7 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
             replica = Replica(tmp_path / str(len(made) + 1), len(made) + 1, config or HAConfig(), **options)
             await replica.ha.start()
             made.append(replica)
-        return made
+        return made[-count:]
 
     yield make
     for replica in made:

@@ -120,6 +120,15 @@ def test_a_former_master_loses_what_it_wrote_alone():
     assert slave.epochs.entries == master.epochs.entries
 
 
+def test_a_tail_that_nobody_else_has_is_cut_even_below_the_masters_end():
+    """The two ends say nothing: what counts is where the histories part."""
+    master = Log(b"a" * 100 + b"c" * 90, [(1, 0), (3, 100)])
+    slave = Log(b"a" * 100 + b"b" * 50, [(1, 0), (2, 100)])
+    replicate(master, slave)
+    assert slave.data == master.data
+    assert slave.epochs.entries == master.epochs.entries
+
+
 def test_a_term_without_data_leaves_no_trace():
     """RocketMQ keeps 2-100 here and both logs go on under epoch 2 with different bytes."""
     master = Log(b"a" * 100, [(1, 0), (2, 100)])

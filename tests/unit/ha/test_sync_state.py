@@ -13,6 +13,7 @@ def tracker(members=(1, 2), *, confirm=100, epoch_start=100, epoch=1) -> SyncSta
         confirm_offset=confirm,
         max_lag_ms=3000,
         started_ms=0,
+        registered=frozenset({1, 2, 3, 4}),
     )
 
 
@@ -129,7 +130,8 @@ def test_news_during_a_proposal_do_not_uncount_it():
         (150, False, 2, {1, 2}),
         (149, False, 2, {1}),  # below the confirm offset
         (150, True, 2, {1}),  # an async learner never joins
-        (150, False, -1, {1}),  # a slave without an id of the controller's
+        (150, False, -1, {1}),  # a slave without an id
+        (150, False, 9, {1}),  # an id that the controller has not given out
     ],
 )
 def test_who_may_join(offset, learner, broker_id, expected):
@@ -168,7 +170,16 @@ def test_acked_by_counts_copies():
     assert [state.acked_by(copies, 500) for copies in (0, 1, 2, 3, 4)] == [-1, 500, 400, 300, -1]
 
 
-def test_acks_of_strangers_do_not_move_the_confirm_offset():
+def test_acks_of_strangers_move_nothing_3015():
+    """A stranger counts neither as a copy nor as a member, nor does asking for it hold others up."""
     state = tracker((1, 2))
     ack(state, 9, 500)
     assert state.confirm(500) == 100
+    assert state.acked_by(2, 500) == -1
+    ack(state, 2, 300)
+    assert (state.confirm(500), state.acked_by(2, 500), state.acked_by(3, 500)) == (300, 300, -1)
+    assert state.propose(0) is None
+    assert state.counted == {1, 2}
+    state.registered |= {9}
+    assert state.acked_by(3, 500) == 300
+    assert state.propose(0) == {1, 2, 9}

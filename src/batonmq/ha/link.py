@@ -1,0 +1,46 @@
+"""What both ends of a replication link have in common: the connection, its rate, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+
+class Link(asyncio.Protocol):
+    """One connection of the replication port."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._bytes = 0
+        self._rated = (0, 0.0)
+        self.peer = ""
+        self.reason = ""
+        """Why the link ended, for the log."""
+        self.bytes_per_second = 0
+
+    def _opened(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peername = transport.get_extra_info("peername")
+        self.peer = f"{peername[0]}:{peername[1]}" if peername else "?"
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None
+
+    def close(self, reason: str) -> None:
+        """Drop the link at once; nothing is read or sent any more."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self.reason = reason
+            transport.abort()
+
+    def _rate(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        before, since = self._rated
+        if now_s - since >= 1.0:
+            self.bytes_per_second = int((self._bytes - before) / (now_s - since)) if since else 0
+            self._rated = (self._bytes, now_s)

@@ -1,0 +1,164 @@
+"""A slave that connected to us: the shell around `MasterSession`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from batonmq.ha.core import LogBounds, MasterSession
+from batonmq.ha.flow import FlowControl
+from batonmq.ha.link import Link
+from batonmq.ha.proof import MasterProof
+from batonmq.protocol.ha_frames import HAFrameError
+from batonmq.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from batonmq.ha.service import HAService
+    from batonmq.ha.sync_state import Replica
+
+log = logging.getLogger(__name__)
+
+INTRODUCTION_MS = 5_000
+"""A connection that has not said by then who it is, is dropped."""
+
+
+class MasterLink(Link):
+    """One slave's connection. Nothing is told to it, nor believed of it, before it has proved to know the
+    shared secret, if there is one."""
+
+    def __init__(self, ha: HAService) -> None:
+        super().__init__()
+        self._ha = ha
+        self._paused = False
+        self._resume: asyncio.TimerHandle | None = None
+        now_ms = ha.clock.monotonic_ms()
+        key = ha.security.key
+        self._proof = MasterProof(key, ha.nonce()) if key is not None else None
+        self._flow = (
+            FlowControl(ha.config.max_ha_transfer_byte_in_second, now_ms)
+            if ha.config.ha_flow_control_enable
+            else None
+        )
+        self._opened_ms = now_ms
+        self.replica: Replica | None = None
+        self.session = MasterSession(
+            ha.epochs,
+            local_id=ha.local_id,
+            heartbeat_ms=ha.config.ha_send_heartbeat_interval,
+            timeout_ms=ha.config.ha_housekeeping_interval,
+            now_ms=now_ms,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._opened(transport)
+        if not self._ha.admit(self):
+            return
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=self._ha.config.ha_send_buffer_size)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self.reason = str(exc) if exc else "closed by the slave"
+            self._transport = None
+        if self._resume is not None:
+            self._resume.cancel()
+        if self.replica is not None and self.reason:
+            log.info("slave %d at %s is gone: %s", self.replica.broker_id, self.peer, self.reason)
+        self._ha.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        ha, session = self._ha, self.session
+        if self._transport is None or ha.tracker is None:
+            return
+        known, acked = session.transferring, session.ack_offset
+        bounds = ha.bounds()
+        try:
+            if self._proof is not None and not self._proof.done:
+                answer, data = self._proof.receive(data)
+                if answer:
+                    self._transport.write(answer)
+                if not data:
+                    return
+            answer = session.receive(data, bounds, ha.clock.monotonic_ms())
+        except HAFrameError as error:
+            self._misbehaved(error)
+            return
+        if answer:
+            self._transport.write(answer)
+        if session.transferring and not known:
+            ha.entered(self)
+        if session.ack_offset != acked:
+            ha.acked(self)
+        if session.transferring and not known:
+            self.pump()
+            self._heartbeat(ha.bounds(), ha.clock.monotonic_ms())
+
+    def _misbehaved(self, error: HAFrameError | StoreError) -> None:
+        self._ha.complain(self.peer, f"(slave {self.session.slave_id}) dropped: {error}")
+        self.close(str(error))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Send as much as the socket takes, and flow control allows."""
+        transport, ha, session = self._transport, self._ha, self.session
+        if transport is None or self._paused or not session.transferring:
+            return
+        bounds = ha.bounds()
+        if session.next_offset >= bounds.max_offset:
+            return
+        now_ms = ha.clock.monotonic_ms()
+        limit = ha.config.ha_transfer_batch_size
+        flow = self._flow
+        try:
+            while not self._paused:
+                if flow is not None:
+                    allowed = flow.allowance(now_ms)
+                    if not allowed:
+                        self._pump_later(flow.wait_ms())
+                        return
+                    limit = min(ha.config.ha_transfer_batch_size, allowed)
+                batch = session.next_batch(bounds, limit)
+                if batch is None:
+                    return
+                view = ha.store.read(batch.offset, batch.max_bytes)
+                size = len(view)
+                if not size:
+                    return
+                transport.writelines([session.frame(batch, size, bounds, now_ms), view])
+                self._bytes += size
+                if flow is not None:
+                    flow.sent(size)
+        except (HAFrameError, StoreError) as error:
+            self._misbehaved(error)
+
+    def _pump_later(self, wait_ms: int) -> None:
+        if self._resume is None:
+            self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)
+
+    def _resumed(self) -> None:
+        self._resume = None
+        self.pump()
+
+    def _heartbeat(self, bounds: LogBounds, now_ms: int) -> None:
+        frame = self.session.heartbeat(bounds, now_ms)
+        if frame and self._transport is not None:
+            self._transport.write(frame)
+
+    def tick(self, bounds: LogBounds, now_ms: int) -> None:
+        """Look at heartbeats and silence."""
+        self._rate()
+        session = self.session
+        if session.slave_id is None and now_ms - self._opened_ms > INTRODUCTION_MS:
+            self._ha.complain(self.peer, "dropped: did not say in time which slave it is")
+            self.close("no introduction")
+        elif session.expired(now_ms):
+            self.close("silent for too long")
+        elif not self._paused:
+            self._heartbeat(bounds, now_ms)

@@ -1,0 +1,112 @@
+"""Both ends of a link prove that they know the group's shared secret (`haSecret`), without I/O.
+
+    slave                                     master
+      greeting(nonce a)  ------------------>
+                         <------------------  challenge(nonce b, proof of a and b as master)
+      proof of a and b as slave, handshake -->
+
+A proof is a keyed BLAKE2b over the prover's role and both nonces: it is worth nothing for another connection,
+nor for the other role. Nothing is told to a peer before it has proved itself, and nothing of it is believed.
+What is sent afterwards is not covered: against somebody who can change packets under way there is TLS
+(`security.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from batonmq.protocol.ha_frames import (
+    CHALLENGE_SIZE,
+    GREETING_SIZE,
+    NONCE_SIZE,
+    PROOF_SIZE,
+    Challenge,
+    Greeting,
+    HAFrameError,
+    Proof,
+    begins_with_proof,
+)
+
+
+class ProofFailed(HAFrameError):
+    """The peer does not know the secret, or knows another one."""
+
+
+def key_of(secret: str) -> bytes:
+    """The key that a configured secret stands for."""
+    return hashlib.blake2b(secret.encode(), digest_size=32, person=b"batonmq-ha").digest()
+
+
+def _proof(key: bytes, role: bytes, slave_nonce: bytes, master_nonce: bytes) -> bytes:
+    return hashlib.blake2b(role + slave_nonce + master_nonce, key=key, digest_size=PROOF_SIZE).digest()
+
+
+class MasterProof:
+    """The master's end, for the first bytes of one connection."""
+
+    def __init__(self, key: bytes, nonce: bytes) -> None:
+        """`nonce`: `NONCE_SIZE` random bytes, never used before."""
+        assert len(nonce) == NONCE_SIZE
+        self._key = key
+        self._nonce = nonce
+        self._slave_nonce = b""
+        self._rest = b""
+        self.done = False
+        """The slave knows the secret."""
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """(what to answer, what came behind the proof). At most 35 bytes are kept. Raises `ProofFailed`."""
+        self._rest += data
+        if not begins_with_proof(self._rest):
+            raise ProofFailed("haSecret is set here, and the peer offers no proof of it")
+        if not self._slave_nonce:
+            if len(self._rest) < GREETING_SIZE:
+                return b"", b""
+            self._slave_nonce = Greeting.decode(self._rest[:GREETING_SIZE]).nonce
+            if len(self._rest) > GREETING_SIZE:
+                raise ProofFailed("bytes before the challenge")
+            self._rest = b""
+            proof = _proof(self._key, b"master", self._slave_nonce, self._nonce)
+            return Challenge(self._nonce, proof).encode(), b""
+        if len(self._rest) < GREETING_SIZE:
+            return b"", b""
+        given = Proof.decode(self._rest[:GREETING_SIZE]).proof
+        if not hmac.compare_digest(given, _proof(self._key, b"slave", self._slave_nonce, self._nonce)):
+            raise ProofFailed("its haSecret is not the one set here")
+        self.done = True
+        return b"", self._rest[GREETING_SIZE:]
+
+
+class SlaveProof:
+    """The slave's end."""
+
+    def __init__(self, key: bytes, nonce: bytes) -> None:
+        """`nonce`: as `MasterProof`'s."""
+        assert len(nonce) == NONCE_SIZE
+        self._key = key
+        self._nonce = nonce
+        self._rest = b""
+        self.done = False
+        """The master knows the secret."""
+
+    def open(self) -> bytes:
+        """The first bytes to send."""
+        return Greeting(self._nonce).encode()
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """(what to answer, what came behind the challenge). Raises `ProofFailed`."""
+        self._rest += data
+        if not begins_with_proof(self._rest):
+            raise ProofFailed("haSecret is set here, and the master offers no proof of it")
+        if len(self._rest) < CHALLENGE_SIZE:
+            return b"", b""
+        challenge = Challenge.decode(self._rest[:CHALLENGE_SIZE])
+        expected = _proof(self._key, b"master", self._nonce, challenge.nonce)
+        if not hmac.compare_digest(challenge.proof, expected):
+            raise ProofFailed("the master's haSecret is not the one set here")
+        self.done = True
+        return (
+            Proof(_proof(self._key, b"slave", self._nonce, challenge.nonce)).encode(),
+            self._rest[CHALLENGE_SIZE:],
+        )

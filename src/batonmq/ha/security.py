@@ -1,0 +1,45 @@
+"""Who may take part in replication: from the keys of a configuration to what a link needs.
+
+TLS and the shared secret are BatonMQ's own: RocketMQ's replication port speaks plain text to whoever asks.
+Both are off unless configured, and then a group consists of BatonMQ's brokers only.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from batonmq.common.config import ConfigError
+from batonmq.ha.config import HAConfig
+from batonmq.ha.proof import key_of
+from batonmq.net.tls import TlsConfig, mutual_contexts
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSecurity:
+    """What both ends of a link demand. Without anything, whoever reaches the port may take part."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+    key: bytes | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            *(["TLS with certificates on both sides"] if self.server else []),
+            *(["shared secret"] if self.key else []),
+        ]
+        return " and ".join(parts) or "open to everybody who reaches it"
+
+
+def security_of(config: HAConfig, tls: TlsConfig) -> LinkSecurity:
+    """Raises `ConfigError` when a key is missing or a file cannot be used."""
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+    if config.ha_tls_enable:
+        if not tls.server_cert_path or not tls.server_trust_cert_path:
+            raise ConfigError(
+                "haTlsEnable=true needs tls.server.certPath, tls.server.keyPath and, to tell replicas from "
+                "strangers, tls.server.trustCertPath"
+            )
+        server, client = mutual_contexts(tls)
+    return LinkSecurity(server, client, key_of(config.ha_secret) if config.ha_secret else None)

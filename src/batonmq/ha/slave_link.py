@@ -1,0 +1,213 @@
+"""Our connection to the master: the shell around `SlaveSession`, which carries out its effects in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batonmq.ha.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
+from batonmq.ha.link import Link
+from batonmq.ha.proof import ProofFailed, SlaveProof
+from batonmq.ha.role import HARole
+from batonmq.protocol.ha_frames import HAFrameError
+from batonmq.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from batonmq.ha.service import HAService
+
+log = logging.getLogger(__name__)
+
+
+class SlaveLink(Link):
+    """Our connection to the master."""
+
+    def __init__(self, ha: HAService, address: str) -> None:
+        super().__init__()
+        self._ha = ha
+        self.session = SlaveSession(
+            ha.epochs,
+            ha.local_id,
+            heartbeat_ms=ha.config.ha_send_heartbeat_interval,
+            timeout_ms=ha.config.ha_housekeeping_interval,
+            now_ms=ha.clock.monotonic_ms(),
+            sync_from_last_file=ha.config.sync_from_last_file,
+            async_learner=ha.config.async_learner,
+        )
+        key = ha.security.key
+        self._proof = SlaveProof(key, ha.nonce()) if key is not None else None
+        self._opened_ms = 0
+        self.stranger = False
+        """The link ended because one side has not proved to belong to the group: trying again is useless."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.last_read_ms = 0
+        self.last_write_ms = 0
+        self._address = address
+        self._slow: asyncio.Task[None] | None = None
+        self._behind: list[bytes] = []
+        """Bytes that arrived while slow effects were under way."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._opened(transport)
+        ha = self._ha
+        if ha.role is not HARole.SLAVE or ha.master_ha_address != self._address:
+            self.close("the role has changed")
+            return
+        ha.link = self
+        self._opened_ms = ha.clock.monotonic_ms()
+        self._write(self.session.open() if self._proof is None else self._proof.open())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self.reason = str(exc) if exc else "closed by the master"
+            self._transport = None
+            if isinstance(exc, ssl.SSLError):
+                self.stranger = True
+            elif self._proof is not None and not self._proof.done:
+                self.stranger = True
+                self.reason += " before it proved to know haSecret: is the same one set there?"
+        if self._slow is None:
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing touches the log any more: the next link may begin."""
+        if self._ha.link is self:
+            self._ha.link = None
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def settled(self) -> None:
+        """Wait until no effect is under way any more."""
+        if self._slow is not None:
+            await asyncio.wait([self._slow])
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+            self.last_write_ms = self._ha.clock.now_ms()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._slow is not None:
+            self._behind.append(data)
+            return
+        ha = self._ha
+        self.last_read_ms = ha.clock.now_ms()
+        self._bytes += len(data)
+        try:
+            if self._proof is not None and not self._proof.done:
+                answer, data = self._proof.receive(data)
+                if self._proof.done:
+                    self._write(answer + self.session.open())
+                if not data:
+                    return
+            effects = self.session.receive(data, ha.bounds(), ha.clock.monotonic_ms())
+            if any(not isinstance(effect, Append | Confirm) for effect in effects):
+                self._transport.pause_reading()
+                self._slow = asyncio.get_running_loop().create_task(self._apply_slowly(effects))
+                return
+            for effect in effects:
+                self._apply(effect)
+        except HAFrameError as error:
+            self.stranger = isinstance(error, ProofFailed)
+            self.close(str(error))
+        except (OSError, StoreError) as error:
+            self.close(f"cannot append to the log: {error}")
+        else:
+            self._applied()
+
+    def _apply(self, effect: Effect) -> None:
+        store = self._ha.store
+        if isinstance(effect, Append):
+            store.append_raw(effect.offset, effect.data)
+        elif isinstance(effect, Confirm):
+            store.confirm_offset = max(store.confirm_offset, effect.offset)
+
+    async def _apply_slowly(self, effects: Sequence[Effect]) -> None:
+        """Effects of which some cut the log or wait for the disk; reading is paused meanwhile."""
+        ha = self._ha
+        store, epochs = ha.store, ha.epoch_file
+        loop = asyncio.get_running_loop()
+        try:
+            for effect in effects:
+                if self._transport is None:
+                    break
+                if isinstance(effect, Learn):
+                    await loop.run_in_executor(None, epochs.extend, effect.epochs)
+                elif isinstance(effect, Truncate | StartOver):
+                    await ha.flushed()
+                    # The log first: an epoch without data is harmless, data without its epoch counts as the
+                    # epoch before.
+                    cut = effect.offset if isinstance(effect, Truncate) else store.min_offset
+                    self._announce_cut(cut)
+                    if isinstance(effect, Truncate):
+                        store.truncate(cut)
+                        await loop.run_in_executor(None, epochs.truncate_suffix, cut)
+                    else:
+                        store.discard()
+                        await loop.run_in_executor(None, epochs.clear)
+                else:
+                    self._apply(effect)
+        except (OSError, StoreError, ValueError) as error:
+            self.close(f"cannot follow: {error}")
+        finally:
+            self._slow = None
+        if self._transport is None:
+            self._end()
+            return
+        self._applied()
+        behind, self._behind = b"".join(self._behind), []
+        self._transport.resume_reading()
+        if behind:
+            self.data_received(behind)
+
+    def _announce_cut(self, offset: int) -> None:
+        store = self._ha.store
+        if offset >= store.max_offset:
+            return
+        level = logging.WARNING if offset < store.confirm_offset else logging.INFO
+        log.log(
+            level,
+            "cutting the log at %d to follow %s (%d bytes, confirm offset %d, own epochs %s)",
+            offset,
+            self.peer,
+            store.max_offset - offset,
+            store.confirm_offset,
+            self._ha.epochs,
+        )
+
+    def _applied(self) -> None:
+        if self._transport is None:
+            return
+        self._ha.on_progress()
+        self._ha.flush_soon()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Tell the master how far this log is safe in the sense of flushDiskType."""
+        session, ha = self.session, self._ha
+        if not session.transferring or self._slow is not None:
+            return
+        offset = session.position
+        if ha.sync_flush and offset > ha.store.flushed_offset:
+            if not session.acked:
+                return  # the first ack says where to go on, so it must be the end of the log
+            offset = ha.store.flushed_offset
+        self._write(session.ack(offset, ha.clock.monotonic_ms()))
+
+    def tick(self, now_ms: int) -> None:
+        self._rate()
+        if (
+            self._proof is not None
+            and not self._proof.done
+            and now_ms - self._opened_ms > self._ha.config.ha_connect_timeout
+        ):
+            self.stranger = True
+            self.close("haSecret is set here, and the master does not answer to it")
+        elif self.session.expired(now_ms):
+            self.close("silent for too long")
+        elif self._slow is None:
+            self._write(self.session.heartbeat(now_ms))

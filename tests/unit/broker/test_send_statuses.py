@@ -1,0 +1,157 @@
+"""What a producer is told, case by case (`tests/data/broker/acks.txt`): a real store, pretended replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.ack_cases import AckCase, ack_cases
+
+from batonmq.broker.acks import without_meaning
+from batonmq.broker.appender import Appender, PutStatus
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.context import BrokerRole
+from batonmq.broker.handlers.send import CODE_OF, put_error
+from batonmq.broker.stats import BrokerStats
+from batonmq.common.clock import SystemClock
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.message import StoredMessage
+from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.store import MessageStore
+
+SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS = 60, 140
+
+
+class Replicas:
+    """Stands for `HAService`: slaves that have everything at once, or nothing, or no link."""
+
+    def __init__(self, case: AckCase, store: MessageStore) -> None:
+        self.in_sync_replicas = case.members
+        self._slaves, self._store = case.slaves, store
+
+    def acked_by(self, copies: int) -> int:
+        held = sorted(self._store.max_offset if s == "h" else 0 for s in self._slaves if s != "g")
+        held.append(self._store.max_offset)
+        return held[-copies] if copies <= len(held) else -1
+
+    def held_by_all(self) -> int:
+        """All of `slaves` are members in the table's cases with allAckInSyncStateSet."""
+        if "g" in self._slaves:
+            return -1
+        return 0 if "l" in self._slaves else self._store.max_offset
+
+    def wake(self) -> None:
+        own = self._store.flushed_offset if self.sync_flush else self._store.max_offset
+        self._store.confirm_offset = max(self._store.confirm_offset, min(own, self.held_by_all()))
+
+    sync_flush = False
+
+
+class Told:
+    def __init__(self, wait: bool) -> None:
+        self.wait = wait
+        self.answer: asyncio.Future[ResponseCode] = asyncio.get_running_loop().create_future()
+        self.after_s = asyncio.get_running_loop().time()
+
+    def stored(self, status: PutStatus, result: Any) -> None:
+        self.after_s = asyncio.get_running_loop().time() - self.after_s
+        if result is None:
+            error = put_error(status, 0)
+            assert error.remark == "in-sync replicas not enough"
+            self.answer.set_result(ResponseCode(error.code))
+        else:
+            self.answer.set_result(ResponseCode(CODE_OF[status]))
+
+
+def broker_of(case: AckCase, root: Path) -> Any:
+    clock, controlled = SystemClock(), case.mode == "controller"
+    store_config = StoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=1 << 20,
+        message_index_enable=False,
+        flush_disk_type=FlushDiskType.ASYNC_FLUSH if case.disk == "async" else FlushDiskType.SYNC_FLUSH,
+        sync_flush_timeout=FLUSH_TIMEOUT_MS,
+    )
+    config = BrokerConfig(
+        broker_name="b",
+        enable_controller_mode=controlled,
+        controller_addr="127.0.0.1:1" if controlled else "",
+        enable_slave_acting_master=case.mode == "acting",
+        all_ack_in_sync_state_set=case.all_ack,
+        in_sync_replicas=case.in_sync_replicas,
+        min_in_sync_replicas=case.min_in_sync_replicas,
+        enable_auto_in_sync_replicas=case.auto,
+        total_replicas=5,
+        slave_timeout=SLAVE_TIMEOUT_MS,
+    )
+    store = MessageStore.open(store_config, clock, wait_for_confirm=controlled)
+    replicas = Replicas(case, store)
+    replicas.sync_flush = case.disk != "async"
+    return SimpleNamespace(
+        config=config,
+        store_config=store_config,
+        clock=clock,
+        rng=random.Random(1),
+        store=store,
+        ha=replicas,
+        role=BrokerRole.ASYNC_MASTER if case.mode == "async" else BrokerRole.SYNC_MASTER,
+        closing=False,
+        stats=BrokerStats(clock.now_ms()),
+    )
+
+
+@pytest.mark.parametrize("case", ack_cases(), ids=lambda case: case.text)
+async def test_send_status(case: AckCase, tmp_path: Path) -> None:
+    broker = broker_of(case, tmp_path)
+    store, disk = broker.store, threading.Event()
+    flush = store.flush
+    if case.disk == "late":
+        store.flush = lambda: (disk.wait(10), flush())[1]
+    appender = Appender(broker, lambda grown: None)
+    told = Told(case.wait)
+    appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), told)
+    code = await asyncio.wait_for(told.answer, 5)
+    disk.set()
+    await appender.stop()
+    store.close()
+    assert code == case.code
+    after_ms = told.after_s * 1000
+    if code == ResponseCode.FLUSH_SLAVE_TIMEOUT:
+        assert after_ms >= SLAVE_TIMEOUT_MS - 5
+    elif code == ResponseCode.FLUSH_DISK_TIMEOUT:
+        assert after_ms >= FLUSH_TIMEOUT_MS - 5
+
+
+def test_the_table_has_every_answer_in_every_mode_that_can_give_it() -> None:
+    given = {(case.mode, case.code) for case in ack_cases()}
+    codes = ("SUCCESS", "FLUSH_SLAVE_TIMEOUT", "FLUSH_DISK_TIMEOUT", "SYSTEM_ERROR")
+    assert {("controller", ResponseCode[code]) for code in codes} <= given
+    assert sum(case.also_java for case in ack_cases()) >= 10
+
+
+def test_keys_that_a_mode_does_not_look_at_are_named() -> None:
+    keys = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas", "allAckInSyncStateSet")
+
+    def named(*, controller: bool, acting: bool, all_ack: bool) -> list[str]:
+        lines = without_meaning(
+            controller_mode=controller, slave_acting_master=acting, set_keys=keys, all_ack=all_ack
+        )
+        assert all(" has no effect here: " in line for line in lines)
+        return sorted(line.split()[0] for line in lines)
+
+    assert named(controller=True, acting=False, all_ack=False) == ["enableAutoInSyncReplicas"]
+    assert named(controller=True, acting=False, all_ack=True) == [
+        "enableAutoInSyncReplicas",
+        "inSyncReplicas",
+    ]
+    assert named(controller=False, acting=True, all_ack=False) == ["allAckInSyncStateSet"]
+    assert named(controller=False, acting=False, all_ack=True) == [
+        "allAckInSyncStateSet",
+        "enableAutoInSyncReplicas",
+        "minInSyncReplicas",
+    ]
