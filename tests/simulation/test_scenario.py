@@ -19,6 +19,10 @@ EVER_FAILED: dict[int, str] = {
     1013: "a program that was stopping when all was repaired was never started again",
     1032: "a broker that ran was started a second time, on the same directory",
     45: "a consume queue unit torn by a power cut was taken for one of an old record",
+    20023: "a master resumed its epoch after a power cut: one epoch, two histories",
+    20040: "a master resumed its epoch with a confirm offset from before what was read",
+    20041: "as 20040",
+    20053: "as 20040",
 }
 """Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 

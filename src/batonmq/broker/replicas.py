@@ -49,6 +49,9 @@ RETRY_S: Final = (0.1, 1.0)
 ASK_IDS_S: Final = (0.1, 5.0)
 """Least time between two questions for the group's ids, and between two about ids that it did not have."""
 
+GRACE_S: Final = 3.0
+"""Controllers that start together with the broker need a moment to elect their leader: not worth a line."""
+
 USUAL_REFUSALS: Final = 5
 """Replicas that are new and start together ask for the same id, and all but one are refused: no fault yet."""
 
@@ -199,17 +202,18 @@ class ReplicasManager:
     # -- registering, and looking at the role from time to time
 
     async def _run(self) -> None:
-        told, wait_s = "", RETRY_S[0]
+        loop = asyncio.get_running_loop()
+        told, wait_s, well = "", RETRY_S[0], loop.time()
         while True:
             try:
                 if self.core.next_step() is Step.RUN:
                     await self._look()
                 else:
                     await self._step()
-                told, wait_s = "", RETRY_S[0]
+                told, wait_s, well = "", RETRY_S[0], loop.time()
             except (NetError, MQError, OSError) as error:
                 step = self.core.next_step().name.lower().replace("_", " ")
-                if str(error) != told:
+                if str(error) != told and loop.time() - well > GRACE_S:
                     log.warning("controller, %s: %s", step, error)
                     told = str(error)
                 await asyncio.sleep(wait_s)

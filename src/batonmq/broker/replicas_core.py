@@ -111,12 +111,7 @@ class ReplicasCore:
 
     def registered(self, role: Role | None) -> bool:
         """The answer to a registration. False: it would have us resume a former term; ask again later."""
-        if (
-            role is not None
-            and self.role is None
-            and role.master_id == self.broker_id
-            and role.epoch <= self._former_epoch
-        ):
+        if self._resumes(role):
             return False
         self._registered = True
         self.heard(role)
@@ -130,6 +125,10 @@ class ReplicasCore:
 
     def heard(self, role: Role | None) -> None:
         """Any news of who is master; None: there is none."""
+        if self._resumes(role):
+            # Heard after the registration, which found nobody in charge: wait again until that is given up.
+            self._registered = self._master_known = False
+            return
         self._master_known = role is not None
         if role is None:
             return
@@ -141,6 +140,16 @@ class ReplicasCore:
         )
         if role.epoch > self.master_epoch or (moved and self._wanted is None):
             self._wanted = role
+
+    def _resumes(self, role: Role | None) -> bool:
+        """Whether a role would have this process resume a term of a former life."""
+        return (
+            role is not None
+            and self.role is None
+            and self._wanted is None
+            and role.master_id == self.broker_id
+            and role.epoch <= self._former_epoch
+        )
 
     def next_role(self) -> Role | None:
         """The role to take now, None if the one in force is the newest. Call `took` or `failed` with it."""

@@ -363,11 +363,14 @@ class ControllerMachine:
                 ReplicaMoved(event.broker_name, event.broker_id, replica.address, event.broker_address)
             )
             replica.address = event.broker_address
-        if event.broker_id == broker_set.master_id and event.broker_id in broker_set.live:
+        if event.broker_id == broker_set.master_id:
             # A broker registers when it starts. A master that restarted may have lost what its disk had not
-            # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages.
-            # (Java lets it rule on until its connection is seen to be closed.)
-            effects += self._drop([(broker_set, event.broker_id)], "restarted", allow_unclean=False)
+            # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages,
+            # or give one epoch two histories. (Java lets it rule on until its connection is seen to be closed.)
+            if event.broker_id in broker_set.live:
+                effects += self._drop([(broker_set, event.broker_id)], "restarted", allow_unclean=False)
+            else:
+                effects += self._elect(broker_set, "restarted", NO_BROKER, False, False).effects
         reply = wire.RegisterBrokerToControllerReply(event.cluster_name, event.broker_name)
         if broker_set.is_alive(broker_set.master_id, self.now_ms):
             reply.master_broker_id = broker_set.master_id

@@ -99,6 +99,22 @@ def test_a_term_of_a_former_life_is_not_resumed():
     assert core.next_role() == role(9, 1)
 
 
+def test_a_term_of_a_former_life_is_not_resumed_when_it_is_heard_of_later_either():
+    """The controller found nobody in charge at the registration, then took the first heartbeat for a sign that
+    the old master is well (simulation seed 20023)."""
+    core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
+    assert core.registered(None)
+    core.heard(role(7, 1))
+    assert core.next_role() is None
+    assert core.next_step() is Step.REGISTER
+    assert not core.may_heartbeat
+    assert core.registered(None)
+    core.heard(role(8, 1))
+    core.heard(role(7, 1))
+    assert core.next_role() == role(8, 1), "an old notice that overtook a new one"
+    assert core.may_heartbeat
+
+
 def test_a_slave_may_return_to_the_epoch_it_knows():
     core = ReplicasCore("c", "b", Identity("c", "b", 2), last_epoch=7)
     assert core.registered(role(7, 1))
