@@ -339,6 +339,7 @@ async def test_a_slave_takes_no_messages_and_gives_none(start: Starter) -> None:
 async def test_too_few_replicas_refuse_and_missing_acks_time_out(start: Starter) -> None:
     rig = await start(
         broker_role="SYNC_MASTER",
+        enable_slave_acting_master=True,
         in_sync_replicas=2,
         min_in_sync_replicas=2,
         total_replicas=2,
