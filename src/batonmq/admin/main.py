@@ -58,6 +58,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "getControllerMetaData": "get_controller_meta_data",
         "getControllerConfig": "get_controller_config",
         "updateControllerConfig": "update_controller_config",
+        "moveControllers": "move_controllers",
     },
     "Name servers": {
         "getNamesrvConfig": "get_namesrv_config",

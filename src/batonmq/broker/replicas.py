@@ -89,7 +89,8 @@ class ReplicasManager:
             config.broker_cluster_name, config.broker_name, identity, self._ha.last_epoch
         )
         self.slave_sync = SlaveSync(broker)
-        self._controllers = [part.strip() for part in config.controller_addr.split(";") if part.strip()]
+        self._asked = config.controller_addr
+        """Where the leader was found."""
         self._leader: str | None = None
         self._finding: asyncio.Task[str] | None = None
         self._role_wanted = asyncio.Event()
@@ -137,6 +138,11 @@ class ReplicasManager:
 
     # -- the leading controller
 
+    @property
+    def _controllers(self) -> list[str]:
+        """The controllers as configured now: controllerAddr may change while the broker runs."""
+        return [part.strip() for part in self._broker.config.controller_addr.split(";") if part.strip()]
+
     async def _find_leader(self) -> str:
         """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
 
@@ -163,6 +169,9 @@ class ReplicasManager:
         )
 
     async def _leader_address(self) -> str:
+        configured = self._broker.config.controller_addr
+        if configured != self._asked:  # what the former controllers said of a leader is over
+            self._asked, self._leader, self._finding = configured, None, None
         if self._leader is None:
             if self._finding is None or self._finding.done():
                 self._finding = asyncio.get_running_loop().create_task(self._find_leader())

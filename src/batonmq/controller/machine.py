@@ -366,7 +366,8 @@ class ControllerMachine:
         if event.broker_id == broker_set.master_id:
             # A broker registers when it starts. A master that restarted may have lost what its disk had not
             # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages,
-            # or give one epoch two histories. (Java lets it rule on until its connection is seen to be closed.)
+            # or give one epoch two histories. (Java lets it rule on until its connection is seen to be
+            # closed.)
             if event.broker_id in broker_set.live:
                 effects += self._drop([(broker_set, event.broker_id)], "restarted", allow_unclean=False)
             else:

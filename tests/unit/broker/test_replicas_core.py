@@ -100,8 +100,8 @@ def test_a_term_of_a_former_life_is_not_resumed():
 
 
 def test_a_term_of_a_former_life_is_not_resumed_when_it_is_heard_of_later_either():
-    """The controller found nobody in charge at the registration, then took the first heartbeat for a sign that
-    the old master is well (simulation seed 20023)."""
+    """The controller found nobody in charge at the registration, then took the first heartbeat for a sign
+    that the old master is well (simulation seed 20023)."""
     core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
     assert core.registered(None)
     core.heard(role(7, 1))

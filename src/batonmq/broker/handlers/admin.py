@@ -53,7 +53,6 @@ NEEDS_RESTART = frozenset(
         "listenPort",
         "vipChannelEnabled",
         "enableControllerMode",
-        "controllerAddr",
         "messageDelayLevel",
         "defaultTopicQueueNums",
         "clusterTopicEnable",

@@ -1,0 +1,56 @@
+"""moveControllers: put the brokers of a running cluster under other controllers."""
+
+import click
+
+from batonmq.admin.command import command
+from batonmq.admin.moving import Move
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+
+
+@command("moveControllers")
+@click.option("-a", "--from", "source", required=True, help="The controllers now, host:port;host:port.")
+@click.option("-t", "--to", "target", required=True, help="The new ones, running and new to these brokers.")
+@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
+@click.option("-b", "--brokerName", "names", multiple=True, help="Only this replica group; may be repeated.")
+@click.option(
+    "--patience",
+    "patience_s",
+    type=click.FloatRange(1),
+    default=300.0,
+    show_default=True,
+    help="How long each step may take, s.",
+)
+async def main(
+    admin: Admin,
+    out: Output,
+    source: str,
+    target: str,
+    cluster: str,
+    names: tuple[str, ...],
+    patience_s: float,
+) -> None:
+    """Put the brokers of a running cluster under other controllers.
+
+    Ours or RocketMQ's, in either direction, one replica group after the other, while clients go on. No
+    broker is restarted: controllerAddr is changed in each and in its file. A group keeps its master, in a new
+    epoch, and has for a moment a SyncStateSet of that master alone. A group of which a replica is down is
+    refused. See docs/operations.md for the plan.
+
+    \b
+      batonmq admin moveControllers -n 127.0.0.1:9876 -c DefaultCluster \\
+        -a '10.0.0.1:9878;10.0.0.2:9878;10.0.0.3:9878' -t '10.0.1.1:9878;10.0.1.2:9878;10.0.1.3:9878'
+    """
+    wanted = list(names) or [group.broker_name for group in await admin.groups(cluster)]
+    rows = []
+    for name in wanted:
+
+        def say(text: str, name: str = name) -> None:
+            click.echo(f"{name}: {text}", err=True)
+
+        moved = await Move(admin, source, target, cluster, name, patience_s=patience_s, say=say).run()
+        in_sync = ",".join(map(str, moved.in_sync))
+        rows.append(
+            [name, moved.master, moved.epoch_before, moved.epoch_after, in_sync, round(moved.took_s, 1)]
+        )
+    out.table(["broker", "master", "epochBefore", "epochAfter", "inSync", "seconds"], rows)

@@ -1,0 +1,145 @@
+"""`moveControllers` between two groups of our controllers; with RocketMQ's: tests/interop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from batonmq.admin.main import admin
+from batonmq.admin.moving import Move
+from batonmq.admin.session import Admin
+from batonmq.demo.cluster import LocalCluster, Program, free_ports
+
+SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndexNum": 5_000}
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Program]:
+    """A controller that knows nothing yet."""
+    (port,) = free_ports(1)
+    keys = {
+        "controllerDLegerGroup": "other",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": tmp_path / "other-store",
+    }
+    program = Program("other", "controller", tmp_path, keys, port=port)
+    program.start()
+    yield program
+    program.stop()
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(admin, list(words))
+
+
+def replicas(controller: str, name: str) -> list[dict[str, Any]]:
+    found = run("getSyncStateSet", "-a", controller, "-b", name, "--json")
+    rows: list[dict[str, Any]] = json.loads(found.stdout) if found.exit_code == 0 else []
+    return rows
+
+
+def until_in_sync(cluster: LocalCluster, count: int) -> None:
+    deadline = time.monotonic() + 20
+    (controller,) = cluster.controller_addresses
+    while sum(row["inSync"] for row in replicas(controller, cluster.broker_name)) < count:
+        assert time.monotonic() < deadline, "the replicas do not come into sync"
+        time.sleep(0.1)
+
+
+def move(cluster: LocalCluster, target: Program) -> Result:
+    (source,) = cluster.controller_addresses
+    words = ["-n", cluster.namesrv_address, "-c", cluster.cluster_name, "-a", source, "-t", target.address]
+    return run("moveControllers", *words, "--patience", "20", "--json")
+
+
+async def copy_and_move_slave(cluster: LocalCluster, source: str, target: str) -> None:
+    async with Admin(cluster.namesrv_address) as session:
+        move = Move(
+            session,
+            source,
+            target,
+            cluster.cluster_name,
+            cluster.broker_name,
+            patience_s=20,
+            say=lambda text: None,
+        )
+        before = await move._at_source()
+        await move._copy(before)
+        await move._point(before, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_set_of_so_many_replicas_moves(tmp_path: Path, other: Program, count: int) -> None:
+    with LocalCluster(tmp_path / "cluster", replicas=count, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, count)
+        done = move(cluster, other)
+        assert done.exit_code == 0, done.output
+        (row,) = json.loads(done.stdout)
+        assert (row["broker"], row["master"]) == (cluster.broker_name, 1)
+        assert row["inSync"] == ",".join(map(str, range(1, count + 1)))
+        assert row["epochAfter"] > row["epochBefore"]
+        now = replicas(other.address, cluster.broker_name)
+        assert [(each["id"], each["alive"], each["address"]) for each in now] == [
+            (number, True, broker.address) for number, broker in enumerate(cluster.brokers, 1)
+        ], "no more replicas than there are, at their own addresses"
+        for broker in cluster.brokers:
+            assert f"controllerAddr={other.address}" in broker.config_path.read_text()
+
+        again = move(cluster, other)
+        assert again.exit_code == 0, "what is done is not done again"
+        assert json.loads(again.stdout)[0]["epochAfter"] == row["epochAfter"]
+
+
+def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, other: Program) -> None:
+    """The slave has its new controllers, and the one who moves the set was killed."""
+    with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, 2)
+        (source,) = cluster.controller_addresses
+        asyncio.run(copy_and_move_slave(cluster, source, other.address))
+        done = move(cluster, other)
+        assert done.exit_code == 0, done.output
+        (row,) = json.loads(done.stdout)
+        assert (row["master"], row["inSync"]) == (1, "1,2")
+
+
+def test_a_set_that_the_new_controllers_know_is_refused(tmp_path: Path, other: Program) -> None:
+    with LocalCluster(tmp_path / "cluster", replicas=1, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, 1)
+        settings = {**SMALL, "controllerAddr": other.address, "namesrvAddr": cluster.namesrv_address}
+        stranger = LocalCluster(tmp_path / "stranger", replicas=2, controllers=0, broker_settings=settings)
+        try:
+            for broker in stranger.brokers:
+                broker.start()
+            deadline = time.monotonic() + 20
+            while sum(row["inSync"] for row in replicas(other.address, stranger.broker_name)) < 2:
+                assert time.monotonic() < deadline, "the strangers do not come into sync"
+                time.sleep(0.1)
+            refused = move(cluster, other)
+            assert refused.exit_code == 1
+            assert "know broker-a already" in refused.output and "cleanBrokerMetadata" in refused.output
+        finally:
+            for broker in stranger.brokers:
+                broker.stop()
+
+
+def test_a_set_with_a_replica_down_is_refused(tmp_path: Path, other: Program) -> None:
+    with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, 2)
+        cluster.brokers[1].kill()
+        (controller,) = cluster.controller_addresses
+        deadline = time.monotonic() + 20
+        while all(row["alive"] for row in replicas(controller, cluster.broker_name)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        refused = move(cluster, other)
+        assert refused.exit_code == 1
+        assert "replicas [2] of broker-a are down" in refused.output
+        assert not replicas(other.address, cluster.broker_name), "nothing was copied"
