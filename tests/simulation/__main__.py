@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from typing import NamedTuple
 
 import click
@@ -35,11 +36,11 @@ class Told(NamedTuple):
     healed_s: float = 0.0
 
 
-def tell(seed: int, replicas: int | None) -> Told:
+def tell(seed: int, replicas: int | None, replace_controllers: bool) -> Told:
     """Run one story; never raises."""
     logging.disable(logging.CRITICAL)
     try:
-        story = run(seed, shape_of(seed, replicas))
+        story = run(seed, replace(shape_of(seed, replicas), replace_controllers=replace_controllers))
     except Exception as error:
         return Told(seed, f"{type(error).__name__}: {error}")
     return Told(seed, None, len(story.acked), len(story.masters), story.healed_s)
@@ -49,25 +50,32 @@ def tell(seed: int, replicas: int | None) -> Told:
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--replicas", type=click.IntRange(2, 5), help="Always so many; default: 2, 3 and 5 in turn.")
+@click.option("--replace-controllers", is_flag=True, help="Operators replace controllers, too.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--verbose", is_flag=True, help="One seed with its log on stderr.")
 @click.pass_context
 def main(
-    context: click.Context, seeds: int, first: int, replicas: int | None, jobs: int, verbose: bool
+    context: click.Context,
+    seeds: int,
+    first: int,
+    replicas: int | None,
+    replace_controllers: bool,
+    jobs: int,
+    verbose: bool,
 ) -> None:
     """Run seeded simulations of controllers, replicas and a client; exit code 1 if an invariant broke."""
     if context.invoked_subcommand is not None:
         return
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
-        story = run(first, shape_of(first, replicas))
+        story = run(first, replace(shape_of(first, replicas), replace_controllers=replace_controllers))
         click.echo("\n".join(story.events))
         return
     began, stories = time.monotonic(), []
     with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("seeds", total=seeds)
         for future in as_completed(
-            [pool.submit(tell, seed, replicas) for seed in range(first, first + seeds)]
+            [pool.submit(tell, seed, replicas, replace_controllers) for seed in range(first, first + seeds)]
         ):
             told = future.result()
             stories.append(told)

@@ -66,6 +66,8 @@ class Node:
     service: Any = None
     disk: TrackedDisk | None = None
     lives: int = 0
+    joins: bool = False
+    """A controller that came later than the others."""
     disks: int = 1
     """How many disks it has had; a new one is empty."""
     stopping: bool = False
@@ -208,6 +210,7 @@ class SimCluster:
             controller_d_leger_peers=peers,
             controller_d_leger_self_id=f"n{node.index}",
             controller_store_path=str(node.directory),
+            controller_join_running_group=node.joins,
         )
         raft = node.directory / "raft"
         raft.mkdir(exist_ok=True)
@@ -263,6 +266,15 @@ class SimCluster:
         node.disks += 1
         node.service = node.disk = None
         node.directory = self.root / f"{node.name}.{node.lives}.new"
+
+    def new_controller(self) -> Node:
+        """Another machine for a controller: it waits to be added to the group."""
+        index = max(node.index for node in self.controllers) + 1
+        name = f"controller{index}"
+        node = Node(name, f"10.0.1.{index + 1}", "controller", index, self.root / name, joins=True)
+        self.controllers.append(node)
+        self.start(node)
+        return node
 
     def _continue_on_copy(self, node: Node) -> None:
         # The dead process's objects may still hold the old files open; the next life must not see them.

@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from batonmq.admin import controllers
+from batonmq.admin.session import Admin as AdminCommands
+from batonmq.admin.session import AdminError
 from batonmq.client.errors import ClientError
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import CleanBrokerData
 from tests.simulation.cluster import BROKER_NAME, CONTROLLER_PORT, Node, SimCluster
 from tests.simulation.forger import forge
-from tests.simulation.story import Shape, Violation
+from tests.simulation.story import Shape, Story, Violation
 from tests.simulation.witness import Witness
 
 DISK_WORK = ("append", "extend", "truncate_suffix", "clear")
@@ -30,8 +33,8 @@ T = TypeVar("T")
 class Nemesis:
     """All chance comes from the cluster's generator."""
 
-    def __init__(self, cluster: SimCluster, witness: Witness, shape: Shape) -> None:
-        self.cluster, self.witness, self.shape = cluster, witness, shape
+    def __init__(self, cluster: SimCluster, witness: Witness, story: Story, shape: Shape) -> None:
+        self.cluster, self.witness, self.story, self.shape = cluster, witness, story, shape
         self.random = cluster.random
         self.over = False
         self._epoch = 0
@@ -74,6 +77,8 @@ class Nemesis:
             (3, self._replace_disk),
             (3, self._new_topic),
         )
+        if shape.replace_controllers:
+            self._plots = (*self._plots, (60, self._replace_controller))
 
     # -- choosing -----------------------------------------------------------------------------------------
 
@@ -400,6 +405,39 @@ class Nemesis:
                 else:
                     self.cluster.log(f"{node.name} has cleaned {broker_id}")
                     return
+
+    async def _replace_controller(self, master: Node) -> None:
+        """An operator puts a new controller in the place of another, which may be dead, or lead; meanwhile
+        there is another strike. Whoever was removed may come back, and knows nothing of it."""
+        cluster, pick = self.cluster, self.random
+        old = pick.choice(cluster.controllers)
+        if pick.random() < 0.7:
+            self._end(old)
+        new = cluster.new_controller()
+        self._strike_soon(4.0)
+        if not await cluster.on(cluster.client_host, self._order_replacement(old, new)):
+            return
+        self.story.replaced += 1
+        if pick.random() < 0.6:
+            if old.up:
+                self._end(old)
+            cluster.controllers.remove(old)
+        elif not old.up:
+            cluster.start(old)
+
+    async def _order_replacement(self, old: Node, new: Node) -> bool:
+        addresses = ";".join(f"{node.address}:{CONTROLLER_PORT}" for node in self.cluster.controllers)
+        try:
+            async with AdminCommands(None, 1_000) as admin:
+                address = f"{new.address}:{CONTROLLER_PORT}"
+                await controllers.add(admin, addresses, f"n{new.index}", address, "", 15)
+                self.cluster.log(f"{new.name} is a voter")
+                await controllers.remove(admin, addresses, f"n{old.index}", 15)
+        except (AdminError, NetError, MQError) as error:
+            self.cluster.log(f"{new.name} is not in the place of {old.name}: {error}")
+            return False
+        self.cluster.log(f"{new.name} is in the place of {old.name}")
+        return True
 
     async def _new_topic(self, master: Node) -> None:
         """An administrator makes a topic; as soon as he has his answer the master is lost."""

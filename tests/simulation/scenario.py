@@ -86,7 +86,7 @@ class Teller:
         self.cluster, self.story = cluster, story
         self.random = cluster.random
         self.witness = Witness(cluster, story, shape)
-        self.nemesis = Nemesis(cluster, self.witness, shape)
+        self.nemesis = Nemesis(cluster, self.witness, story, shape)
         self._number = 0
         self._sending = self._reading = True
         self._readers: dict[int, asyncio.Task[None]] = {}

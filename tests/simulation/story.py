@@ -20,6 +20,8 @@ class Shape:
     controllers: int = 3
     sync_flush: bool = False
     """Acknowledge only what is on disk; only then may the power be cut."""
+    replace_controllers: bool = False
+    """Operators put new controllers in the place of others."""
     faults_s: float = FAULTS_S
     """How long the faults last, in virtual seconds."""
 
@@ -39,6 +41,8 @@ class Story:
     """Checksum of all that was sent between hosts: equal for two runs of one seed."""
     masters: dict[int, str] = field(default_factory=dict)
     """Master epoch -> node."""
+    replaced: int = 0
+    """Controllers in whose place operators put new ones."""
     healed_s: float = 0.0
     """Virtual time from the end of the faults to one master and the whole SyncStateSet."""
     events: list[str] = field(default_factory=list)

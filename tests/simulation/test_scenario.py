@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
 
 SEEDS = 120
+REPLACING_SEEDS = range(12)
 EVER_FAILED: dict[int, str] = {
     # Mistakes of the simulator that looked like a group that does not heal:
     1013: "a program that was stopping when all was repaired was never started again",
@@ -40,6 +42,13 @@ def test_acknowledged_messages_survive(seed):
     story = run(seed, shape_of(seed))
     assert story.acked
     assert story.masters
+
+
+@pytest.mark.simulation
+def test_acknowledged_messages_survive_while_controllers_are_replaced():
+    stories = [run(seed, replace(shape_of(seed), replace_controllers=True)) for seed in REPLACING_SEEDS]
+    assert sum(story.replaced for story in stories) > len(stories) / 2
+    assert all(story.acked and story.masters for story in stories)
 
 
 @pytest.mark.simulation

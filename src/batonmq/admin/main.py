@@ -60,6 +60,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "updateControllerConfig": "update_controller_config",
         "moveControllers": "move_controllers",
     },
+    "Members of the group of controllers": {
+        "getControllerMembers": "get_controller_members",
+        "addController": "add_controller",
+        "removeController": "remove_controller",
+        "replaceController": "replace_controller",
+        "transferControllerLeader": "transfer_controller_leader",
+    },
     "Name servers": {
         "getNamesrvConfig": "get_namesrv_config",
         "updateNamesrvConfig": "update_namesrv_config",

@@ -89,8 +89,9 @@ class ReplicasManager:
             config.broker_cluster_name, config.broker_name, identity, self._ha.last_epoch
         )
         self.slave_sync = SlaveSync(broker)
-        self._asked = config.controller_addr
-        """Where the leader was found."""
+        self._controller_addr = config.controller_addr
+        self._controllers = self._configured
+        """Those and whoever joined them since: any of these may lead one day."""
         self._leader: str | None = None
         self._finding: asyncio.Task[str] | None = None
         self._role_wanted = asyncio.Event()
@@ -139,18 +140,30 @@ class ReplicasManager:
     # -- the leading controller
 
     @property
-    def _controllers(self) -> list[str]:
-        """The controllers as configured now: controllerAddr may change while the broker runs."""
-        return [part.strip() for part in self._broker.config.controller_addr.split(";") if part.strip()]
+    def _configured(self) -> list[str]:
+        return [part.strip() for part in self._controller_addr.split(";") if part.strip()]
+
+    def _heed_configuration(self) -> None:
+        """controllerAddr may change while the broker runs: what former controllers said is over then."""
+        configured = self._broker.config.controller_addr
+        if configured != self._controller_addr:
+            self._controller_addr = configured
+            self._controllers = self._configured
+            self._leader = self._finding = None
 
     async def _find_leader(self) -> str:
         """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
 
+        asked = self._controller_addr
+
         async def ask(address: str) -> str:
             response = await self._broker.outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
             header = response.header
+            if self._controller_addr != asked:
+                raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
                 raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, f"{address} knows no leader")
+            self._learn_controllers(header)
             return header.controller_leader_address
 
         asking = {asyncio.ensure_future(ask(address)) for address in self._controllers}
@@ -168,10 +181,18 @@ class ReplicasManager:
             ResponseCode.CONTROLLER_NOT_LEADER, f"none of {';'.join(self._controllers)} knows a leader"
         )
 
+    def _learn_controllers(self, metadata: wire.GetMetadataReply) -> None:
+        """Controllers may be added and replaced while brokers run; each must hear the heartbeats.
+
+        The configured ones stay: they may be back, under the name by which this broker knows them.
+        """
+        known = list(dict.fromkeys([*self._configured, *members_of(metadata)]))
+        if known != self._controllers:
+            log.info("controllers are now %s", ", ".join(known))
+            self._controllers = known
+
     async def _leader_address(self) -> str:
-        configured = self._broker.config.controller_addr
-        if configured != self._asked:  # what the former controllers said of a leader is over
-            self._asked, self._leader, self._finding = configured, None, None
+        self._heed_configuration()
         if self._leader is None:
             if self._finding is None or self._finding.done():
                 self._finding = asyncio.get_running_loop().create_task(self._find_leader())
@@ -412,6 +433,7 @@ class ReplicasManager:
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
         )
+        self._heed_configuration()
         for address in self._controllers:
             if address not in self._beating:
                 task = asyncio.get_running_loop().create_task(self._beat_to(address, header))
@@ -532,6 +554,14 @@ DEFINITE: Final = frozenset(
     }
 )
 """Refusals the controller decides when it applies a proposal: it took no effect then."""
+
+
+def members_of(metadata: wire.GetMetadataReply) -> list[str]:
+    """Where the members of a group of controllers serve brokers; empty where their leader is not among them:
+    RocketMQ's jRaft controllers name their Raft ports there, which are not for brokers."""
+    peers = [peer.split(":") for peer in metadata.peers.split(";")]
+    addresses = [":".join(parts[-2:]) for parts in peers if len(parts) >= 2]
+    return addresses if metadata.controller_leader_address in addresses else []
 
 
 def _typed(response: Response, kind: type[H]) -> H:

@@ -7,6 +7,7 @@ are RocketMQ's (`ControllerConfig`, `JraftConfig`); keys below "our own" are add
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,13 +26,10 @@ class Topology:
     self_id: str
     raft_addresses: dict[str, str]
     rpc_addresses: dict[str, str]
-    peers_text: str
-    """The members as getControllerMetaData shows them."""
-
-    @property
-    def shared_port(self) -> bool:
-        """Raft messages come in on the port that brokers use."""
-        return self.raft_addresses == self.rpc_addresses
+    shared_port: bool
+    """Raft messages come in on the port that brokers use."""
+    joins: bool
+    """This one does not found the group but waits to be added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +84,9 @@ class ControllerConfig(MetricsConfig):
     """Requests waiting to be written to the log before more are refused with SYSTEM_BUSY."""
 
     # our own
+    controller_join_running_group: bool = False
+    """With an empty directory: do not found the group named by the peers, but wait until `batonmq admin
+    addController` adds this one to it. Without effect once the directory knows the group; may stay."""
     enable_lease_read: bool = False
     """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
     run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""
@@ -143,7 +144,7 @@ class ControllerConfig(MetricsConfig):
             peer_id, dash, address = part.partition("-")
             require(bool(dash and peer_id), f"{key}={part}: expected id-host:port, e.g. n0-127.0.0.1:9877")
             require(peer_id not in peers, f"{key}: peer {peer_id} appears twice")
-            _check_address(key, address)
+            check_address(key, address)
             peers[peer_id] = address
         require(bool(peers), f"{key} is empty: name all controllers, e.g. n0-127.0.0.1:9877")
         self_id = self.controller_d_leger_self_id
@@ -151,8 +152,15 @@ class ControllerConfig(MetricsConfig):
             self_id in peers,
             f"controllerDLegerSelfId={self_id}: is not one of the peers {', '.join(peers)} of {key}",
         )
-        text = "".join(f"{peer_id}:{address};" for peer_id, address in peers.items())
-        return Topology(self.controller_d_leger_group, self_id, peers, peers, text)
+        joins = self.controller_join_running_group
+        self._check_join(peers)
+        return Topology(self.controller_d_leger_group, self_id, peers, peers, True, joins)
+
+    def _check_join(self, peers: Collection[str]) -> None:
+        require(
+            len(peers) > 1 or not self.controller_join_running_group,
+            "controllerJoinRunningGroup=true: name the controllers of the running group, too",
+        )
 
     def _jraft(self) -> Topology:
         raft = _split(self.j_raft_init_conf, ",")
@@ -161,7 +169,8 @@ class ControllerConfig(MetricsConfig):
             require(bool(addresses), f"{key} is empty: name all controllers, e.g. 127.0.0.1:9880")
             require(len(set(addresses)) == len(addresses), f"{key}: an address appears twice")
             for address in addresses:
-                _check_address(key, address)
+                check_address(key, address)
+        self._check_join(raft)
         require(
             len(raft) == len(rpc),
             f"jRaftControllerRPCAddr names {len(rpc)} controllers, jRaftInitConf {len(raft)}",
@@ -175,7 +184,8 @@ class ControllerConfig(MetricsConfig):
             self.j_raft_server_id,
             dict(zip(raft, raft, strict=True)),
             dict(zip(raft, rpc, strict=True)),
-            "".join(f"{address};" for address in rpc),
+            False,
+            self.controller_join_running_group,
         )
 
 
@@ -193,6 +203,7 @@ FIXED_KEYS = frozenset(
         "jRaftSnapshotIntervalSecs",
         "bindAddress",
         "controllerStorePath",
+        "controllerJoinRunningGroup",
         "enableLeaseRead",
         "leaseReadClockDriftPercent",
         "followerReadMaxLag",
@@ -209,7 +220,8 @@ def _split(text: str, separator: str) -> list[str]:
     return [part.strip() for part in text.split(separator) if part.strip()]
 
 
-def _check_address(key: str, address: str) -> None:
+def check_address(key: str, address: str) -> None:
+    """Raises ConfigError unless it is host:port."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise ConfigError(f"{key}: {address!r} is no address, expected host:port")

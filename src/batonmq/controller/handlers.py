@@ -27,6 +27,7 @@ from batonmq.controller import events
 from batonmq.controller.config import FIXED_KEYS, ControllerConfig, Topology
 from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
 from batonmq.controller.machine import ControllerMachine, Outcome
+from batonmq.controller.membership import VOTER, Membership
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.sessions import Sessions
@@ -49,6 +50,7 @@ class Controller(Protocol):
 
     config: ControllerConfig
     topology: Topology
+    membership: Membership
     machine: ControllerMachine
     proposer: Proposer
     reads: Reads
@@ -86,6 +88,10 @@ class Handlers:
         for header, look in UNSAFE_READS.items():
             dispatcher.on(header, partial(self._unsafe_read, look))
         dispatcher.on(wire.GetMetadata, self.on_get_metadata)
+        dispatcher.on(wire.GetControllerMembers, self.on_get_members)
+        dispatcher.on(wire.AddController, self.on_add)
+        dispatcher.on(wire.RemoveController, self.on_remove)
+        dispatcher.on(wire.TransferControllerLeadership, self.on_transfer)
         dispatcher.on(wire.GetControllerConfig, self.on_get_config)
         dispatcher.on(wire.UpdateControllerConfig, self.on_update_config)
 
@@ -171,7 +177,7 @@ class Handlers:
         """A refusal that names whom to ask, in the fields in which GetMetadata's answer does."""
         controller = self._controller
         leader_id = controller.leader_id
-        address = controller.topology.rpc_addresses.get(leader_id or "")
+        address = controller.membership.rpc_address(leader_id)
         if leader_id is None or address is None or leader_id == controller.topology.self_id:
             return _NOT_LEADER
         return Reply(
@@ -189,11 +195,33 @@ class Handlers:
             wire.GetMetadataReply(
                 group=topology.group,
                 controller_leader_id=leader_id,
-                controller_leader_address=topology.rpc_addresses.get(leader_id or ""),
+                controller_leader_address=controller.membership.rpc_address(leader_id),
                 is_leader=controller.leading,
-                peers=topology.peers_text,
+                peers=controller.membership.peers_text,
             )
         )
+
+    # -- members of the group of controllers: also outside the classes, for the Raft room decides about them
+
+    def on_get_members(self, request: Request, header: wire.GetControllerMembers) -> Reply:
+        return Reply(body=self._controller.membership.show().encode())
+
+    async def on_add(self, request: Request, header: wire.AddController) -> Reply:
+        membership, node_id = self._controller.membership, header.controller_id
+        known = node_id in membership.members.all()
+        reply = await membership.add(node_id, header.raft_address, header.rpc_address)
+        if not known or reply.state == VOTER:
+            log.info("controller %s is %s, by order of %s", node_id, reply.state, request.connection.peer)
+        return Reply(reply)
+
+    async def on_remove(self, request: Request, header: wire.RemoveController) -> Reply:
+        await self._controller.membership.remove(header.controller_id)
+        log.info("controller %s was removed, by order of %s", header.controller_id, request.connection.peer)
+        return Reply()
+
+    async def on_transfer(self, request: Request, header: wire.TransferControllerLeadership) -> Reply:
+        await self._controller.membership.transfer(header.controller_id)
+        return Reply()
 
     def on_get_config(self, request: Request, header: wire.GetControllerConfig) -> Reply:
         # Whoever reaches the port may ask: secrets, and tokens for the metrics' collector, are not shown.

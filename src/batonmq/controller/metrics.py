@@ -98,6 +98,10 @@ REQUEST_TYPES: Final = {
         RequestCode.CLEAN_BROKER_DATA,
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        RequestCode.GET_CONTROLLER_MEMBERS,
+        RequestCode.ADD_CONTROLLER,
+        RequestCode.REMOVE_CONTROLLER,
+        RequestCode.TRANSFER_CONTROLLER_LEADERSHIP,
     )
 }
 """Values of `request_type`."""

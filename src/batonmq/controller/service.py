@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
 from batonmq.controller.handlers import Handlers
 from batonmq.controller.machine import ControllerMachine, Election, Outcome, ReplicaUp
+from batonmq.controller.membership import JOINING, REMOVED, Membership, founders
 from batonmq.controller.metrics import ControllerMetrics
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
@@ -33,8 +34,6 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
 from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
-from batonmq.raft.errors import NodeStopped
-from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import Authenticator, NoAuthentication, RemotingTransport, SharedSecret
@@ -74,6 +73,7 @@ class ControllerService:
         self.node: RaftNode
         self.proposer: Proposer
         self.reads: Reads
+        self.membership: Membership
         self.notices: RoleChangeNotices
         self.events: EventSink
         self.failed: asyncio.Future[BaseException]
@@ -128,11 +128,12 @@ class ControllerService:
             max_clock_drift=config.lease_read_clock_drift_percent / 100,
             max_read_lag=config.follower_read_max_lag,
         )
-        self._raft_client = RemotingClient(tls=self._client_tls)
         self._notice_client = RemotingClient(tls=self._client_tls)
         dispatcher = Dispatcher()
         self.metrics.watch(dispatcher)
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
+        # Peers that do not know this one's address answer on the connection of the question.
+        self._raft_client = RemotingClient(tls=self._client_tls, dispatcher=raft_dispatcher)
         authenticator: Authenticator = (
             SharedSecret(config.controller_raft_secret)
             if config.controller_raft_secret
@@ -144,7 +145,7 @@ class ControllerService:
         self.node = RaftNode(
             topology.group,
             topology.self_id,
-            Members(topology.raft_addresses),
+            founders(topology),
             self.machine,
             Storage(disk, topology.group, topology.self_id, segment_bytes=raft_config.segment_bytes),
             self._transport,
@@ -153,7 +154,9 @@ class ControllerService:
         )
         self._transport.bind(self.node.receive)
         self.node.on_role_change = self._on_role_change
+        self.node.on_removed = self._on_removed
         self.node.on_failure = self._on_failure
+        self.membership = Membership(topology, self.node, config.request_timeout_ms)
         self.proposer = Proposer(
             self.metrics.watched(self.node),
             self.leader_now_ms,
@@ -185,14 +188,40 @@ class ControllerService:
             await self._notice_client.close()
             self._unlock()
             raise
-        members = self.node.members.voters
-        if members != topology.raft_addresses:
-            log.warning(
-                "the log says that the group consists of %s; the configuration, which only founds a group, "
-                "says %s",
-                members,
-                topology.raft_addresses,
+        self._tell_standing()
+
+    def _tell_standing(self) -> None:
+        """What an operator should know about who belongs to the group, once, at the start."""
+        topology, members = self.topology, self.node.members
+        own, address = topology.self_id, topology.raft_addresses[topology.self_id]
+        if self.membership.standing == JOINING:
+            log.info(
+                "controller %s waits to be added to the group %s: batonmq admin addController -a <its "
+                "controllers> -i %s -r %s",
+                own,
+                topology.group,
+                own,
+                address,
             )
+        elif self.membership.standing == REMOVED:
+            self._on_removed(self.node.core.membership_index)
+        elif self.node.core.membership_index and members.voters != topology.raft_addresses:
+            log.warning(
+                "the group consists of %s, as its log says; the configuration, which only founds a group, "
+                "says %s: bring it up to date",
+                _addresses(members.all()),
+                _addresses(topology.raft_addresses),
+            )
+
+    def _on_removed(self, index: int) -> None:
+        log.warning(
+            "controller %s was removed from the group %s (log index %d): it takes no part any more; stop it. "
+            "To come back it needs an empty directory, a new id, controllerJoinRunningGroup=true and "
+            "addController",
+            self.topology.self_id,
+            self.topology.group,
+            index,
+        )
 
     def _listen(self, dispatcher: Dispatcher, address: str) -> RemotingServer:
         port = int(address.rpartition(":")[2])
@@ -205,7 +234,7 @@ class ControllerService:
         if self._stopping:
             return
         self._stopping = True
-        if self.node.role is Role.LEADER and len(self.topology.raft_addresses) > 1 and not self.failed.done():
+        if self.node.role is Role.LEADER and len(self.node.members.voters) > 1 and not self.failed.done():
             await self._hand_over()
         self._end_reign()
         await self.notices.stop()
@@ -229,15 +258,10 @@ class ControllerService:
             self._own_disk.unlock()
 
     async def _hand_over(self) -> None:
-        core = self.node.core
-        followers = [peer for peer in core.members.voters if peer != core.id and peer in core.peers]
-        best = max(followers, key=lambda peer: core.peers[peer].match, default=None)
-        if best is None:
-            return
         try:
-            await asyncio.wait_for(self.node.transfer_leadership(best), 1.0)
+            await asyncio.wait_for(self.membership.hand_over(), 1.0)
         except Exception as error:
-            log.info("leadership was not handed over to %s: %s", best, error)
+            log.info("leadership was not handed over: %s", error or "not within a second")
 
     # -- who leads -----------------------------------------------------------------------------------------
 
@@ -247,11 +271,7 @@ class ControllerService:
 
     @property
     def leader_id(self) -> str | None:
-        """Whom this node takes for the leader; None during an election, and until it has recovered."""
-        try:
-            return self.node.leader_id
-        except NodeStopped:
-            return None
+        return self.membership.leader_id
 
     def leader_now_ms(self) -> int:
         """The time of this reign: the wall clock when it began, and steady from there on."""
@@ -401,6 +421,10 @@ class ControllerService:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _addresses(members: Mapping[str, str]) -> str:
+    return ", ".join(f"{peer}-{address}" for peer, address in members.items())
 
 
 def _write_file(path: Path, text: str) -> None:

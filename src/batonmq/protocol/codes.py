@@ -163,6 +163,11 @@ class RequestCode(IntEnum):
     """Private to this implementation: controllers speak Raft with each other on the port they serve."""
     WATCH_TABLES = 60002
     """Private to this implementation: a slave waits for changed topics and groups of its master."""
+    GET_CONTROLLER_MEMBERS = 60003
+    """Private to this implementation, as the next three: the members of the group of controllers."""
+    ADD_CONTROLLER = 60004
+    REMOVE_CONTROLLER = 60005
+    TRANSFER_CONTROLLER_LEADERSHIP = 60006
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

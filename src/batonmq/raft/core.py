@@ -18,12 +18,12 @@ from __future__ import annotations
 import enum
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded, TransferInProgress
+from batonmq.raft.errors import MembershipBusy, MembershipRefused, NotLeader, Overloaded, TransferInProgress
 from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import (
     Append,
@@ -36,6 +36,7 @@ from batonmq.raft.messages import (
     Kind,
     Members,
     Message,
+    NotMember,
     PreVote,
     PreVoteReply,
     ReadReply,
@@ -186,6 +187,8 @@ class RaftCore:
 
         self.role = Role.FOLLOWER
         self.leader_id: str | None = None
+        self.removed_at: int | None = None
+        """The index by which this node was removed, as far as it knows: it asks for no votes any more."""
         self.peers: dict[str, Progress] = {}
         self._votes: dict[str, bool] = {}
         self._transfer_election = False
@@ -244,6 +247,26 @@ class RaftCore:
     def members_at(self, index: int) -> Members:
         """The membership as of ``index``, which must not lie before the snapshot."""
         return next(members for at, members in reversed(self._memberships) if at <= index)
+
+    def committed_membership(self) -> tuple[int, Members]:
+        """The newest membership that is committed, and the index of which that is known."""
+        return next((at, members) for at, members in reversed(self._memberships) if at <= self.commit_index)
+
+    def lag(self, peer: str) -> int | None:
+        """How many entries the leader's ``peer`` is behind; None if it does not answer now."""
+        progress = self.peers.get(peer)
+        if progress is None or progress.match == 0 or peer not in self.heard([peer]):
+            return None
+        return self.log.last_index - progress.match
+
+    def heard(self, peers: Iterable[str]) -> list[str]:
+        """Those of ``peers`` that the leader (itself counted) heard within an election timeout."""
+        since = self.now_ms - self.config.election_timeout_ms
+        return [
+            peer
+            for peer in peers
+            if peer == self.id or (peer in self.peers and self.peers[peer].contact_ms > since)
+        ]
 
     def next_deadline_ms(self) -> int:
         """When ``tick`` must be called at the latest."""
@@ -307,14 +330,14 @@ class RaftCore:
     def change_members(self, members: Members) -> int:
         """Append a membership that differs by at most one voter; returns its index.
 
-        Raises NotLeader, TransferInProgress or MembershipRefused.
+        Raises NotLeader, TransferInProgress, MembershipBusy or MembershipRefused.
         """
         self._require_leader()
         if self.commit_index < self._term_start_index:
             # Two leaders could otherwise commit with majorities that do not overlap (4.1, the 2015 erratum).
-            raise MembershipRefused("this leader has not yet committed an entry of its term")
+            raise MembershipBusy("this leader has not yet committed an entry of its term")
         if self.membership_index > self.commit_index:
-            raise MembershipRefused("the membership change before this one is not yet committed")
+            raise MembershipBusy("the membership change before this one is not yet committed")
         if len(self.members.voters.keys() ^ members.voters.keys()) > 1:
             raise MembershipRefused("only one voter may be added or removed at a time")
         if not members.voters:
@@ -492,7 +515,11 @@ class RaftCore:
 
     def _admit(self, sender: str, message: Message) -> bool:
         """The rules for terms (3.3), pre-vote (9.6) and leader stickiness (4.2.3), before any handler."""
+        if isinstance(message, NotMember):
+            return True  # true in any term: what is committed stays
         pre_vote = isinstance(message, PreVote)
+        if pre_vote or isinstance(message, RequestVote):
+            self._tell_stranger(sender)
         if (pre_vote or (isinstance(message, RequestVote) and not message.transfer)) and self._is_sticky():
             if pre_vote:
                 # A node that fell behind learns the term even while this one follows a leader.
@@ -536,9 +563,28 @@ class RaftCore:
             self.become_candidate(transfer=False)
         return True
 
+    def _tell_stranger(self, sender: str) -> None:
+        """A removed node is not sent the entry that removes it: else it would ask for votes for ever.
+
+        It gets its answer all the same: perhaps it is this node that does not know the newest membership.
+        """
+        index, members = self.committed_membership()
+        if sender not in members.voters and sender not in self.members.all():
+            self._send(sender, NotMember(self.term, index))
+
+    def _on_not_member(self, sender: str, message: NotMember) -> None:
+        # Without the entry that removed it, it cannot be elected anyway: this only ends useless questions.
+        if message.index > self.membership_index:
+            self.removed_at = message.index
+            if self.role is not Role.FOLLOWER:
+                self.become_follower(self.term, None)
+
     def _campaign(self) -> None:
-        if self.id not in self.members.voters:
-            self._arm_election()
+        if self.id not in self.members.voters or self.removed_at is not None:
+            if self.leader_id is not None:
+                self.become_follower(self.term, None)
+            else:
+                self._arm_election()
         elif not self._start_alone():
             self.become_pre_candidate()
 
@@ -597,6 +643,7 @@ class RaftCore:
         else:
             self._arm_election()
         self._last_leader_contact_ms = self.now_ms
+        self.removed_at = None
 
     def _on_append(self, sender: str, message: Append) -> None:
         self._hear_leader(sender)
@@ -907,6 +954,8 @@ class RaftCore:
                     self._read(context)
             if before < self.membership_index <= index and self.id not in self.members.voters:
                 # It led until the group without it was committed (4.2.2).
+                if self.id not in self.members.learners:
+                    self.removed_at = self.membership_index
                 self._broadcast_heartbeat(0)
                 self.become_follower(self.term, None)
 
@@ -1086,6 +1135,7 @@ _COMMON: dict[type, _Handler] = {
 }
 _FOLLOWING: dict[type, _Handler] = {
     **_COMMON,
+    NotMember: RaftCore._on_not_member,
     Append: RaftCore._on_append,
     Heartbeat: RaftCore._on_heartbeat,
     InstallSnapshot: RaftCore._on_install,
@@ -1133,4 +1183,5 @@ IGNORED: dict[tuple[Role, type], str] = {
     (Role.LEADER, Heartbeat): "a term has one leader, so this cannot come from a correct peer",
     (Role.LEADER, InstallSnapshot): "a term has one leader, so this cannot come from a correct peer",
     (Role.LEADER, TimeoutNow): "it already leads",
+    (Role.LEADER, NotMember): "it was elected meanwhile, so it is one",
 }

@@ -10,6 +10,7 @@ RaftError
  ├─ ReadUnavailable      a read barrier could not be confirmed in time
  ├─ ReplicaLagging       this follower is too far behind to read from
  ├─ MembershipRefused    the change breaks a rule of chapter 4
+ │   └─ MembershipBusy   it does so only now: ask again shortly
  ├─ NodeStopped          the node was stopped or has failed
  └─ StorageCorrupt       the log or snapshot on disk cannot be trusted; the node must not start
 """
@@ -63,6 +64,10 @@ class ReplicaLagging(RaftError):
 
 class MembershipRefused(RaftError):
     """A membership change that is not a safe single step now (dissertation, 4.1 to 4.2)."""
+
+
+class MembershipBusy(MembershipRefused):
+    """The change before it is not committed yet, or this leader has not committed anything yet."""
 
 
 class NodeStopped(RaftError):

@@ -36,9 +36,27 @@ class Members(msgspec.Struct, array_like=True, frozen=True):
 
     voters: dict[str, str]
     learners: dict[str, str] = {}
+    services: dict[str, str] = {}
+    """Where members serve others than their peers, for those of whom that is known and another address."""
 
     def all(self) -> dict[str, str]:
         return {**self.voters, **self.learners}
+
+    def with_learner(self, node_id: str, address: str, service: str = "") -> Members:
+        services = {**self.services, node_id: service} if service else self.services
+        return Members(self.voters, {**self.learners, node_id: address}, services)
+
+    def promoted(self, node_id: str) -> Members:
+        """With the learner ``node_id`` as a voter."""
+        learners = dict(self.learners)
+        return Members({**self.voters, node_id: learners.pop(node_id)}, learners, self.services)
+
+    def without(self, node_id: str) -> Members:
+        rest = ({k: v for k, v in part.items() if k != node_id} for part in self._parts())
+        return Members(*rest)
+
+    def _parts(self) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        return self.voters, self.learners, self.services
 
 
 class SnapshotMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -164,6 +182,13 @@ class ReadReply(msgspec.Struct, array_like=True, tag=13):
     index: int
 
 
+class NotMember(msgspec.Struct, array_like=True, tag=14):
+    """ "You ask for votes, but by the membership at ``index``, which is committed, you are no member." """
+
+    term: int
+    index: int
+
+
 Message: TypeAlias = (
     PreVote
     | PreVoteReply
@@ -178,6 +203,7 @@ Message: TypeAlias = (
     | TimeoutNow
     | ReadRequest
     | ReadReply
+    | NotMember
 )
 
 

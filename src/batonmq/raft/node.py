@@ -40,6 +40,7 @@ from batonmq.raft.messages import (
     decode_envelope,
     encode,
 )
+from batonmq.raft.quorum import majority
 from batonmq.raft.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class RaftNode:
         self.id = node_id
         self.on_role_change: Callable[[Role, int, str | None], None] | None = None
         """Called with (role, term, leader id) after each change of any of the three."""
+        self.on_removed: Callable[[int], None] | None = None
+        """Called with the index when the node learns that it was removed from the group."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called once when the node stops itself: a disk or state machine that failed."""
         self._bootstrap = members
@@ -127,6 +130,7 @@ class RaftNode:
         self._reads_to_apply: list[tuple[int, list[asyncio.Future[None]]]] = []
         self._shown: tuple[Role, int, str | None] = (Role.FOLLOWER, 0, None)
         self._shown_members: Members | None = None
+        self._shown_removal: int | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -305,46 +309,37 @@ class RaftNode:
                 raise TimeoutError(f"{target} did not take over within the election timeout")
             await asyncio.sleep(self._config.heartbeat_interval_ms / 4000)
 
-    async def add_learner(self, node_id: str, address: str) -> None:
-        """Let ``node_id`` receive the log without a vote: the first step of adding a voter (4.2.1)."""
+    async def add_learner(self, node_id: str, address: str, service: str = "") -> None:
+        """Let ``node_id`` receive the log without a vote: the first step of adding a voter (4.2.1).
+
+        ``service`` is where it serves others than its peers, if that is another address.
+        """
         members = self.core.members
         if node_id in members.voters:
             raise MembershipRefused(f"{node_id} is a voter already")
-        await self._change(Members(members.voters, {**members.learners, node_id: address}))
+        await self._change(members.with_learner(node_id, address, service))
 
     async def promote(self, node_id: str, *, max_lag: int = 100, timeout_ms: int = 30_000) -> None:
         """Make a learner a voter once it is within ``max_lag`` entries of the end of the log."""
-        address = self.core.members.learners.get(node_id)
-        if address is None:
+        if node_id not in self.core.members.learners:
             raise MembershipRefused(f"{node_id} is not a learner")
         async with asyncio.timeout(timeout_ms / 1000):
             while True:
                 core = self.core
                 if core.role is not Role.LEADER:
                     raise NotLeader(core.leader_id)
-                progress = core.peers.get(node_id)
-                if (
-                    progress is not None
-                    and progress.match
-                    and (progress.match + max_lag >= core.log.last_index)
-                ):
+                lag = core.lag(node_id)
+                if lag is not None and lag <= max_lag:
                     break
                 await asyncio.sleep(self._config.heartbeat_interval_ms / 1000)
-        members = self.core.members
-        learners = {key: value for key, value in members.learners.items() if key != node_id}
-        await self._change(Members({**members.voters, node_id: address}, learners))
+        await self._change(self.core.members.promoted(node_id))
 
     async def remove(self, node_id: str) -> None:
         """Take ``node_id`` out of the group. A leader that removes itself steps down once committed."""
         members = self.core.members
         if node_id not in members.all():
             raise MembershipRefused(f"{node_id} is not a member")
-        await self._change(
-            Members(
-                {key: value for key, value in members.voters.items() if key != node_id},
-                {key: value for key, value in members.learners.items() if key != node_id},
-            )
-        )
+        await self._change(members.without(node_id))
 
     async def replace(self, old: str, new: str, address: str) -> None:
         """Put ``new`` in the place of ``old``: learner, voter, then remove ``old``."""
@@ -354,7 +349,15 @@ class RaftNode:
 
     async def _change(self, members: Members) -> None:
         self._require_running()
-        index = self.core.change_members(members)
+        core = self.core
+        living = core.heard(members.voters)
+        if core.role is Role.LEADER and len(living) < majority(len(members.voters)):
+            # It could never be committed, nor could anything else, for it is in force from now on.
+            raise MembershipRefused(
+                f"of the voters {', '.join(members.voters)} only {', '.join(living) or 'none'} would answer: "
+                f"no majority"
+            )
+        index = core.change_members(members)
         future: asyncio.Future[object] = self._loop.create_future()
         self._pending[index] = (self.core.term, future)
         self._schedule()
@@ -457,8 +460,16 @@ class RaftNode:
     def _show_role(self) -> None:
         core = self.core
         if core.members is not self._shown_members:
+            if self._shown_members is not None:
+                learners = f", learners {', '.join(core.members.learners)}" if core.members.learners else ""
+                voters = ", ".join(core.members.voters)
+                log.info("raft %s/%s: the members are %s%s", self.group, self.id, voters, learners)
             self._shown_members = core.members
             self._transport.set_peers(core.members.all())
+        if core.removed_at != self._shown_removal:
+            self._shown_removal = core.removed_at
+            if core.removed_at is not None and self.on_removed is not None:
+                self.on_removed(core.removed_at)
         now = (core.role, core.term, core.leader_id)
         if now == self._shown:
             return

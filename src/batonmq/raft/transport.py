@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from batonmq.net.client import RemotingClient
+from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
@@ -26,6 +27,8 @@ _BACKLOG_BYTES = 4 << 20
 """Kept for a peer while the connection to it is being made."""
 _RETRY_S = 0.2
 """Pause after a failed connection, in which payloads for the peer are dropped."""
+_STRANGERS = 64
+"""Senders of unknown address of whom it is remembered how to answer them."""
 
 
 class Authenticator(Protocol):
@@ -70,8 +73,10 @@ class SharedSecret:
 class RemotingTransport:
     """The ``RaftTransport`` of one node.
 
-    ``dispatcher`` is that of the port where peers reach this node (one group a port); ``bind`` says who takes
-    what arrives there.
+    ``dispatcher`` is that of the port where peers reach this node (one group a port), and of ``client``, so
+    that answers can come back on the connection of a question: that is how a node is answered whose address
+    nobody here knows, because it has just been removed or knows the members of long ago. ``bind`` says who
+    takes what arrives.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class RemotingTransport:
         self._header = RaftMessage(group, node_id)
         self._receive: Callable[[str, bytes | memoryview], None] | None = None
         self._addresses: dict[str, str] = {}
+        self._strangers: dict[str, Connection] = {}
         self._backlog: dict[str, list[bytes]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -105,8 +111,13 @@ class RemotingTransport:
         self._addresses = dict(addresses)
 
     def send(self, peer_id: str, payload: bytes) -> None:
+        if self._closed:
+            return
         address = self._addresses.get(peer_id)
-        if address is None or self._closed:
+        if address is None:
+            stranger = self._strangers.get(peer_id)
+            if stranger is not None and not (stranger.closed or stranger.congested):
+                stranger.oneway(self._header, self._authenticator.seal(payload))
             return
         connection = self._client.connected(address)
         if connection is not None:
@@ -156,9 +167,19 @@ class RemotingTransport:
         payload = self._authenticator.unseal(request.command.body)
         if payload is None:
             raise self._refuse(request, header, "does not know the group's secret")
+        if header.sender not in self._addresses:
+            self._remember_stranger(header.sender, request.connection)
         if self._receive is not None:
             self._receive(header.sender, payload)
         return Reply()
+
+    def _remember_stranger(self, sender: str, connection: Connection) -> None:
+        if self._strangers.get(sender) is connection:
+            return
+        self._strangers = {name: each for name, each in self._strangers.items() if not each.closed}
+        if len(self._strangers) >= _STRANGERS:
+            del self._strangers[next(iter(self._strangers))]
+        self._strangers[sender] = connection
 
     def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:
         log.warning(

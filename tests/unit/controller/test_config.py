@@ -26,7 +26,6 @@ def test_dledger_family(tmp_path: Path) -> None:
     assert topology.self_id == "n1"
     assert topology.rpc_addresses == {"n0": "127.0.0.1:9877", "n1": "127.0.0.1:9878"}
     assert topology.shared_port
-    assert topology.peers_text == "n0:127.0.0.1:9877;n1:127.0.0.1:9878;"
     assert config.store_path.name == "DLedgerController"
 
 
@@ -41,7 +40,6 @@ def test_jraft_family(tmp_path: Path) -> None:
     assert topology.raft_addresses["localhost:9881"] == "localhost:9881"
     assert topology.rpc_addresses["localhost:9881"] == "localhost:9771"
     assert not topology.shared_port
-    assert topology.peers_text == "localhost:9770;localhost:9771;"
     assert config.j_raft_election_timeout_ms == 700
     assert config.store_path.name == "jRaftController"
 
@@ -56,6 +54,10 @@ def test_jraft_family(tmp_path: Path) -> None:
         ("controllerDLegerPeers=n0-h\ncontrollerDLegerSelfId=n0\n", "is no address"),
         ("controllerDLegerPeers=n0-h:70000\ncontrollerDLegerSelfId=n0\n", "is no address"),
         ("controllerType=jRaft\njRaftServerId=x:1\n", "jRaftServerId=x:1"),
+        (
+            "controllerDLegerPeers=n3-h:1\ncontrollerDLegerSelfId=n3\ncontrollerJoinRunningGroup=true\n",
+            "name the controllers of the running group, too",
+        ),
         ("controllerType=jRaft\njRaftInitConf=localhost:9880\n", "names 3 controllers, jRaftInitConf 1"),
         ("controllerType=jRaft\njRaftInitConf=localhost\n", "is no address"),
     ],

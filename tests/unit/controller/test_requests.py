@@ -18,7 +18,15 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
-ABOUT_THE_CONTROLLER = {wire.GetMetadata, wire.GetControllerConfig, wire.UpdateControllerConfig}
+ABOUT_THE_CONTROLLER = {
+    wire.GetMetadata,
+    wire.GetControllerConfig,
+    wire.UpdateControllerConfig,
+    wire.GetControllerMembers,
+    wire.AddController,
+    wire.RemoveController,
+    wire.TransferControllerLeadership,
+}
 NOT_FOR_CONTROLLERS = {wire.NotifyBrokerRoleChanged, wire.RaftMessage}
 
 HEADERS: dict[type, Any] = {
@@ -86,6 +94,7 @@ def controller(*, leading: bool, **config: Any) -> tuple[Any, Submitted, Binding
         reads=SimpleNamespace(submit=submitted.submit_read),
         leading=leading,
         leader_id="n0" if leading else "n1",
+        membership=SimpleNamespace(rpc_address=settings.topology().rpc_addresses.get),
         leader_now_ms=lambda: 1,
         decided=lambda outcome: None,
     )

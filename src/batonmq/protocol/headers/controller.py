@@ -77,6 +77,47 @@ class BrokerReplicasInfo(Body):
     replicas_info_table: dict[str, ReplicasInfo] = {}
 
 
+class ControllerMember(Body):
+    """One controller in the answer to GetControllerMembers."""
+
+    controller_id: str
+    raft_address: str
+    rpc_address: str
+    role: str
+    """leader, voter or learner."""
+    answers: bool | None = None
+    """Whether the leader heard of it within an election timeout; None from any other."""
+    lag: int | None = None
+    """How many log entries it is behind; None if it does not answer, and from any other than the leader."""
+
+
+class ControllerMembers(Body):
+    """Answer to GetControllerMembers, as the one that was asked knows it."""
+
+    group: str
+    answered_by: str
+    """Id of the controller that was asked."""
+    standing: str
+    """What that one is to the group: voter, learner, joining (waits to be added) or removed."""
+    leader_id: str | None
+    term: int
+    commit_index: int
+    settled: bool
+    """No change is under way."""
+    members: list[ControllerMember]
+
+
+_members_decoder = msgspec.json.Decoder(ControllerMembers)
+
+
+def decode_controller_members(body: bytes | memoryview) -> ControllerMembers:
+    """Raises `MQError` CONTROLLER_INVALID_REQUEST when it is none."""
+    try:
+        return _members_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MQError(ResponseCode.CONTROLLER_INVALID_REQUEST, f"no list of members: {error}") from error
+
+
 _sync_state_set_decoder = msgspec.json.Decoder(SyncStateSetBody)
 _names_decoder = msgspec.json.Decoder(list[str])
 
@@ -244,6 +285,42 @@ class ApplyBrokerId(Header):
     applied_broker_id: I64
     register_check_code: str
     cluster_name: str = ""
+
+
+@request(RequestCode.GET_CONTROLLER_MEMBERS)
+class GetControllerMembers(Header):
+    """Who belongs to the group of controllers; every controller answers. Ours only."""
+
+
+class AddControllerReply(Header):
+    state: str
+    """voter; or learner, if it has yet to catch up: ask again."""
+    lag: I64 | None = None
+    """How many log entries it is behind; None if it does not answer."""
+
+
+@request(RequestCode.ADD_CONTROLLER, response=AddControllerReply)
+class AddController(Header):
+    """An operator adds a controller, to the leader; repeated until it is a voter. Ours only."""
+
+    controller_id: str
+    raft_address: str
+    rpc_address: str = ""
+    """Where it serves brokers, if that is another port."""
+
+
+@request(RequestCode.REMOVE_CONTROLLER)
+class RemoveController(Header):
+    """An operator takes a controller out of the group, to the leader. Ours only."""
+
+    controller_id: str
+
+
+@request(RequestCode.TRANSFER_CONTROLLER_LEADERSHIP)
+class TransferControllerLeadership(Header):
+    """An operator makes another controller the leader. Ours only."""
+
+    controller_id: str
 
 
 @request(RequestCode.RAFT_MESSAGE)

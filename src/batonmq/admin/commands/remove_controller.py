@@ -1,0 +1,24 @@
+"""removeController: take a controller out of its group."""
+
+from batonmq.admin import controllers
+from batonmq.admin.command import command, controller_option
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+
+
+@command("removeController")
+@controller_option
+@controllers.id_option
+@controllers.wait_option
+async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s: float) -> None:
+    """Take a controller out of its group.
+
+    Dead or alive; a leader hands over first. Refused where the rest would have no majority that answers. Stop
+    the controller afterwards: it takes no part any more, and says so in its log.
+    """
+    known = await controllers.members(admin, controller)
+    if node_id not in (each.controller_id for each in known.members):
+        out.done(f"{node_id} is no member of {known.group}", id=node_id)
+        return
+    await controllers.remove(admin, controller, node_id, wait_s)
+    out.done(f"{node_id} is removed from {known.group}", id=node_id)
