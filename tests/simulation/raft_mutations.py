@@ -11,7 +11,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -145,6 +145,21 @@ def _not_sticky() -> list[Patch]:
     return [(RaftCore, "_is_sticky", lambda self: False)]
 
 
+def _lost_despite_lease() -> list[Patch]:
+    """Who has promised to honour a lease votes when it takes the leader's process for gone."""
+    original = RaftCore.peer_lost
+
+    def peer_lost(self: RaftCore, peer: str, now_ms: int) -> None:
+        config = self.config
+        self.config = replace(config, lease_read=False)
+        try:
+            original(self, peer, now_ms)
+        finally:
+            self.config = config
+
+    return [(RaftCore, "peer_lost", peer_lost)]
+
+
 def _not_sticky_after_restart() -> list[Patch]:
     original = RaftCore.__init__
 
@@ -257,6 +272,11 @@ MUTATIONS = {
         Shape(nodes=3, lease_read=True, clock_rates=(0.4, 2.0)),
     ),
     "not-sticky": Mutation("votes are given while a leader is heard", _not_sticky, LEASES),
+    "lost-despite-lease": Mutation(
+        "a promise to a lease ends with a connection",
+        _lost_despite_lease,
+        Shape(lease_read=True, refusals=True),
+    ),
     "not-sticky-restart": Mutation("a restarted node votes at once", _not_sticky_after_restart, LEASES),
     "lease-in-transfer": Mutation("a lease survives a transfer", _lease_survives_transfer, LEASES),
     "lease-from-answer": Mutation("a lease begins with the answer", _lease_from_answer, LEASES),

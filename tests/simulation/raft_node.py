@@ -205,6 +205,10 @@ class Node:
         self.core.step(sender, message, self.now())
         self.settle()
 
+    def lost(self, peer: str) -> None:
+        self.core.peer_lost(peer, self.now())
+        self.settle()
+
     # ------------------------------------------------------------------ disk
 
     def saved(self, save: Save) -> None:

@@ -38,6 +38,11 @@ class Shape:
     clock_rates: tuple[float, float] = (0.955, 1.05)
     """Slowest and fastest clock. Their ratio is within MAX_CLOCK_DRIFT."""
     duration_ms: float = 2_000
+    closings: bool = True
+    """Peers of a crashed node see that its process is gone; and sometimes believe it of one that lives."""
+    refusals: bool = False
+    """Sometimes all believe it at once, while the leader is cut off and can still be asked, as if its address
+    refused connections. The worst for a lease."""
 
 
 class Simulation:
@@ -64,6 +69,8 @@ class Simulation:
         self.duplication = rng.choice([0.0, 0.05, 0.3])
         self.delay_ms = rng.choice([0.5, 2.0, 15.0])
         self.disk_mean_ms = rng.choice([0.2, 2.0, 20.0])
+        self.closings = random.Random(~seed)
+        """Of its own: what is not looked at does not change the schedule."""
         self.faults = True
         self.now = 0.0
         self.crashes = self.replaced = 0
@@ -282,8 +289,35 @@ class Simulation:
         node.crash()
         self.crashes += 1
         self.log(f"{node.name} crashed")
+        self.tell_lost(node.name)
         down_ms = down_ms if down_ms is not None else self.rng.uniform(5, 300)
         self.at(self.now + down_ms, lambda: self.restart(node))
+
+    def tell_lost(self, name: str) -> None:
+        """Connections to a process that is gone are closed, be it by the machine that it ran on."""
+        if self.shape.closings and self.closings.random() < 0.7:
+            for other in list(self.nodes.values()):
+                if other.alive and self.closings.random() < 0.8:
+                    delay = self.closings.expovariate(1 / self.closings.choice([0.5, 2, 30]))
+                    self.at(self.now + delay, other.guard(other.lost, name))
+
+    def alarm(self) -> None:
+        """Somebody, or everybody, is wrong about a leader that lives."""
+        nodes = [node for node in self.nodes.values() if node.alive and node.core.leader_id]
+        count = self.closings.choice([1, 1, len(nodes)])
+        for node in self.closings.sample(nodes, min(count, len(nodes))):
+            leader = node.core.leader_id
+            assert leader is not None
+            self.at(self.now, node.guard(node.lost, leader))
+        leading = self.leader()
+        if self.shape.refusals and leading is not None and self.closings.random() < 0.5:
+            one = leading.name
+            self.block({(one, other) for other in self.nodes} | {(other, one) for other in self.nodes})
+            for name, node in self.nodes.items():
+                if node.alive and name != one:
+                    self.at(self.now + self.closings.uniform(0, 3), node.guard(node.lost, one))
+        if self.faults:
+            self.at(self.now + self.closings.expovariate(1 / 300), self.alarm)
 
     def restart(self, node: Node) -> None:
         if not node.alive and not node.gone:
@@ -409,6 +443,8 @@ class Simulation:
         self.at(60, self.client)
         self.at(250, self.fault)
         self.at(300, self.administer)
+        if self.shape.closings:
+            self.at(350, self.alarm)
         self.run_until(self.shape.duration_ms)
         self.heal()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.raft_mutations import MUTATIONS, violation
-from tests.simulation.raft_sim import run_seed
+from tests.simulation.raft_sim import Shape, run_seed
 
 pytestmark = pytest.mark.simulation
 
@@ -36,6 +36,12 @@ def test_the_promises_of_raft_hold(block: int) -> None:
         assert checks.elections and checks.acknowledged
 
 
+@pytest.mark.parametrize("lease_read", [False, True])
+def test_they_hold_where_all_believe_a_leader_gone_that_lives(lease_read: bool) -> None:
+    for seed in range(15):
+        assert run_seed(seed, Shape(lease_read=lease_read, refusals=True)).checks.reads_answered
+
+
 @pytest.mark.parametrize("seed", EVER_FAILED)
 def test_seeds_that_ever_failed_hold(seed: int) -> None:
     run_seed(seed)
@@ -43,7 +49,7 @@ def test_seeds_that_ever_failed_hold(seed: int) -> None:
 
 def test_the_schedules_contain_what_they_should() -> None:
     """Guards the simulation itself: a schedule without faults or reads would prove nothing."""
-    runs = [run_seed(seed) for seed in range(200, 220)]
+    runs = [run_seed(seed) for seed in range(200, 240)]
     assert sum(run.checks.elections for run in runs) > 3 * len(runs)
     assert sum(run.checks.reads_answered for run in runs) > 10 * len(runs)
     assert sum(run.checks.installs for run in runs) > len(runs)

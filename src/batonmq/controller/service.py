@@ -152,7 +152,7 @@ class ControllerService:
             config=raft_config,
             rng=self._rng,
         )
-        self._transport.bind(self.node.receive)
+        self._transport.bind(self.node.receive, self.node.peer_lost)
         self.node.on_role_change = self._on_role_change
         self.node.on_removed = self._on_removed
         self.node.on_failure = self._on_failure
@@ -169,8 +169,10 @@ class ControllerService:
         Handlers(self).register(dispatcher)
         rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id])
         rpc.on_close(self._on_connection_closed)
+        raft = rpc
         if not topology.shared_port:
-            self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id])
+            raft = self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id])
+        raft.on_close(self._transport.connection_closed)
         started: list[RemotingServer] = []
         try:
             for server in self._servers:

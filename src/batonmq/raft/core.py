@@ -99,6 +99,9 @@ class Save:
     """May leave only after this save."""
 
 
+EARLY_ATTEMPTS = 3
+"""How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
+
 ReadContext: TypeAlias = int | tuple[str, int]
 """A read of this node (its own number) or of a follower (peer, the follower's number)."""
 
@@ -193,6 +196,9 @@ class RaftCore:
         self._votes: dict[str, bool] = {}
         self._transfer_election = False
         self._last_leader_contact_ms: int | None = None
+        self._lost_leader: str | None = None
+        """A leader whose process is gone, until another one, or it itself, is heard."""
+        self._early_attempts = 0
         if config.lease_read:
             # Before the restart this node may have heard a leader whose lease still runs.
             self._last_leader_contact_ms = now_ms
@@ -312,6 +318,22 @@ class RaftCore:
             self._tick_leader()
         elif self.now_ms >= self._election_deadline_ms:
             self._campaign()
+        self._check()
+
+    def peer_lost(self, peer: str, now_ms: int) -> None:
+        """The shell says that the process of ``peer`` is gone: that saves the wait for its silence.
+
+        An error of the shell deposes nobody: the others stick to a leader that they hear, so a majority must
+        have lost it. Until it is heard again this node does not stick to it. Who promised to honour a lease
+        does not take part: the lease runs on without its leader's process, as far as others can tell.
+        """
+        self.now_ms = max(self.now_ms, now_ms)
+        if self.role is not Role.FOLLOWER or peer != self.leader_id or self.config.lease_read:
+            return
+        if self._lost_leader is None:
+            self._lost_leader = peer
+            self._early_attempts = EARLY_ATTEMPTS
+            self._arm_election()
         self._check()
 
     def propose(self, payloads: Sequence[bytes]) -> int:
@@ -501,6 +523,7 @@ class RaftCore:
         self.role = Role.LEADER
         self.leader_id = self.id
         self._lease_forbidden = False
+        self._forget_loss()
         self._incoming = None
         self.peers = {}
         self._fit_peers()
@@ -544,12 +567,32 @@ class RaftCore:
     def _is_sticky(self) -> bool:
         if self.role is Role.LEADER:
             return True
+        if self._lost_leader is not None:
+            return False
         contact = self._last_leader_contact_ms
         return contact is not None and self.now_ms < contact + self.config.election_timeout_ms
 
     def _arm_election(self) -> None:
+        if self._early_attempts:
+            self._election_deadline_ms = self.now_ms + self._early_wait_ms()
+            self._early_attempts -= 1
+            return
         timeout = self.config.election_timeout_ms
         self._election_deadline_ms = self.now_ms + self._rng.randrange(timeout, 2 * timeout)
+
+    def _early_wait_ms(self) -> int:
+        """One heartbeat after the other, in the members' order: chance alone would often split the votes of
+        those who lost their leader at the same moment."""
+        others = [voter for voter in self.members.voters if voter != self._lost_leader]
+        place = others.index(self.id) if self.id in others else len(others)
+        if self._early_attempts < EARLY_ATTEMPTS:
+            place += len(others)
+        interval = self.config.heartbeat_interval_ms
+        return place * interval + self._rng.randrange(0, interval // 2 + 1)
+
+    def _forget_loss(self) -> None:
+        self._lost_leader = None
+        self._early_attempts = 0
 
     def _is_alone(self) -> bool:
         return self.members.voters.keys() == {self.id}
@@ -607,6 +650,7 @@ class RaftCore:
                 self.voted_for = sender
                 self._hard_dirty = True
             # Also ends a pre-vote of its own, and waits a full timeout for the one it voted for.
+            self._early_attempts = 0
             self.become_follower(self.term, self.leader_id)
         self._send_durable(sender, VoteReply(self.term, granted))
 
@@ -638,6 +682,7 @@ class RaftCore:
     # ------------------------------------------------------------------ follower
 
     def _hear_leader(self, sender: str) -> None:
+        self._forget_loss()
         if self.role is not Role.FOLLOWER or self.leader_id != sender:
             self.become_follower(self.term, sender)
         else:

@@ -398,6 +398,17 @@ class RaftNode:
             return
         self._schedule()
 
+    def peer_lost(self, peer: str) -> None:
+        """The process of ``peer`` is gone: its connection closed, and its address refuses another."""
+        if not self._running:
+            return
+        try:
+            self.core.peer_lost(peer, self._now_ms())
+        except Exception as e:
+            self._crash(e)
+            return
+        self._schedule()
+
     # ------------------------------------------------------------------ a turn
 
     def _now_ms(self) -> int:

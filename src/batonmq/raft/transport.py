@@ -16,10 +16,11 @@ from typing import Protocol
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import RaftMessage
+from batonmq.raft.messages import Envelope, encode
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,12 @@ _RETRY_S = 0.2
 """Pause after a failed connection, in which payloads for the peer are dropped."""
 _STRANGERS = 64
 """Senders of unknown address of whom it is remembered how to answer them."""
+_LOOK_MS = 1_000
+"""How long a peer whose connection closed may take to show that it lives."""
+_LOOKS = 8
+_LOOK_AGAIN_S = 0.005
+"""A process that dies closes one socket after the other, and a look may meet the last of them: so many, each
+after a pause longer by so much."""
 
 
 class Authenticator(Protocol):
@@ -76,7 +83,7 @@ class RemotingTransport:
     ``dispatcher`` is that of the port where peers reach this node (one group a port), and of ``client``, so
     that answers can come back on the connection of a question: that is how a node is answered whose address
     nobody here knows, because it has just been removed or knows the members of long ago. ``bind`` says who
-    takes what arrives.
+    takes what arrives, and ``connection_closed`` must be told when a connection to that port ends.
     """
 
     def __init__(
@@ -94,15 +101,22 @@ class RemotingTransport:
         self._header = RaftMessage(group, node_id)
         self._receive: Callable[[str, bytes | memoryview], None] | None = None
         self._addresses: dict[str, str] = {}
-        self._strangers: dict[str, Connection] = {}
+        self._lost: Callable[[str], None] | None = None
+        self._incoming: dict[str, Connection] = {}
+        """Over which connection each sender spoke last."""
+        self._looking: dict[str, asyncio.Task[None]] = {}
         self._backlog: dict[str, list[bytes]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         dispatcher.on(RaftMessage, self._on_message)
 
-    def bind(self, receive: Callable[[str, bytes | memoryview], None]) -> None:
-        """``receive`` is RaftNode.receive."""
-        self._receive = receive
+    def bind(
+        self,
+        receive: Callable[[str, bytes | memoryview], None],
+        lost: Callable[[str], None] | None = None,
+    ) -> None:
+        """``receive`` is RaftNode.receive, ``lost`` RaftNode.peer_lost."""
+        self._receive, self._lost = receive, lost
 
     def set_peers(self, addresses: dict[str, str]) -> None:
         for peer, address in self._addresses.items():
@@ -115,7 +129,7 @@ class RemotingTransport:
             return
         address = self._addresses.get(peer_id)
         if address is None:
-            stranger = self._strangers.get(peer_id)
+            stranger = self._incoming.get(peer_id)
             if stranger is not None and not (stranger.closed or stranger.congested):
                 stranger.oneway(self._header, self._authenticator.seal(payload))
             return
@@ -155,7 +169,7 @@ class RemotingTransport:
     async def close(self) -> None:
         """Give up connecting. The client and the server are closed by their owner."""
         self._closed = True
-        tasks = list(self._connecting.values())
+        tasks = [*self._connecting.values(), *self._looking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -167,19 +181,58 @@ class RemotingTransport:
         payload = self._authenticator.unseal(request.command.body)
         if payload is None:
             raise self._refuse(request, header, "does not know the group's secret")
-        if header.sender not in self._addresses:
-            self._remember_stranger(header.sender, request.connection)
+        if self._incoming.get(header.sender) is not request.connection:
+            self._remember(header.sender, request.connection)
         if self._receive is not None:
             self._receive(header.sender, payload)
         return Reply()
 
-    def _remember_stranger(self, sender: str, connection: Connection) -> None:
-        if self._strangers.get(sender) is connection:
-            return
-        self._strangers = {name: each for name, each in self._strangers.items() if not each.closed}
-        if len(self._strangers) >= _STRANGERS:
-            del self._strangers[next(iter(self._strangers))]
-        self._strangers[sender] = connection
+    def _remember(self, sender: str, connection: Connection) -> None:
+        strangers = [name for name in self._incoming if name not in self._addresses]
+        if sender in strangers:
+            strangers.remove(sender)
+        if len(strangers) >= _STRANGERS and sender not in self._addresses:
+            del self._incoming[strangers[0]]
+        self._incoming[sender] = connection
+
+    # ------------------------------------------------------------------ is a peer still there?
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A connection to this node's port has ended. That alone says little: networks reset connections."""
+        for peer in [name for name, each in self._incoming.items() if each is connection]:
+            del self._incoming[peer]
+            address = self._addresses.get(peer)
+            if address is not None and peer not in self._looking and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._looking[peer] = loop.create_task(self._look(peer, address))
+
+    async def _look(self, peer: str, address: str) -> None:
+        """Reports ``peer`` as lost if its address refuses connections: a process that lives accepts them."""
+        try:
+            if await self._is_gone(address, peer) and peer not in self._incoming and self._lost is not None:
+                log.info("raft %s/%s: %s at %s is gone", self._group, self._id, peer, address)
+                self._lost(peer)
+        finally:
+            del self._looking[peer]
+
+    async def _is_gone(self, address: str, peer: str) -> bool:
+        empty = self._authenticator.seal(encode(Envelope(self._group, self._id, peer, [])))
+        for attempt in range(_LOOKS):
+            try:
+                await self._client.call(address, self._header, empty, timeout_ms=_LOOK_MS)
+                return False
+            except ConnectFailed as e:
+                if isinstance(e.__cause__, ConnectionRefusedError):
+                    return True
+                if not isinstance(e.__cause__, ConnectionError):
+                    return False  # nothing is heard, which says nothing
+            except ConnectionLost:
+                pass  # the connection to it was as dead as the one from it, or it is just dying
+            except (NetError, MQError) as e:
+                log.debug("raft %s/%s: whether %s lives is not known: %s", self._group, self._id, peer, e)
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_S * attempt)
+        return False
 
     def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:
         log.warning(

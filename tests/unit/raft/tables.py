@@ -18,6 +18,7 @@ A script is a list of commands, one a line, `#` starts a comment:
     members n0 voters=n0,n1 [learners=m0]
     transfer n0 n1
     compact n0                        take a snapshot of all that is applied
+    lost n1 n0                        n1 sees that n0's process is gone
     crash n0                          forget all that was not saved, start again
     status [n0]                       role, term, commit, log (terms of the entries)
 
@@ -204,6 +205,9 @@ class Script:
 
     def do_transfer(self, name: str, target: str) -> None:
         self.cores[name].transfer_leadership(target, self.now_ms)
+
+    def do_lost(self, name: str, peer: str) -> None:
+        self.cores[name].peer_lost(peer, self.now_ms)
 
     def do_compact(self, name: str) -> None:
         core = self.cores[name]

@@ -1,0 +1,140 @@
+"""Controllers on simulated hosts: a leader that is gone is missed at once, one that lives is not deposed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster import Node, SimCluster
+from tests.simulation.loop import SimLoop
+
+pytestmark = pytest.mark.simulation
+
+ELECTION_S = 1.0
+"""jRaftElectionTimeoutMs, as shipped."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def play(seed: int, scene: Callable[[SimCluster], Awaitable[None]], controllers: int = 3) -> None:
+    """Three controllers and nothing else, on a loop of its own."""
+    loop = SimLoop(seed)
+    root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-"))
+    collecting = gc.isenabled()
+    gc.disable()  # as in scenario.py
+    try:
+        asyncio.set_event_loop(loop)
+        cluster = SimCluster(loop, root, replicas=0, controllers=controllers)
+        with cluster.world.in_force():
+            for node in cluster.controllers:
+                cluster.start(node)
+            loop.run_until_complete(scene(cluster))
+        assert not loop.failures, loop.failures
+    finally:
+        asyncio.set_event_loop(None)
+        loop.dispose()
+        if collecting:
+            gc.enable()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def leader_of(cluster: SimCluster, within_s: float = 10) -> Node:
+    """Whoever serves: leads, and has committed in its term."""
+    end = cluster.loop.now + within_s
+    while True:
+        for node in cluster.controllers:
+            if node.up and getattr(node.service, "leading", False):
+                return node
+        assert cluster.loop.now < end, f"no leader within {within_s} s\n" + "\n".join(cluster.events)
+        await asyncio.sleep(0.001)
+
+
+def between_controllers(cluster: SimCluster) -> list:
+    names = {node.name for node in cluster.controllers}
+    return [end for end in cluster.connections() if {end.host.name, end.remote_host.name} <= names]
+
+
+@pytest.mark.parametrize("controllers", [3, 5])
+def test_a_leader_whose_process_dies_is_missed_at_once(controllers: int) -> None:
+    waits = []
+
+    async def scene(cluster: SimCluster) -> None:
+        leader = await leader_of(cluster)
+        await asyncio.sleep(cluster.random.uniform(1, 3))
+        before = cluster.loop.now
+        cluster.crash(leader)
+        await leader_of(cluster)
+        waits.append(cluster.loop.now - before)
+
+    for seed in range(30):
+        play(seed, scene, controllers)
+    assert max(waits) < 1.5 * ELECTION_S
+    assert sorted(waits)[len(waits) // 2] < 0.3 * ELECTION_S, sorted(waits)
+
+
+def test_a_leader_whose_machine_is_gone_is_missed_when_it_is_silent() -> None:
+    async def scene(cluster: SimCluster) -> None:
+        leader = await leader_of(cluster)
+        await asyncio.sleep(2)
+        before = cluster.loop.now
+        cluster.power_cut(leader)
+        await leader_of(cluster)
+        assert cluster.loop.now - before >= 0.8 * ELECTION_S, "nobody closed its connections"
+
+    play(1, scene)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_lives_is_not_deposed_by_connections_that_close(seed: int) -> None:
+    """All connections of the controllers are reset together, again and again."""
+
+    async def scene(cluster: SimCluster) -> None:
+        leader = await leader_of(cluster)
+        await asyncio.sleep(1)
+        term, resets = leader.service.node.term, 0
+        for _ in range(30):
+            for end in between_controllers(cluster):
+                cluster.reset(end)
+                resets += 1
+            await asyncio.sleep(cluster.random.uniform(0.01, 0.6))
+        assert resets > 60
+        assert leader.service.leading and leader.service.node.term == term
+
+    play(seed, scene)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_one_follower_cannot_reach_is_not_deposed(seed: int) -> None:
+    """A half-broken network: a follower's connections end, and its packets to or from the leader are lost."""
+
+    async def scene(cluster: SimCluster) -> None:
+        leader = await leader_of(cluster)
+        await asyncio.sleep(1)
+        term = leader.service.node.term
+        follower = cluster.random.choice([each for each in cluster.controllers if each is not leader])
+        pair = {leader.name, follower.name}
+        for end in between_controllers(cluster):
+            if {end.host.name, end.remote_host.name} == pair:
+                cluster.reset(end)
+        ends = (leader, follower) if cluster.random.random() < 0.5 else (follower, leader)
+        cluster.partition(*ends, both=cluster.random.random() < 0.5)
+        await asyncio.sleep(5)
+        assert leader.service.leading and leader.service.node.term == term
+        cluster.reconnect()
+        await asyncio.sleep(3)
+        assert leader.service.leading and leader.service.node.term == term
+        assert follower.service.leader_id == leader.service.topology.self_id
+
+    play(seed, scene)
