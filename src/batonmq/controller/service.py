@@ -28,6 +28,8 @@ from batonmq.controller.sessions import Sessions
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
+from batonmq.net.limits import Limits
+from batonmq.net.open_files import RESERVE, raise_file_limit
 from batonmq.net.server import RemotingServer
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.codes import ResponseCode
@@ -167,11 +169,12 @@ class ControllerService:
         self.reads = Reads(self.node)
         self.notices = RoleChangeNotices(self.machine, self._notice_client)
         Handlers(self).register(dispatcher)
-        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id])
+        limits = Limits(max_connections=self._affordable_connections())
+        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits)
         rpc.on_close(self._on_connection_closed)
         raft = rpc
         if not topology.shared_port:
-            raft = self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id])
+            raft = self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id], limits)
         raft.on_close(self._transport.connection_closed)
         started: list[RemotingServer] = []
         try:
@@ -225,9 +228,24 @@ class ControllerService:
             index,
         )
 
-    def _listen(self, dispatcher: Dispatcher, address: str) -> RemotingServer:
+    def _affordable_connections(self) -> int:
+        wanted = self.config.controller_max_connections
+        allowed = raise_file_limit(wanted)
+        if allowed < wanted:
+            log.warning(
+                "controllerMaxConnections=%d, but connections beyond %d are refused: this process may not open "
+                "more files; raise its limit (ulimit -n, LimitNOFILE) to %d",
+                wanted,
+                allowed,
+                wanted + RESERVE,
+            )
+        return allowed
+
+    def _listen(self, dispatcher: Dispatcher, address: str, limits: Limits) -> RemotingServer:
         port = int(address.rpartition(":")[2])
-        server = RemotingServer(dispatcher, self.config.bind_address, port, tls=self._server_tls)
+        server = RemotingServer(
+            dispatcher, self.config.bind_address, port, tls=self._server_tls, limits=limits
+        )
         self._servers.append(server)
         return server
 

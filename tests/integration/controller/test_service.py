@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.net.errors import NetError
 from batonmq.net.server import RemotingServer
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -508,6 +510,28 @@ async def test_elections_are_written_down(one: Group) -> None:
         ("channel-closed", 1, 2, [1, 2]),
     ]
     assert all(line["time_ms"] > 1_600_000_000_000 and line["node"] == "n0" for line in lines)
+
+
+async def test_connections_are_bounded_by_the_key_and_by_the_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("batonmq.controller.service.raise_file_limit", lambda wanted: wanted - 14)
+    group = Group(tmp_path, 1, controller_max_connections=16)
+    with caplog.at_level(logging.WARNING):
+        await group.start()
+    said = [r.getMessage() for r in caplog.records if "controllerMaxConnections=16" in r.getMessage()]
+    assert len(said) == 1 and "beyond 2 are refused" in said[0] and "to 528" in said[0]
+    address = group.address(group.services[0])
+    clients = [RemotingClient() for _ in range(3)]
+    try:
+        for client in clients[:2]:
+            await client.call(address, wire.GetMetadata())
+        with pytest.raises(NetError):
+            await clients[2].call(address, wire.GetMetadata())
+    finally:
+        for client in clients:
+            await client.close()
+        await group.stop_all()
 
 
 async def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""How many connections the process may have open: each needs a file descriptor, and the system bounds these."""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+RESERVE: Final = 512
+"""Descriptors for all that is no accepted connection: files, connections made to others, pipes of the loop."""
+
+
+def raise_file_limit(connections: int) -> int:
+    """Let this process open files for `connections`, as far as it may; returns for how many it now can.
+
+    Raises the soft limit of RLIMIT_NOFILE up to the hard one: to go beyond that is for an administrator.
+    """
+    wanted = connections + RESERVE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVE))
