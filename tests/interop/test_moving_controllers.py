@@ -112,3 +112,47 @@ async def test_our_brokers_go_to_our_controllers_and_back(peer: Peer, tmp_path: 
         await asyncio.to_thread(cluster.stop)
         for program in programs:
             program.kill()
+
+
+async def test_rocketmqs_brokers_go_to_our_controllers(peer: Peer, tmp_path: Path) -> None:
+    """They look at a changed controllerAddr every two minutes."""
+    theirs = list(await start_controllers(peer, "DLedger"))
+    programs = await start_ours(tmp_path / "controllers")
+    ours = [program.address for program in programs]
+    client = RemotingClient()
+    old, new = (Group("java-group", addresses, client) for addresses in (theirs, ours))
+    try:
+        await old.leader()
+        namesrv = await peer.start("namesrv")
+        brokers = []
+        for number in (1, 2):
+            store = tmp_path / f"java-store-{number}"
+            keys = {
+                "brokerName": "java-group",
+                "brokerId": -1,
+                "namesrvAddr": namesrv.address,
+                "enableControllerMode": "true",
+                "controllerAddr": ";".join(theirs),
+                "storePathRootDir": store,
+                "storePathCommitLog": store / "commitlog",
+                "storePathEpochFile": store / "epoch",
+                "storePathBrokerIdentity": store / "identity",
+                "allAckInSyncStateSet": "true",
+            }
+            brokers.append(await peer.start("broker", keys))
+            await old.until(lambda master, _, members, n=number: master == 1 and len(members) == n, "in sync")
+        load = Load(namesrv.address)
+        async with load.running():
+            await load.grows("at the beginning")
+            print(await move("DefaultCluster", "java-group", theirs, ours))
+            master, _, members = await new.state()
+            assert (master, members) == (1, (1, 2))
+            await load.grows("under our controllers")
+            brokers[0].kill()
+            await new.until(lambda master, _, __: master == 2, "ours elect the slave")
+            await load.grows("after kill -9")
+        await load.check()
+    finally:
+        await client.close()
+        for program in programs:
+            program.kill()
