@@ -293,6 +293,7 @@ class BrokerService:
             security=self._ha_security,
         )
         ha.on_progress = self.broker.appender.progress
+        self.broker.tables.members = ha.other_members
         try:
             await ha.start()
         except OSError as error:
@@ -362,6 +363,7 @@ class BrokerService:
         broker.epoch = epoch
         for table in (broker.topics, broker.subscriptions, broker.offsets):
             table.begin_term(epoch)
+        broker.tables.begin_term()
         broker.topics.rebuild(
             (topic, queue_id)
             for topic, queue_id in broker.store.queues()

@@ -45,6 +45,8 @@ COPY_SHARE: Final = 4
 """Copying rests this many times as long as it took, so that it never keeps the master busy."""
 GRACE_S: Final = 1.0
 """A master just elected may hear of it a little later than its slaves: that is not worth a line."""
+SOON_S: Final = 0.02
+"""The wait in that time: the first copy is to be here before this slave may be elected."""
 TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
@@ -97,10 +99,14 @@ class SlaveSync:
                 if str(error) != told and loop.time() - started > GRACE_S:
                     log.warning("tables of master %s cannot be copied: %s", master, error)
                     told = str(error)
-            await self._pause()
+            if not self.complete and loop.time() - started < GRACE_S:
+                await asyncio.sleep(SOON_S)
+            else:
+                await self._pause()
 
     async def _next_change(self, master: str, copied: int) -> int:
-        response = await self._broker.outer.call(master, WatchTables(copied=copied), timeout_ms=WATCH_MS)
+        header = WatchTables(copied=copied, broker_id=self._broker.broker_id)
+        response = await self._broker.outer.call(master, header, timeout_ms=WATCH_MS)
         if not isinstance(response.header, WatchTablesResponse):
             raise MQError(ResponseCode.SYSTEM_ERROR, "an answer without the number of changes")
         return response.header.changes

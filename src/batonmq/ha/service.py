@@ -308,6 +308,10 @@ class HAService:
         """Size of the SyncStateSet the next message has to satisfy, this master included."""
         return 1 if self.tracker is None else len(self.tracker.counted | {self.local_id})
 
+    def other_members(self) -> frozenset[int]:
+        """Who else is in the SyncStateSet, and may be elected; none unless this replica is master."""
+        return frozenset() if self.tracker is None else self.tracker.agreed.members - {self.local_id}
+
     def acked_by(self, copies: int) -> int:
         """Highest offset that `copies` replicas hold, the master included; -1 if there are not so many."""
         return -1 if self.tracker is None else self.tracker.acked_by(copies, self.store.max_offset)

@@ -71,6 +71,48 @@ async def test_a_slow_slave_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert await watch.known()
 
 
+async def test_a_member_that_has_not_asked_yet_is_waited_for() -> None:
+    """It is in the SyncStateSet as soon as it has the log, and may be elected."""
+    watch: TableWatch[str] = TableWatch()
+    watch.members = lambda: {2}
+    watch.changed()
+    known = asyncio.ensure_future(watch.known())
+    await asyncio.sleep(0.01)
+    assert not known.done()
+    assert await watch.next_change("slave", -1, 2) == 1
+    await asyncio.sleep(0.01)
+    assert not known.done(), "it asked, and has nothing yet"
+    asked = asyncio.ensure_future(watch.next_change("slave", 1, 2))
+    assert await known
+    watch.closed("slave")
+    await asked
+
+
+async def test_a_member_that_never_asks_is_waited_for_once_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ's slaves do not."""
+    monkeypatch.setattr(table_watch, "KNOWN_S", 0.02)
+    watch: TableWatch[str] = TableWatch()
+    watch.members = lambda: {2}
+    watch.changed()
+    assert not await watch.known()
+    assert await watch.known()
+    watch.begin_term()
+    assert not await watch.known()
+    await watch.next_change("slave", 0, 2)
+    watch.closed("slave")
+    assert not await watch.known(), "one that has asked does ask"
+
+
+async def test_what_was_copied_in_an_earlier_term_counts_no_more() -> None:
+    watch: TableWatch[str] = TableWatch()
+    watch.changed()
+    asked = asyncio.ensure_future(watch.next_change("slave", 1, 2))
+    await settled(lambda: watch.followers == 1)
+    watch.begin_term()
+    assert watch.followers == 0
+    assert await asked == 1
+
+
 async def test_a_question_is_answered_in_the_end_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_watch, "HOLD_S", 0.02)
     watch: TableWatch[str] = TableWatch()

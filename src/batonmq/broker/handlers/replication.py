@@ -66,7 +66,7 @@ class _ReplicationHandlers:
         broker = self._broker
         if not broker.role.is_master:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"{broker.address} is no master, its tables are a copy")
-        changes = await broker.tables.next_change(request.connection, header.copied)
+        changes = await broker.tables.next_change(request.connection, header.copied, header.broker_id)
         return Reply(wire.WatchTablesResponse(changes=changes))
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:

@@ -639,6 +639,7 @@ class WatchTables(Header):
     """A slave has copied so many changes of the master's tables (-1: none) and waits for the next."""
 
     copied: I64
+    broker_id: I64 | None = None
 
 
 @request(RequestCode.GET_BROKER_HA_STATUS)

@@ -1,0 +1,192 @@
+"""What the log does not carry outlives a change of the master, with processes: topics, subscription groups,
+consumer offsets, delay offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.integration.ha.replica_group import ReplicaGroup
+
+from batonmq import Message, MessageQueue, Producer, QueueReader
+from batonmq.demo.cluster import Program
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import SubscriptionGroupConfig, decode
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.message import decode_records
+
+COPIED_S = 6.0
+"""Offsets are copied every 3 s."""
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    made = ReplicaGroup(tmp_path / "group", replicas=2)
+    await made.up()
+    yield made
+    await made.close()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a broker says it has, of the names that begin with `Made`."""
+
+    topics: dict[str, int]
+    """Name -> queues."""
+    groups: dict[str, int]
+    """Name -> retryMaxTimes."""
+    offsets: dict[str, dict[int, int]]
+    """topic@group -> queue -> offset."""
+    delays: dict[int, int]
+    """Level -> first message not delivered."""
+
+
+async def tables(group: ReplicaGroup, broker: Program) -> Tables:
+    async def body(header: wire.Header) -> bytes:
+        return bytes((await group.client.call(broker.address, header)).body)
+
+    topics = decode(await body(wire.GetAllTopicConfig()), bodies.TopicConfigAndMappingSerializeWrapper)
+    groups = decode(await body(wire.GetAllSubscriptionGroup()), bodies.SubscriptionGroupWrapper)
+    offsets = decode(await body(wire.GetAllConsumerOffset()), bodies.ConsumerOffsetSerializeWrapper)
+    delays = decode(await body(wire.GetAllDelayOffset()) or b"{}", bodies.DelayOffsetSerializeWrapper)
+    return Tables(
+        {n: t.write_queue_nums for n, t in topics.topic_config_table.items() if n.startswith("Made")},
+        {n: g.retry_max_times for n, g in groups.subscription_group_table.items() if n.startswith("Made")},
+        {name: found for name, found in offsets.offset_table.items() if name.startswith("Made")},
+        delays.offset_table,
+    )
+
+
+async def copied(group: ReplicaGroup) -> Tables:
+    """Until the slaves have what the master has."""
+    deadline = time.monotonic() + COPIED_S
+    while True:
+        first, *others = [await tables(group, broker) for broker in group.cluster.brokers if broker.running]
+        if all(other == first for other in others):
+            return first
+        assert time.monotonic() < deadline, (first, others)
+        await asyncio.sleep(0.05)
+
+
+async def create(group: ReplicaGroup, name: str, queues: int) -> None:
+    """A topic of so many queues, and a group that tries so many times, made as an administrator does."""
+    address = (await group.master()).address
+    topic = wire.CreateTopic(name, "TBW102", queues, queues, 6, "SINGLE_TAG", 0, False, None)
+    await group.client.call(address, topic)
+    made = SubscriptionGroupConfig(group_name=name, retry_max_times=queues)
+    await group.client.call(address, wire.UpdateSubscriptionGroup(), bodies.encode(made))
+
+
+async def commit(group: ReplicaGroup, name: str, offset: int) -> None:
+    header = wire.UpdateConsumerOffset(name, name, 1, offset)
+    await group.client.call((await group.master()).address, header)
+
+
+async def delivered(group: ReplicaGroup, name: str) -> list[bytes]:
+    """Bodies in queue 0."""
+    queue = MessageQueue(name, group.cluster.broker_name, 0)
+    async with QueueReader(group.cluster.namesrv_address) as reader:
+        if not await reader.max_offset(queue):
+            return []
+        return [message.body for message in decode_records((await reader.pull(queue, 0)).records)]
+
+
+async def send_delayed(group: ReplicaGroup, name: str, body: bytes) -> None:
+    """Sends a message that is due in 1 s, and waits until it was delivered."""
+    queue = MessageQueue(name, group.cluster.broker_name, 0)
+    async with Producer("p", group.cluster.namesrv_address, retries=10) as producer:
+        await producer.send(Message(name, body, delay_level=1), queue=queue)
+    deadline = time.monotonic() + 10
+    while body not in await delivered(group, name):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+def other(group: ReplicaGroup, broker: Program) -> Program:
+    return next(each for each in group.cluster.brokers if each is not broker)
+
+
+async def test_all_tables_outlive_one_switch_and_a_second_one_right_after(group: ReplicaGroup) -> None:
+    first = await group.master()
+    second = other(group, first)
+    await create(group, "Made", 3)
+    await commit(group, "Made", 5)
+    await send_delayed(group, "Made", b"once")
+    before = await copied(group)
+    assert before == Tables({"Made": 3}, {"Made": 3}, {"Made@Made": {1: 5}}, {1: 1})
+    await group.elect(second)
+    assert await tables(group, second) == before
+    await group.elect(first)
+    assert await tables(group, first) == await copied(group) == before
+    await commit(group, "Made", 6)
+    await send_delayed(group, "Made", b"twice")
+    after = await copied(group)
+    assert after == Tables({"Made": 3}, {"Made": 3}, {"Made@Made": {1: 6}}, {1: 2})
+    await group.elect(second)
+    await group.elect(first)
+    await group.elect(second)
+    assert await tables(group, second) == after
+    await asyncio.sleep(1.5)  # a level whose offset was lost delivers again within its second
+    assert await delivered(group, "Made") == [b"once", b"twice"]
+    await group.check()
+
+
+async def test_what_was_just_made_outlives_switches_in_a_row(group: ReplicaGroup) -> None:
+    master = await group.master()
+    made: dict[str, int] = {}
+    for number in range(8):
+        name = f"Made{number}"
+        await create(group, name, 2 + number)
+        made[name] = 2 + number
+        master = other(group, master)
+        await group.elect(master)
+        found = await tables(group, master)
+        assert found.topics == made and found.groups == made
+    await group.check()
+
+
+async def test_what_was_just_made_outlives_the_masters_death(group: ReplicaGroup) -> None:
+    master = await group.master()
+    slave = other(group, master)
+    await create(group, "Made", 3)
+    master.kill()
+    await group.in_sync(1)
+    while (await group.master()) is not slave:
+        await asyncio.sleep(0.01)
+    found = await tables(group, slave)
+    assert found.topics == found.groups == {"Made": 3}
+    await create(group, "MadeToo", 5)
+    master.start()
+    group.pids[master.name] = master.pid
+    await group.in_sync(2)
+    await copied(group)
+    await group.elect(master)  # the second switch: back to the one that knows both only from the other
+    found = await tables(group, master)
+    assert found.topics == found.groups == {"Made": 3, "MadeToo": 5}
+    await group.check(repeats=True)
+
+
+async def test_offsets_outlive_a_kill_of_the_master_and_of_the_next_one(group: ReplicaGroup) -> None:
+    await create(group, "Made", 2)
+    await send_delayed(group, "Made", b"once")
+    await commit(group, "Made", 9)
+    before = await copied(group)
+    assert before.offsets == {"Made@Made": {1: 9}} and before.delays == {1: 1}
+    for _ in range(2):
+        killed = await group.master()
+        killed.kill()
+        while (await group.master()) is killed:
+            await asyncio.sleep(0.01)
+        await group.serving()
+        assert await tables(group, await group.master()) == before
+        killed.start()
+        group.pids[killed.name] = killed.pid
+        await group.in_sync(2)
+        assert await copied(group) == before
+    await asyncio.sleep(1.5)
+    assert await delivered(group, "Made") == [b"once"]
+    await group.check(repeats=True)
