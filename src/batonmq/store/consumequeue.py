@@ -21,6 +21,11 @@ UNIT = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 assert UNIT.size == UNIT_SIZE
+_NAME_MAX = 255
+"""Bytes of a file's name on Linux."""
+_MAX_GAP_FILES = 16
+_MAX_QUEUE_OFFSET = (1 << 63) // UNIT_SIZE - (1 << 32)
+"""So that no file's name goes beyond what a signed 64 bit offset can say."""
 
 
 class OpenFiles:
@@ -59,6 +64,23 @@ class OpenFiles:
         """Close all."""
         while self._fds:
             os.close(self._fds.popitem()[1])
+
+
+def no_queue_reason(topic: str, queue_id: int) -> str | None:
+    """Why this topic and queue id cannot be directories of a store; None if they can.
+
+    Clients are held to RocketMQ's rule for topics (`protocol/names.py`). Records of a log may have names that
+    only brokers give (RocketMQ's pop retry topics have a ``+``), but never such as leave the store.
+    """
+    if topic in ("", ".", ".."):
+        return "is no name"
+    if "/" in topic or "\0" in topic:
+        return "would leave the directory of the consume queues"
+    if len(topic.encode("utf-8", "surrogatepass")) > _NAME_MAX:
+        return f"is longer than {_NAME_MAX} bytes"
+    if queue_id < 0:
+        return f"has no queue {queue_id}"
+    return None
 
 
 class ConsumeQueue:
@@ -195,6 +217,13 @@ class ConsumeQueue:
         self.end_physical = last[0] + last[1] if last and last[1] != FILLER_SIZE else 0
 
     # -- writing
+
+    def takes(self, queue_offset: int) -> bool:
+        """Whether a unit may have this queue offset. A gap is filled up: one that no loss of messages leaves
+        would fill the disk."""
+        if not self._bases:
+            return 0 <= queue_offset <= _MAX_QUEUE_OFFSET
+        return 0 <= queue_offset <= self.max_offset + _MAX_GAP_FILES * (self._size // UNIT_SIZE)
 
     def write_pending(self) -> None:
         """Write the units collected in `pending`, the first of which has queue offset `pending_from`.

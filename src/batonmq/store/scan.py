@@ -115,7 +115,9 @@ def delivery_time(properties: bytes, store_timestamp: int, delays_ms: Sequence[i
         level = min(int(text or b"0"), len(delays_ms))
     except ValueError:
         level = 0
-    return store_timestamp + delays_ms[level - 1] if level > 0 else tags_code(properties)
+    if level <= 0:
+        return tags_code(properties)
+    return min(store_timestamp + delays_ms[level - 1], (1 << 63) - 1)
 
 
 def read_record(data: Source, position: int, size: int, magic: int) -> Record:
@@ -142,40 +144,43 @@ def read_record(data: Source, position: int, size: int, magic: int) -> Record:
 
 
 def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
-    """The whole records between `begin` and `end`, which are trusted; stops before a filler, zeros, or a
-    record that is not whole."""
+    """The whole records between `begin` and `end`, which are trusted; stops before a filler, zeros, a record
+    that is not whole, or one whose parts lie outside it."""
     # Every message comes by here for the index, and on a slave for the consume queue too: one unpack and two
     # slices, in place, make it 0.8 us where a call for each record took 1.5.
     unpack, new, text = _FIELDS_V4.unpack_from, _new, _topic_text
     last = end - MIN_RECORD_SIZE
-    while begin <= last:
-        size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = unpack(
-            data, begin
-        )
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
-            return
-        if magic == MAGIC_V2 or sys_flag & HOSTS_V6_FLAGS:
-            yield read_record(data, begin, size, magic)
+    try:
+        while begin <= last:
+            size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = (
+                unpack(data, begin)
+            )
+            if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
+                return
+            if magic == MAGIC_V2 or sys_flag & HOSTS_V6_FLAGS:
+                yield read_record(data, begin, size, magic)
+                begin += size
+                continue
+            tail = data[begin + _BODY_V4 + body_size : begin + size]
+            if tail.__class__ is not bytes:  # a slice of a view is a view
+                tail = bytes(tail)
+            topic_end = 1 + tail[0]
+            yield new(
+                Record,
+                (
+                    physical_offset,
+                    size,
+                    text(tail[1:topic_end]),
+                    queue_id,
+                    queue_offset,
+                    sys_flag,
+                    store_timestamp,
+                    tail[topic_end + 2 :],
+                ),
+            )
             begin += size
-            continue
-        tail = data[begin + _BODY_V4 + body_size : begin + size]
-        if tail.__class__ is not bytes:  # a slice of a view is a view
-            tail = bytes(tail)
-        topic_end = 1 + tail[0]
-        yield new(
-            Record,
-            (
-                physical_offset,
-                size,
-                text(tail[1:topic_end]),
-                queue_id,
-                queue_offset,
-                sys_flag,
-                store_timestamp,
-                tail[topic_end + 2 :],
-            ),
-        )
-        begin += size
+    except (IndexError, struct.error):  # nothing of our own log, but what another broker sent may be anything
+        return
 
 
 def blank_size(data: Source, position: int, end: int) -> int:

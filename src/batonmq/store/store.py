@@ -36,7 +36,7 @@ from batonmq.protocol.message import (
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import StoreConfig
-from batonmq.store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, OpenFiles
+from batonmq.store.consumequeue import FILLER_SIZE, UNIT, ConsumeQueue, OpenFiles, no_queue_reason
 from batonmq.store.disk import DiskState, expired_count, is_delete_hour, judge, used_ratio
 from batonmq.store.errors import OffsetGap, StoreError
 from batonmq.store.index import Index, Key, keys_of
@@ -105,6 +105,8 @@ class MessageStore:
         """(end of the record, queue, queue offset, unit) for all that lies between `_dispatched` and the end,
         if `_pending_whole`."""
         self._pending_whole = True
+        self._without_queue = 0
+        """Messages of the log that no consume queue can hold."""
         self._offsets_known = False
         """Each queue's `next_offset` counts everything in the log."""
         self._flush_lock = threading.Lock()
@@ -296,6 +298,11 @@ class MessageStore:
                 continue
             queue = queues.get((message.topic, message.queue_id))
             if queue is None:
+                reason = no_queue_reason(message.topic, message.queue_id)
+                if reason is not None:
+                    log.warning("message for topic %.300r refused: it %s", message.topic, reason)
+                    results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
+                    continue
                 queue = self._queue(message.topic, message.queue_id)
             if queue not in before:
                 before[queue] = queue.next_offset
@@ -484,15 +491,19 @@ class MessageStore:
                 position += size
                 if sys_flag & TRANSACTION_MASK in NO_UNIT:
                     continue
-                queue = queues.get((topic, queue_id)) or self._queue(topic, queue_id)
+                queue = queues.get((topic, queue_id)) or self._queue_of(topic, queue_id, physical)
+                if queue is None:
+                    continue
                 units = queue.pending
-                if not units:
+                if not units or queue_offset != queue.pending_from + len(units):
+                    if units:
+                        queue.write_pending()
+                    if not queue.takes(queue_offset):
+                        self._has_no_queue(topic, physical, f"has no place for queue offset {queue_offset}")
+                        continue
+                    units = queue.pending
                     queue.pending_from = queue_offset
                     touched[queue] = None
-                elif queue_offset != queue.pending_from + len(units):
-                    queue.write_pending()
-                    queue.pending_from = queue_offset
-                    units = queue.pending
                 code = (
                     tags_code(properties)
                     if topic != SCHEDULE_TOPIC
@@ -523,8 +534,9 @@ class MessageStore:
             ):
                 position += record.size
                 if record.has_unit:
-                    queue = self._queue(record.topic, record.queue_id)
-                    queue.next_offset = max(queue.next_offset, record.queue_offset + 1)
+                    found = self._queue_of(record.topic, record.queue_id, record.physical_offset)
+                    if found is not None and found.takes(record.queue_offset):
+                        found.next_offset = max(found.next_offset, record.queue_offset + 1)
             if not blank_size(file.map, position - file.base, file.size):
                 break
             position = file.base + file.size
@@ -917,6 +929,8 @@ class MessageStore:
         """Remove the consume queues of `topic`. Its messages go with the commit log files they are in."""
         for key in [key for key in self._queues if key[0] == topic]:
             self._queues.pop(key).remove()
+        if no_queue_reason(topic, 0) is not None:
+            return
         directory = self.config.consume_queue_path / topic
         if directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
@@ -964,6 +978,25 @@ class MessageStore:
             )
             self._queues[topic, queue_id] = queue
         return queue
+
+    def _queue_of(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
+        """The queue of a record of the log, which may be another broker's; None if it can have none."""
+        reason = no_queue_reason(topic, queue_id)
+        if reason is None:
+            return self._queue(topic, queue_id)
+        self._has_no_queue(topic, physical_offset, reason)
+        return None
+
+    def _has_no_queue(self, topic: str, physical_offset: int, reason: str) -> None:
+        self._without_queue += 1
+        if self._without_queue.bit_count() == 1:  # the 1st, 2nd, 4th, ...: many of them make few lines
+            log.error(
+                "the message at %d of the log can be read by nobody: its topic %.300r %s (%d such so far)",
+                physical_offset,
+                topic,
+                reason,
+                self._without_queue,
+            )
 
 
 _Item = tuple[int, Buffer, bytes, bytes]
