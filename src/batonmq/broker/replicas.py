@@ -4,7 +4,8 @@ Finds the leading controller, claims and keeps a broker id, sends heartbeats, ta
 gave, and while master asks for changes of the SyncStateSet. Decides nothing by itself: see `replicas_core.py`
 and `ha/sync_state.py`. Source: RIP-44 and the configuration of RocketMQ's controller mode.
 
-A role change has no waits of its own: the notice wakes the switch, which goes on once the epoch is on disk.
+A role change has no waits of its own: a controller's notice makes the broker ask (`role_notices.py`), the
+answer wakes the switch, which goes on once the epoch is on disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from batonmq.broker.identity import IdentityFiles
 from batonmq.broker.replicas_core import ReplicasCore, Role, Step
+from batonmq.broker.role_notices import RoleNotices
 from batonmq.broker.slave_sync import SlaveSync
 from batonmq.ha.role import HARole
 from batonmq.ha.service import StaleEpoch
@@ -94,6 +96,7 @@ class ReplicasManager:
         """Those and whoever joined them since: any of these may lead one day."""
         self._leader: str | None = None
         self._finding: asyncio.Task[str] | None = None
+        self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
         self._set_changed = asyncio.Event()
         self._refused_ids = 0
@@ -114,7 +117,14 @@ class ReplicasManager:
         self._ha.on_sync_state_change = self._set_changed.set
         self._tasks = [
             asyncio.get_running_loop().create_task(self._guard(work))
-            for work in (self._run(), self._switch(), self._alter(), self._beat(), self._watch_leader())
+            for work in (
+                self._run(),
+                self._switch(),
+                self._alter(),
+                self._beat(),
+                self._watch_leader(),
+                self._notices.run(),
+            )
         ]
 
     async def stop(self) -> None:
@@ -346,13 +356,45 @@ class ReplicasManager:
             self._role_wanted.set()
 
     def _on_notice(self, request: Request, header: wire.NotifyBrokerRoleChanged) -> Reply:
-        """The controller says there is a new master; the body is its SyncStateSet."""
-        role = _role(
-            header.master_broker_id, header.master_address, header.master_epoch, request.command.body
-        )
-        if role is not None and self.core.broker_id is not None:
-            self._heard(role)
+        """Somebody says that there is a new master."""
+        if header.master_epoch is not None and self.core.broker_id is not None:
+            self._notices.told(header.master_epoch)
         return Reply()
+
+    async def _confirm(self, epoch: int) -> bool:
+        """Ask every controller who is master, until one names this epoch or a later one. Raises `NetError` or
+        `MQError` if none answers."""
+        name = self._broker.config.broker_name
+
+        async def ask(address: str) -> Role | None:
+            answer = await self._broker.outer.call(
+                address, wire.GetReplicaInfo(name), timeout_ms=FIND_TIMEOUT_MS
+            )
+            header = _typed(answer, wire.GetReplicaInfoReply)
+            return _role(header.master_broker_id, header.master_address, header.master_epoch, answer.body)
+
+        failure: NetError | MQError | None = None
+        answered = False
+        asking = {asyncio.ensure_future(ask(address)) for address in self._controllers}
+        try:
+            for earliest in asyncio.as_completed(asking):
+                try:
+                    role = await earliest
+                except (NetError, MQError) as error:
+                    failure = error
+                    continue
+                answered = True
+                if role is not None:
+                    self._heard(role)
+                if self.core.master_epoch >= epoch:
+                    return True
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        if failure is not None and not answered:
+            raise failure
+        return False
 
     # -- the role
 

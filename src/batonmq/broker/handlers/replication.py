@@ -43,13 +43,11 @@ class _ReplicationHandlers:
         self._broker = broker
 
     def exchange(self, request: Request, header: wire.ExchangeHAInfo) -> Reply:
-        """A slave asks the master for its addresses, or a new master tells a slave its own."""
+        """A slave asks the master for its addresses. That somebody tells us a master's is not believed: the
+        controllers say who is master, and that one is asked where it replicates."""
         broker = self._broker
         if header.master_ha_address is not None:
-            broker.master_ha_address = header.master_ha_address
-            broker.master_address = header.master_address
-            if broker.ha is not None and not broker.role.is_master:
-                broker.ha.set_master_address(header.master_ha_address)
+            log.debug("%s tells of a master at %s", request.connection.peer, header.master_address)
             return Reply(wire.ExchangeHAInfoResponse())
         if not broker.role.is_master:
             return Reply(wire.ExchangeHAInfoResponse())

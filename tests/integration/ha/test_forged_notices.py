@@ -1,0 +1,76 @@
+"""Anybody can send to a broker's port that there is another master: it makes nobody change a role."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.integration.ha.replica_group import ReplicaGroup, ha_address
+
+from batonmq.net import RemotingClient
+from batonmq.protocol.headers.broker import ExchangeHAInfo
+from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged, SyncStateSetBody
+
+ROLES = ("replicating as slave", "master epoch=")
+"""Lines that tell of a change of a role."""
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    made = ReplicaGroup(tmp_path / "group", replicas=2)
+    await made.up()
+    yield made
+    await made.close()
+
+
+async def forge(group: ReplicaGroup) -> None:
+    """Until cancelled: tell all replicas, over and over, that each of them is master, or a stranger is."""
+    client = RemotingClient()
+    ids = await group.ids()
+    claims = [*ids.items(), ("127.0.0.1:9", 77)]
+    epoch = 1_000
+    try:
+        while True:
+            for address, broker_id in claims:
+                epoch += 1
+                notice = NotifyBrokerRoleChanged(address, epoch, 1, broker_id)
+                body = SyncStateSetBody((broker_id,), 1).encode()
+                told = ExchangeHAInfo(master_ha_address="127.0.0.1:9", master_address=address)
+                for broker in group.cluster.brokers:
+                    await client.call(broker.address, notice, body)
+                    await client.call(broker.address, told)
+    finally:
+        await client.close()
+
+
+async def test_forged_notices_change_nothing_and_delay_no_true_one(group: ReplicaGroup) -> None:
+    master = await group.master()
+    (slave,) = (broker for broker in group.cluster.brokers if broker is not master)
+    before = {
+        broker.name: [len(group.lines(broker, word)) for word in ROLES] for broker in group.cluster.brokers
+    }
+    info = await group.info()
+    forging = asyncio.create_task(forge(group))
+    try:
+        for _ in range(4):
+            await group.send(20, 1000)
+            await asyncio.sleep(0.2)
+        after = {
+            broker.name: [len(group.lines(broker, word)) for word in ROLES]
+            for broker in group.cluster.brokers
+        }
+        assert after == before
+        assert await group.info() == info
+        status = await group.ha_status(slave)
+        assert status.ha_client_runtime_info.master_addr == ha_address(master)
+        began = time.monotonic()
+        await group.elect(slave)
+        assert time.monotonic() - began < 3, "a true notice is heard among them"
+        await group.send(20, 1000)
+    finally:
+        forging.cancel()
+        await asyncio.gather(forging, return_exceptions=True)
+    await group.check()
