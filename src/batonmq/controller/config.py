@@ -88,8 +88,8 @@ class ControllerConfig(MetricsConfig):
     """With an empty directory: do not found the group named by the peers, but wait until `batonmq admin
     addController` adds this one to it. Without effect once the directory knows the group; may stay."""
     controller_max_connections: int = number(16_384, 16)
-    """Open connections of brokers, tools and other controllers; more are refused. Every broker holds one. Each
-    needs an open file: see RLIMIT_NOFILE."""
+    """Open connections of brokers, tools and other controllers; more are refused. Every broker holds one.
+    Each needs an open file: see RLIMIT_NOFILE."""
     enable_lease_read: bool = False
     """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
     run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""

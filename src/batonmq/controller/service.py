@@ -233,8 +233,8 @@ class ControllerService:
         allowed = raise_file_limit(wanted)
         if allowed < wanted:
             log.warning(
-                "controllerMaxConnections=%d, but connections beyond %d are refused: this process may not open "
-                "more files; raise its limit (ulimit -n, LimitNOFILE) to %d",
+                "controllerMaxConnections=%d, but connections beyond %d are refused: this process may not "
+                "open more files; raise its limit (ulimit -n, LimitNOFILE) to %d",
                 wanted,
                 allowed,
                 wanted + RESERVE,

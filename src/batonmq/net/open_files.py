@@ -1,4 +1,4 @@
-"""How many connections the process may have open: each needs a file descriptor, and the system bounds these."""
+"""How many connections the process may have open: each needs a file descriptor, and these are bounded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 from typing import Final
 
 RESERVE: Final = 512
-"""Descriptors for all that is no accepted connection: files, connections made to others, pipes of the loop."""
+"""Descriptors for all that is no accepted connection: files, connections made to others, pipes."""
 
 
 def raise_file_limit(connections: int) -> int:
