@@ -1,7 +1,7 @@
 """Guards that tests of one part can be run without, beside those of the simulation.
 
-Each is a mutation as in `tests/simulation/mutations.py`. What they take out shows at once in a unit test and
-hardly in a story: a stranger's ack, a file that is read once, a switch right after a topic was made.
+Each is a `Mutation`, as those in `tests/simulation/mutations.py`. What they take out shows at once in a unit
+test and hardly in a story: a stranger's ack, a file that is read once, a switch right after a topic was made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.store import MessageStore
-from tests.simulation.mutations import MUTATIONS, Mutation, Patch
+from tests.simulation.mutation import Mutation, Patch
+from tests.simulation.mutations import MUTATIONS
 
 
 def _shrink_alone() -> list[Patch]:
@@ -88,7 +89,7 @@ def _topics_not_rebuilt() -> list[Patch]:
     return [(TopicTable, "rebuild", lambda self, found: None)]
 
 
-GUARDS: dict[str, Mutation] = {
+GUARDS: dict[str, Mutation[Any]] = {
     **MUTATIONS,
     "shrink-alone": Mutation("a lost slave is dropped without the controller's word", _shrink_alone),
     "strangers-count": Mutation("ids that nobody gave out count", _strangers_count),

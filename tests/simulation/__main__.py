@@ -2,6 +2,7 @@
 
 python -m tests.simulation --seeds 1000            stories of whole clusters
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
+python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import raft_sim
+from tests.simulation import controller_sim, raft_sim
+from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
 
@@ -138,6 +140,24 @@ def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[st
 def raft(seeds: int, first: int, nodes: int | None, jobs: int) -> None:
     """Raft groups alone: cores and storage under faults; exit code 1 if a promise of Raft was broken."""
     run_many(functools.partial(tell_raft, nodes=nodes), range(first, first + seeds), jobs)
+
+
+def tell_controllers(seed: int, controllers: int | None) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        return seed, None, controller_sim.run(seed, GroupShape(controllers=controllers)).counts
+    except Exception as error:
+        return seed, f"seed {seed}: {type(error).__name__}: {error}", Counter()
+
+
+@main.command()
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--controllers", type=click.IntRange(1, 9), help="Size of the group; default: 3 or 5.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def controller(seeds: int, first: int, controllers: int | None, jobs: int) -> None:
+    """Controllers and clients under faults and wrong clocks; exit code 1 if a history is not linearizable."""
+    run_many(functools.partial(tell_controllers, controllers=controllers), range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":

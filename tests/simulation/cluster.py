@@ -130,14 +130,8 @@ class SimCluster:
         assert not node.up, f"{node.name} runs already"
         node.lives += 1
         node.stopping = node.again = False
-        node.directory.mkdir(parents=True, exist_ok=True)
         node.host = self.loop.network.start(node.name, node.address)
-        make: dict[str, Callable[[Node], Any]] = {
-            "namesrv": self._make_namesrv,
-            "controller": self._make_controller,
-            "broker": self._make_broker,
-        }
-        node.service = make[node.kind](node)
+        node.service = self._make(node)
         self.log(f"start {node.name} (life {node.lives})")
         self._watch(node, self.on(node.host, node.service.start()))
 
@@ -194,6 +188,15 @@ class SimCluster:
         wrong = self.random.random() < 0.3
         skew_ms = self.random.randint(-120_000, 120_000) if wrong else 0
         return SimClock(self.loop, skew_ms, self.random.randrange(10**9))
+
+    def _make(self, node: Node) -> Any:
+        node.directory.mkdir(parents=True, exist_ok=True)
+        make: dict[str, Callable[[Node], Any]] = {
+            "namesrv": self._make_namesrv,
+            "controller": self._make_controller,
+            "broker": self._make_broker,
+        }
+        return make[node.kind](node)
 
     def _make_namesrv(self, node: Node) -> NamesrvService:
         config = NamesrvConfig(

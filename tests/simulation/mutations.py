@@ -1,25 +1,16 @@
 """Does the simulation notice? ``python -m tests.simulation.mutations`` takes guards out of the programs, one
-at a time, and counts the seeds that then fail.
+at a time, and counts the seeds that then fail (`mutation.py`).
 
-A guard whose loss no seed notices is a guard that nothing tests. Each mutation replaces one function (two
-where one guard stands behind another) by one that lacks it, in this process only; nothing else changes.
 Numbers like #5663 are issues of apache/rocketmq: that guard was missing there, and messages were lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-import click
 import msgspec
 
 from batonmq.broker import appender
@@ -40,29 +31,9 @@ from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
 from batonmq.store import mapped, store
+from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.scenario import run
 from tests.simulation.story import Shape, shape_of
-
-Patch = tuple[Any, str, Any]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One guard taken out."""
-
-    what: str
-    patches: Callable[[], list[Patch]] = field(repr=False)
-    shape: Callable[[int], Shape] = shape_of
-    """The stories in which the guard matters."""
-    upstream: str = ""
-    """Issue of apache/rocketmq."""
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(mock.patch.object(target, name, value))
-            yield
 
 
 def _power(seed: int) -> Shape:
@@ -368,7 +339,7 @@ def _old_role_stays() -> list[Patch]:
     return [(HAService, "_leave_role", leave)]
 
 
-MUTATIONS = {
+MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
     "confirm-alone": Mutation("the confirm offset ignores the slaves", _confirm_alone),
     "confirm-agreed": Mutation(
         "only the agreed set counts while a change is under way", _confirm_agreed, upstream="#5663"
@@ -426,61 +397,10 @@ MUTATIONS = {
 def violation(name: str, seed: int) -> str | None:
     """What the story of `seed` says with this guard taken out; None if it does not notice."""
     mutation = MUTATIONS[name]
-    logging.disable(logging.CRITICAL)
-    try:
-        with mutation.in_force():
-            run(seed, mutation.shape(seed))
-    except Exception as error:
-        return str(error).partition("\n")[0] or type(error).__name__
-    finally:
-        logging.disable(logging.NOTSET)
-    return None
+    return mutation.violation(lambda: run(seed, (mutation.shape or shape_of)(seed)))
 
 
-@click.command()
-@click.option("--seeds", default=16, show_default=True, help="How many for each mutation, at most.")
-@click.option("--enough", default=3, show_default=True, help="So many that noticed are enough.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
-@click.option("--only", multiple=True, type=click.Choice(list(MUTATIONS)), help="Just these.")
-@click.option("--jobs", default=os.cpu_count(), help="Processes.")
-def main(seeds: int, enough: int, first: int, only: tuple[str, ...], jobs: int) -> None:
-    """Take guards out of the programs and count the seeds that notice."""
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=None) as pool:
-        for name in only or MUTATIONS:
-            found: dict[int, str] = {}
-            tried = 0
-            while tried < seeds and len(found) < enough:
-                batch = range(first + tried, first + min(tried + jobs, seeds))
-                tried += len(batch)
-                for seed, result in zip(batch, pool.map(violation, [name] * len(batch), batch), strict=True):
-                    if result is not None:
-                        found[seed] = result
-            kinds = dict(Counter(_kind(text) for text in found.values()))
-            click.echo(f"{name:18} {len(found):3} of {tried:3}  {kinds}  seeds {list(found)[:8]}")
-
-
-def _kind(text: str) -> str:
-    """The invariant a violation is about."""
-    for word, kind in (
-        ("is lost", "lost"),
-        ("not on disk", "not on disk"),
-        ("in front of", "reordered"),
-        ("were both", "overwritten"),
-        ("where m", "replaced"),
-        ("topic made", "topic lost"),
-        ("was not read", "unread"),
-        ("read offset", "gap"),
-        ("id ", "id given twice"),
-        ("two masters", "two masters"),
-        ("differ", "logs differ"),
-        ("now ends", "reader set back"),
-        ("within", "not healed"),
-        ("unhandled", "exception"),
-    ):
-        if word in text:
-            return kind
-    return text[:60]
-
+main = counting(MUTATIONS, violation, seeds=16)
 
 if __name__ == "__main__":
     main()

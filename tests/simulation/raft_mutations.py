@@ -1,48 +1,22 @@
 """Does the Raft simulation notice? ``python -m tests.simulation.raft_mutations`` takes rules out of the core,
-one at a time, and counts the seeds that then fail.
-
-A rule whose loss no seed notices is a rule that nothing tests. Nothing but the rule changes, in this process
-only.
-"""
+one at a time, and counts the seeds that then fail (`mutation.py`)."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
-
-import click
 
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import Progress, RaftCore
 from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import AppendReply, VoteReply
 from tests.simulation import memory_disk
+from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.raft_sim import Shape, run_seed
 
-Patch = tuple[Any, str, Any]
-ANY = Shape()
 LEASES = Shape(lease_read=True)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One rule taken out; ``shape`` is the kind of schedule in which it matters."""
-
-    what: str
-    patches: Callable[[], list[Patch]] = field(repr=False)
-    shape: Shape = ANY
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(mock.patch.object(target, name, value, create=not hasattr(target, name)))
-            yield
 
 
 def _no_fsync() -> list[Patch]:
@@ -253,7 +227,7 @@ def _trust_progress() -> list[Patch]:
     return [(RaftCore, "_send_append", send)]
 
 
-MUTATIONS = {
+MUTATIONS: dict[str, Mutation[Shape]] = {
     "no-fsync": Mutation("the disk forgets what was synced", _no_fsync),
     "commit-alone": Mutation("one copy is enough to commit", _commit_alone),
     "commit-minority": Mutation("half of the voters are enough to commit", _commit_minority),
@@ -294,25 +268,10 @@ MUTATIONS = {
 def violation(name: str, seed: int) -> str | None:
     """What the schedule of ``seed`` says with this rule taken out; None if it does not notice."""
     mutation = MUTATIONS[name]
-    with contextlib.redirect_stderr(io.StringIO()), mutation.in_force():
-        try:
-            run_seed(seed, mutation.shape)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}".partition("\n")[0]
-    return None
+    return mutation.violation(lambda: run_seed(seed, mutation.shape or Shape()))
 
 
-@click.command()
-@click.option("--seeds", default=50, show_default=True, help="How many for each mutation.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
-@click.option("--only", multiple=True, type=click.Choice(list(MUTATIONS)), help="Just these.")
-def main(seeds: int, first: int, only: tuple[str, ...]) -> None:
-    """Take rules out of the Raft core and count the seeds that notice."""
-    for name in only or MUTATIONS:
-        found = {seed: text for seed in range(first, first + seeds) if (text := violation(name, seed))}
-        example = next(iter(found.values()), "")
-        click.echo(f"{name:20} {len(found):3} of {seeds}  seeds {list(found)[:6]}  {example[:110]}")
-
+main = counting(MUTATIONS, violation, seeds=50)
 
 if __name__ == "__main__":
     main()

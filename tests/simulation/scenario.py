@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import shutil
 import tempfile
@@ -27,8 +26,8 @@ from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message import decode_message_id, decode_records
 from tests.simulation.cluster import BROKER_NAME, SimCluster
 from tests.simulation.faults import Nemesis
-from tests.simulation.loop import Livelock, SimLoop
-from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation
+from tests.simulation.loop import SimLoop
+from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation, play
 from tests.simulation.witness import Witness
 
 WORKERS = 3
@@ -40,33 +39,15 @@ def run(seed: int, shape: Shape) -> Story:
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = Story(seed)
-    # Memory is collected only afterwards: a collection at a moment of its own choosing would run `finally`
-    # clauses of programs that were killed long ago.
-    collecting = gc.isenabled()
-    gc.disable()
     try:
-        asyncio.set_event_loop(loop)
         cluster = SimCluster(
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush
         )
         story.events = cluster.events
         with cluster.world.in_force():
-            teller = Teller(cluster, story, shape)
-            loop.run_until_complete(teller.tell())
-            story.trace = loop.network.trace
-        bugs = [c for c in loop.failures if c.get("exception") is not None]
-        if bugs:
-            raise Violation(f"unhandled in the loop: {bugs[0]}") from bugs[0]["exception"]
+            story.trace = play(loop, seed, story.events, Teller(cluster, story, shape).tell)
         return story
-    except (Violation, Livelock) as violation:
-        tail = "\n".join(story.events[-60:])
-        raise Violation(f"seed {seed}: {violation}\n{tail}") from violation
     finally:
-        asyncio.set_event_loop(None)
-        loop.dispose()
-        gc.collect()
-        if collecting:
-            gc.enable()
         _close_files(root)
         shutil.rmtree(root, ignore_errors=True)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.loop import Livelock, SimLoop
 
 TOPIC, QUEUES = "numbers", 2
 START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
@@ -54,3 +60,32 @@ def shape_of(seed: int, replicas: int | None = None) -> Shape:
         replicas=(2, 2, 3, 2, 3, 5)[seed % 6] if replicas is None else replicas,
         sync_flush=seed // 6 % 2 == 1,
     )
+
+
+def play(
+    loop: SimLoop, seed: int, events: Sequence[str], tell: Callable[[], Coroutine[Any, Any, None]]
+) -> int:
+    """Run a whole story on `loop`, which is used up; returns the checksum of all that was sent.
+
+    Raises `Violation`, with the last of `events`, if the story does, or if its programs failed.
+    """
+    # Memory is collected only afterwards: a collection at a moment of its own choosing would run `finally`
+    # clauses of programs that were killed long ago.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(tell())
+        bugs = [c for c in loop.failures if c.get("exception") is not None]
+        if bugs:
+            raise Violation(f"unhandled in the loop: {bugs[0]}") from bugs[0]["exception"]
+        return loop.network.trace
+    except (Violation, Livelock) as violation:
+        tail = "\n".join(events[-60:])
+        raise Violation(f"seed {seed}: {violation}\n{tail}") from violation
+    finally:
+        asyncio.set_event_loop(None)
+        loop.dispose()
+        gc.collect()
+        if collecting:
+            gc.enable()

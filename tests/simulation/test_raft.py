@@ -19,7 +19,7 @@ EVER_FAILED: dict[int, str] = {
 WITHIN_SEEDS = 60
 SELDOM = {
     "lease-from-answer": "only where answers are slow and the election is not",
-    "not-sticky-restart": "only where the lease is fresh when all others crash",
+    "not-sticky-restart": "only where the lease is fresh when all others crash; held by test_controller.py",
     "clocks-too-far": "counted below on groups of three",
     "changes-overlap": "a leader in a minority has 100 ms to go wrong; held by tests/data/raft/members.txt",
     "change-early": "no seed known; held by tests/unit/raft/test_core.py",
