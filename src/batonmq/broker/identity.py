@@ -79,6 +79,12 @@ class IdentityFiles:
         """The claimed id went to somebody else."""
         self.claim_path.unlink(missing_ok=True)
 
+    def give_up(self) -> Path:
+        """The id is not ours any more; returns where the file is kept."""
+        kept = self.path.with_name(self.path.name + "-former")
+        self.path.replace(kept)
+        return kept
+
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -292,9 +292,39 @@ class ReplicasManager:
                 await loop.run_in_executor(None, self._files.save, core.applied())
                 log.info("broker id %d of %s is ours", claimed.broker_id, name)
             case Step.REGISTER:
-                await self._register()
+                if not await self._gave_up_id():
+                    await self._register()
             case Step.ELECT:
                 await self._elect()
+
+    async def _gave_up_id(self) -> bool:
+        """Whether this replica must come back as a new one, because its log has lost what its disk had.
+
+        As a member of the SyncStateSet it could be elected while those are away that still have everything,
+        and they would cut their logs to its own. A new replica is elected only when it has caught up.
+        """
+        store, core = self._broker.store, self.core
+        if not store.lost_bytes:
+            return False
+        group = await self._group()
+        members = {each.broker_id for each in group.in_sync_replicas}
+        others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
+        former = core.broker_id
+        if former not in members or others == {former}:
+            return False  # it must catch up anyway; or nobody else can have what is lost
+        kept = await asyncio.get_running_loop().run_in_executor(None, self._files.give_up)
+        core.give_up_id()
+        log.error(
+            "%d bytes of this replica's log are lost: it gives up broker id %d (%s), which counts as in "
+            "sync, and comes back as a new replica. Start the others, who have the data; when all is in "
+            "sync, cleanBrokerMetadata removes id %d. If nobody else has it, stop, rename that file back and "
+            "delete the store's checkpoint to go on with what is left",
+            store.lost_bytes,
+            former,
+            kept,
+            former,
+        )
+        return True
 
     async def _register(self) -> None:
         core, config, broker = self.core, self._broker.config, self._broker
@@ -512,6 +542,13 @@ class ReplicasManager:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_S[1])
 
+    async def _group(self) -> bodies.ReplicasInfo:
+        """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
+        name = self._broker.config.broker_name
+        response = await self._call(wire.GetSyncStateData(), msgspec.json.encode([name]))
+        table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
+        return table.get(name, bodies.ReplicasInfo())
+
     async def _meet_strangers(self) -> None:
         """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
         strangers = frozenset(self._ha.strangers())
@@ -524,15 +561,12 @@ class ReplicasManager:
             loop.call_later(wait_s, self._set_changed.set)
             return
         self._asked_ids_at = loop.time()
-        name = self._broker.config.broker_name
         try:
-            response = await self._call(wire.GetSyncStateData(), msgspec.json.encode([name]))
-            table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
+            group = await self._group()
         except (NetError, MQError, ValueError) as error:
             log.warning("the ids of this group's replicas are unknown: %s", error)
             loop.call_later(RETRY_S[1], self._set_changed.set)
             return
-        group = table.get(name, bodies.ReplicasInfo())
         ids = frozenset(each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas))
         for stranger in sorted(strangers - ids - self._unknown_ids):
             log.warning(

@@ -109,6 +109,11 @@ class ReplicasCore:
         """Somebody else has the claimed id: begin anew."""
         self.identity = None
 
+    def give_up_id(self) -> None:
+        """This replica is not the one any more that the controllers count on: it comes back as a new one."""
+        self.identity = None
+        self._registered = False
+
     def registered(self, role: Role | None) -> bool:
         """The answer to a registration. False: it would have us resume a former term; ask again later."""
         if self._resumes(role):

@@ -13,6 +13,9 @@ from batonmq.store.scan import Damage, blank_size, check_record
 
 log = logging.getLogger(__name__)
 
+_RECORD_TAIL = 3
+"""Bytes at the end of a record that are not all zero: properties, or a topic and two of their length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -69,9 +72,12 @@ def starting_point(
         # Behind the safe offset there may be torn bytes, but a record that is none is a wrong offset.
         at = safe - file.base
         found = check_record(file.map, at, file.size, safe, crc=False)
-        if not isinstance(found, Damage) or found.torn or blank_size(file.map, at, file.size):
+        if at >= _RECORD_TAIL and file.is_zero(at - _RECORD_TAIL, _RECORD_TAIL):
+            log.warning("zeros in front of the checkpoint's safe offset %d, where a record ended", safe)
+        elif not isinstance(found, Damage) or found.torn or blank_size(file.map, at, file.size):
             return safe
-        log.warning("no record at the checkpoint's safe offset %d: %s", safe, found.reason)
+        else:
+            log.warning("no record at the checkpoint's safe offset %d: %s", safe, found.reason)
     for file in reversed(files.files):
         if isinstance(check_record(file.map, 0, file.size, file.base, crc=False), Damage):
             continue

@@ -121,6 +121,8 @@ class MessageStore:
         """Commit log offset after the last byte appended."""
         self.flushed_offset = 0
         """Everything before is on disk."""
+        self.lost_bytes = 0
+        """What had been on disk and was no longer there when the store was opened: nothing a crash does."""
         self._confirm = 0
         self._dispatched = 0
         self._last_timestamp = 0
@@ -179,6 +181,16 @@ class MessageStore:
             )
         self._log.cut_unread(walked.end)
         self.max_offset = self.flushed_offset = walked.end
+        self.lost_bytes = max(0, checkpoint.safe_offset - walked.end)
+        if self.lost_bytes:
+            log.error(
+                "%s: the log ends at %d, but had been on disk up to %d: %d bytes are lost. Files were "
+                "deleted, damaged or restored from an older copy, or the disk does not keep what it confirms",
+                config.commit_log_path,
+                walked.end,
+                checkpoint.safe_offset,
+                self.lost_bytes,
+            )
         for file in self._log.files:
             if not clean and file.base + file.size > start:
                 sync_path(file.path)
@@ -406,6 +418,7 @@ class MessageStore:
         view = memoryview(data)
         self._forget_pending()
         self._offsets_known = False
+        self.lost_bytes = 0  # what this log has to hold is the other replica's to say from here on
         while view:
             position = self.max_offset % size
             piece = view[: size - position]
@@ -816,8 +829,12 @@ class MessageStore:
             sync_path(Path(path))
         index_time = self._index.flush() if self._index is not None else 0
         with self._offsets_lock:
-            if truncations == self._truncations:
-                checkpoint = self._checkpoint
+            checkpoint = self._checkpoint
+            # A loss is remembered, also by the next start, until the log is as long again.
+            if truncations == self._truncations and (
+                not self.lost_bytes or flushed >= checkpoint.safe_offset
+            ):
+                self.lost_bytes = 0
                 checkpoint.safe_offset = min(safe, flushed)
                 checkpoint.physic_timestamp = checkpoint.logics_timestamp = timestamp
                 checkpoint.index_timestamp = index_time
@@ -839,6 +856,7 @@ class MessageStore:
             self._truncations += 1
             # First: no recovery may trust an offset behind the cut, whatever else of this reaches the disk.
             self._checkpoint.safe_offset = -1
+            self.lost_bytes = 0
             self._checkpoint.confirm_offset = min(self._checkpoint.confirm_offset, offset)
             self._checkpoint.save()
             self._confirm = min(self._confirm, offset)

@@ -312,3 +312,50 @@ def test_a_unit_of_which_a_power_cut_left_a_part_is_written_again(opener, left):
     again = opener()
     assert opener.bodies(again) == [b"%d" % n for n in range(60)]
     again.close()
+
+
+@pytest.mark.parametrize("damage", ["zeros", "file"])
+def test_a_log_that_lost_what_was_on_disk_says_so_until_it_is_as_long_again(opener, caplog, damage):
+    store = opener()
+    for number in range(200):
+        opener.put(store, opener.message(b"%d" % number))
+    end = store.flush_queues() and store.max_offset
+    store.abandon()
+    files = sorted((store.config.root / "commitlog").iterdir())
+    if damage == "file":
+        files[-1].unlink()
+    else:
+        with files[-1].open("r+b") as file:
+            file.write(bytes(opener.file_size))
+    base = int(files[-1].name)
+    for _ in range(2):  # the second start finds the same, although the first one wrote checkpoints
+        caplog.clear()
+        again = opener()
+        assert again.max_offset == base and again.lost_bytes == end - base > 0
+        told = [each.message for each in caplog.records if "bytes are lost" in each.message]
+        assert len(told) == 1 and f"ends at {base}" in told[0] and f"up to {end}" in told[0]
+        again.flush_queues()
+        assert again.lost_bytes
+        again.abandon()
+    third = opener()
+    while third.max_offset < end:
+        opener.put(third, opener.message(b"more"))
+    third.flush_queues()
+    assert not third.lost_bytes
+    third.abandon()
+    caplog.clear()
+    assert opener().lost_bytes == 0 and "lost" not in caplog.text
+
+
+def test_a_log_that_is_filled_up_by_another_replica_has_lost_nothing_any_more(opener):
+    store = opener()
+    opener.put(store, *(opener.message(b"%d" % number) for number in range(20)))
+    store.flush_queues()
+    store.abandon()
+    (file,) = (store.config.root / "commitlog").iterdir()
+    data = file.read_bytes()
+    file.write_bytes(bytes(len(data)))
+    again = opener()
+    assert again.lost_bytes and again.max_offset == 0
+    again.append_raw(0, data[:91])
+    assert not again.lost_bytes

@@ -1,0 +1,103 @@
+"""A replica whose disk lost what was on it must not be elected because the others are away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.integration.ha.replica_group import ReplicaGroup, commit_log
+
+from batonmq.demo.cluster import Program
+from batonmq.protocol.headers.controller import CleanBrokerData
+from batonmq.store.checkpoint import Checkpoint
+from batonmq.store.verify import verify
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    made = ReplicaGroup(tmp_path / "group", replicas=2)
+    await made.up()
+    yield made
+    await made.close()
+
+
+def lose(store: Path) -> int:
+    """Overwrite the last quarter of a stopped replica's log with zeros; how much of it had been on disk."""
+    end = verify(store).end_offset
+    (path,) = (store / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.seek(3 * end // 4)
+        file.write(bytes(end - 3 * end // 4))
+    return Checkpoint.load(store / "checkpoint").safe_offset - verify(store).end_offset
+
+
+async def restart(group: ReplicaGroup, program: Program) -> None:
+    await asyncio.to_thread(program.start, wait=False)
+    group.pids[program.name] = program.pid
+
+
+async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: ReplicaGroup) -> None:
+    await group.send(200, 1000)
+    await asyncio.sleep(1.5)  # the checkpoint is written every second
+    damaged, well = group.cluster.brokers
+    store = group.cluster.store_path(0)
+    ids = await group.ids()
+    # Both at once: the controllers go on taking both for members.
+    for program in (well, damaged):
+        program.kill()
+    lost = lose(store)
+    assert lost > 0
+    await restart(group, damaged)
+    await group.logs_it(damaged, "ERROR", "had been on disk up to", f": {lost} bytes are lost")
+    line = await group.logs_it(damaged, "ERROR", f"gives up broker id {ids[damaged.address]}")
+    assert "brokerIdentity-former" in line and (store / "brokerIdentity-former").exists()
+    await asyncio.sleep(2)
+    info = await group.info()
+    assert info is not None and not info.master_address, "nobody who has the data is there"
+    await restart(group, well)
+    info = await group.in_sync(2)
+    assert info.master_address == well.address
+    assert sorted(each.broker_id for each in info.in_sync_replicas) == [ids[well.address], 3]
+    await group.check()
+    clean = CleanBrokerData(group.cluster.broker_name, group.cluster.cluster_name, str(ids[damaged.address]))
+    await group.client.call(group.cluster.controller_addresses[0], clean)
+    await group.elect(damaged)
+    await group.check()
+    assert commit_log(store) == commit_log(group.cluster.store_path(1))
+
+
+async def test_one_that_is_not_in_sync_keeps_its_id(group: ReplicaGroup) -> None:
+    await group.send(200, 1000)
+    await asyncio.sleep(1.5)
+    master = await group.master()
+    (slave,) = (each for each in group.cluster.brokers if each is not master)
+    ids = await group.ids()
+    slave.kill()
+    assert lose(group.cluster.store_path(group.cluster.brokers.index(slave))) > 0
+    await group.in_sync(1)
+    await restart(group, slave)
+    await group.logs_it(slave, "ERROR", "bytes are lost")
+    await group.in_sync(2)
+    assert await group.ids() == ids
+    assert not group.lines(slave, "gives up")
+    await group.check()
+
+
+async def test_a_single_replica_goes_on_with_what_there_is(tmp_path: Path) -> None:
+    group = ReplicaGroup(tmp_path / "group", replicas=1)
+    await group.up()
+    try:
+        await group.send(200, 1000)
+        await asyncio.sleep(1.5)
+        (broker,) = group.cluster.brokers
+        broker.kill()
+        assert lose(group.cluster.store_path(0)) > 0
+        await restart(group, broker)
+        await group.logs_it(broker, "ERROR", "bytes are lost")
+        await group.in_sync(1)
+        await group.serving()
+        assert not group.lines(broker, "gives up")
+    finally:
+        await group.close()
