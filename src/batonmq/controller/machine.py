@@ -499,8 +499,14 @@ class ControllerMachine:
         """
         found = []
         for broker_set in self.broker_sets.values():
+            # All sets are looked at four times a second, and as good as all are well: without calls.
+            for live in broker_set.live.values():
+                if now_ms - live.updated_ms > live.timeout_ms:
+                    break
+            else:
+                continue
             silent = [number for number, live in broker_set.live.items() if not live.is_alive(now_ms)]
-            if silent and (len(silent) == len(broker_set.live) or not broker_set.is_unheard(now_ms)):
+            if len(silent) == len(broker_set.live) or not broker_set.is_unheard(now_ms):
                 found += [(broker_set, broker_id) for broker_id in silent]
         return found
 
