@@ -14,12 +14,10 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet, decode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError, code_name
 from batonmq.protocol.headers import controller as wire
@@ -242,7 +240,7 @@ class DecisionLoad:
             return
         head = answer.header
         assert isinstance(head, wire.ElectMasterReply)
-        members = msgspec.json.decode(answer.body, type=wire.ElectMasterBody).sync_state_set
+        members = decode(answer.body, ElectMasterResponseBody).sync_state_set
         self.history.append(
             Decision(
                 name,

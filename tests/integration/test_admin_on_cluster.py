@@ -39,6 +39,14 @@ class Admin:
         found: list[dict[str, Any]] = self.controller("getSyncStateSet", "-b", NAME)
         return found
 
+    def until_known(self) -> None:
+        """A broker may be ready a moment before the controllers know it."""
+        deadline = time.monotonic() + 15
+        words = ["getSyncStateSet", "-a", self.controllers, "-b", NAME]
+        while (done := CliRunner().invoke(admin, words)).exit_code:
+            assert time.monotonic() < deadline, done.output
+            time.sleep(0.05)
+
     def until_in_sync(self, count: int) -> list[dict[str, Any]]:
         deadline = time.monotonic() + 15
         while True:
@@ -55,6 +63,7 @@ def on_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     settings = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndexNum": 5_000}
     with LocalCluster(directory, controllers=3, broker_settings=settings) as cluster:
         made = Admin(cluster)
+        made.until_known()
         made.until_in_sync(2)
         yield made
 

@@ -24,6 +24,8 @@ from tests.simulation.witness import Witness
 
 DISK_WORK = ("append", "extend", "truncate_suffix", "clear")
 """Changes of the epoch file: a crash around one leaves log and epochs in every state they can be in."""
+GIVEN_UP_S = 15.0
+"""In that time controllers that can be reached give up a replica that is silent."""
 KNOWN_S = 0.9
 """A topic that was made in less time is on all slaves that follow; the master waits no longer than 1 s."""
 
@@ -380,11 +382,19 @@ class Nemesis:
             await self._until(cluster.whole, patience)
 
     async def _replace_disk(self, master: Node) -> None:
-        """A replica comes back with an empty disk; its old id may be cleaned away by an operator."""
+        """A replica comes back with an empty disk; its old id may be cleaned away by an operator.
+
+        The old disk goes when the controllers know that the replica is dead. Before, they could still elect
+        it, alone in the SyncStateSet: with the other's power cut in that moment, what was acknowledged would
+        be on no disk that may be elected from, whatever the programs do.
+        """
         cluster, pick = self.cluster, self.random
         node = pick.choice(cluster.brokers)
         former = node.broker_id
         self._end(node)
+        if not await self._until(lambda: self.witness.can_lose(node), GIVEN_UP_S):
+            self._start(node)
+            return
         cluster.new_disk(node)
         await asyncio.sleep(pick.uniform(0.01, 2))
         self._start(node)

@@ -125,6 +125,21 @@ class Witness:
             if node is not None:
                 self._check_member(node)
 
+    def can_lose(self, node: Node) -> bool:
+        """Whether the disk of a dead replica may go for ever: no controller takes the replica for alive, so
+        none elects it any more, and another one that has everything may be elected."""
+        self._check_controllers()
+        for controller in self._cluster.controllers:
+            if getattr(controller.service, "node", None) is not None:
+                broker_set = controller.service.machine.broker_sets.get(BROKER_NAME)
+                if broker_set is None or node.broker_id in broker_set.live:
+                    return False
+        others = [each for each in self._cluster.brokers if each is not node]
+        holders = [each for each in others if each.broker_id in self._members[1]]
+        for each in holders:
+            self._check_member(each)
+        return bool(holders) and not node.up
+
     def _check_member(self, node: Node) -> None:
         """All facts are in this log. Only new ones are looked for, unless the log may have changed."""
         # What is behind the end of a log that was cut is overwritten: the files tell all there is to know.

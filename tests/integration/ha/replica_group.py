@@ -41,7 +41,14 @@ class ReplicaGroup(Group):
 
     async def up(self, in_sync: int | None = None) -> None:
         """Start everything; until so many replicas are in sync (all, unless given) and take sends."""
-        await asyncio.to_thread(self.start)
+        cluster = self.cluster
+        first, *others = cluster.brokers
+        for program in (*cluster.namesrvs, *cluster.controller_programs, first):
+            await asyncio.to_thread(program.start)
+        await self.in_sync(1)  # on a busy machine another one could be elected first
+        for program in others:
+            await asyncio.to_thread(program.start)
+        self.pids = {program.name: program.pid for program in cluster.programs}
         await self.in_sync(self.replicas if in_sync is None else in_sync)
         await self.serving()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,7 +45,9 @@ async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: Replic
     damaged, well = group.cluster.brokers
     store = group.cluster.store_path(0)
     ids = await group.ids()
-    # Both at once: the controllers go on taking both for members.
+    # Both at once, or the master would tell the controllers to drop the slave.
+    for program in (damaged, well):
+        program.signal(signal.SIGSTOP)
     for program in (well, damaged):
         program.kill()
     lost = lose(store)

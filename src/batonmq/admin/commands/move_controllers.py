@@ -30,7 +30,7 @@ async def main(
     names: tuple[str, ...],
     patience_s: float,
 ) -> None:
-    """Put the brokers of a running cluster under other controllers.
+    """Put live brokers under other controllers.
 
     Ours or RocketMQ's, in either direction, one replica group after the other, while clients go on. No
     broker is restarted: controllerAddr is changed in each and in its file. A group keeps its master, in a new
