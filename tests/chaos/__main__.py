@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class Options:
     quick: bool
     out: Path
     console: Console
+    keep: Callable[[Sequence[Result]], None]
+    """Writes the results so far: a run takes an hour, and may be broken off."""
 
 
 def run_cluster(
@@ -66,6 +68,7 @@ def run_cluster(
 
             def done(result: Result) -> None:
                 results.append(result)
+                options.keep(results)
                 options.console.print(report.line(result))
 
             verdict = uvloop.run(run.scenarios(scenarios, done))
@@ -136,7 +139,13 @@ def main(
     wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(SCENARIOS)
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
-    options = Options(seed, quick, out, console)
+    path = out / "results.json"
+    earlier = report.read(path) if add else []
+
+    def keep(results: Sequence[Result]) -> None:
+        report.write(path, report.join(earlier, results))
+
+    options = Options(seed, quick, out, console, keep)
     began = time.monotonic()
     results: list[Result] = []
     at_the_end = Verdict()
@@ -153,9 +162,8 @@ def main(
     except KeyboardInterrupt:
         failure = RuntimeError("interrupted; nothing is left running")
     took_s = time.monotonic() - began
-    path = out / "results.json"
-    everything = report.join(report.read(path) if add else [], results)
-    report.write(path, everything)
+    keep(results)
+    everything = report.join(earlier, results)
     console.print(report.table(results))
     for text in report.violations(results, at_the_end):
         console.print(text, style="red", markup=False)
