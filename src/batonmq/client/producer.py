@@ -1,9 +1,9 @@
 """Sending messages.
 
 A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
-On any failure the route is asked for again at once, and the next attempt follows within 20 ms, on another
-broker or on the new master: a group that lost its master is used again as soon as the name server knows the
-next one. A master that merely says nothing is left as soon as there is another one (`late.py`).
+On any failure the route is asked for again at once, and the next attempt follows at once on another broker or
+on the new master, else within 20 ms: a group that lost its master is used again as soon as the name server
+knows the next one. A master that merely says nothing is left as soon as there is another one (`late.py`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_group
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 30.0
+FIRST_PAUSE_S = 0.0025
+"""Doubled before each wait for a new master, up to `OUTAGE_POLL_S`: a planned switch takes some 10 ms."""
 DEFAULT_TOPIC_QUEUES = 4
 """Queues a topic gets when a broker creates it for our first message."""
 
@@ -192,7 +194,9 @@ class Producer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
         route = session.known_route(topic)
-        attempts = refusals = 0
+        attempts = refusals = pauses = 0
+        failed: set[str] = set()
+        """Masters that failed since the last pause."""
         maybe_stored = False
         avoid: str | None = None
         failure: Exception | None = None
@@ -241,9 +245,19 @@ class Producer:
             elif failure is None:
                 failure = ConnectFailed(target.broker_name if target else topic, "has no master now")
             another = route is not None and queue is None and self._another(route, avoid)
-            route, failure = await self._route(topic, failure)
+            first = address is not None and address not in failed
+            if first or another:
+                route, failure = await self._route(topic, failure)
+            if address is not None and first:
+                failed.add(address)
+                moved = route.master(target.broker_name) if route is not None and target is not None else None
+                another = another or (moved is not None and moved not in failed)
             if not another:
-                await asyncio.sleep(min(OUTAGE_POLL_S, max(0.0, deadline - loop.time())))
+                # What was known before the pause may have changed in it.
+                route, pauses = None, pauses + 1
+                pause_s = min(OUTAGE_POLL_S, FIRST_PAUSE_S * 2**pauses)
+                await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
+                failed.clear()
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without waiting for an acknowledgement: the message may be lost and nobody is told.

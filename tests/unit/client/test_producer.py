@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from batonmq.client import producer as producer_module
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendStatus
 from batonmq.client.producer import Producer
@@ -176,6 +177,39 @@ async def test_a_demoted_master_is_left_as_soon_as_the_route_says_so(code: Respo
             cluster.addresses["a"] = {0: new.address, 1: old.address}
             await sending
         assert len(new.sends) == 1
+
+
+@pytest.mark.parametrize("known_after_s", [0.0, 0.2])
+async def test_a_new_master_is_tried_at_once_and_the_old_one_not_again(
+    monkeypatch: pytest.MonkeyPatch, known_after_s: float
+) -> None:
+    """A refusal makes the route be asked for at once; if that knows nothing new, again after the pause."""
+    monkeypatch.setattr(producer_module, "FIRST_PAUSE_S", 10.0)
+    monkeypatch.setattr(producer_module, "OUTAGE_POLL_S", 0.4)
+    async with FakeCluster() as cluster:
+        old = await cluster.broker("a")
+        new = await cluster.broker("a", 1)
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.send(Message("t", b"before"))
+            refused: list[int] = []
+
+            def refuse(asked: int) -> MQError | None:
+                if asked != RequestCode.SEND_MESSAGE_V2:
+                    return None
+                refused.append(asked)
+                return error_for(ResponseCode.SERVICE_NOT_AVAILABLE, "not in write mode")
+
+            old.answer = refuse
+            began = time.monotonic()
+            sending = asyncio.ensure_future(producer.send(Message("t", b"x")))
+            if known_after_s:
+                await asyncio.sleep(known_after_s)
+            cluster.addresses["a"] = {0: new.address, 1: old.address}
+            await sending
+            took = time.monotonic() - began
+        assert len(new.sends) == 1 and len(refused) == 1
+        assert took > 0.35 if known_after_s else took < 0.35
 
 
 async def test_a_refusal_is_tried_as_often_as_allowed() -> None:
