@@ -176,7 +176,7 @@ class ReplicasManager:
             self._learn_controllers(header)
             return header.controller_leader_address
 
-        asking = {asyncio.ensure_future(ask(address)) for address in self._controllers}
+        asking = [asyncio.ensure_future(ask(address)) for address in self._controllers]
         try:
             for earliest in asyncio.as_completed(asking):
                 try:
@@ -405,7 +405,7 @@ class ReplicasManager:
 
         failure: NetError | MQError | None = None
         answered = False
-        asking = {asyncio.ensure_future(ask(address)) for address in self._controllers}
+        asking = [asyncio.ensure_future(ask(address)) for address in self._controllers]
         try:
             for earliest in asyncio.as_completed(asking):
                 try:
