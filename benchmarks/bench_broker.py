@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import uvloop
 
@@ -42,7 +43,7 @@ class Generator(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast(asyncio.WriteTransport, transport)
         self._send(self.in_flight)
 
     def _send(self, count: int) -> None:

@@ -126,20 +126,28 @@ def markdown(figures: Figures) -> str:
     lines = [f"| | {JAVA} | {OURS} |", "| --- | ---: | ---: |"]
     for label, values in rows(figures):
         lines.append(f"| {label} | " + " | ".join(values.get(system, "–") for system in SYSTEMS) + " |")
-    where = machine()
-    lines += [
-        "",
-        f"Measured on {where['date']}: {where['processors']}, {where['memory']}, Linux {where['kernel']}; "
-        f"Python {where['python']} with uvloop {where['uvloop']}; {where['java']}. The run took "
-        f"{figures.took_s / 60:.0f} min.",
-    ]
+    lines += ["", f"{measured_on()} The run took {figures.took_s / 60:.0f} min."]
     return "\n".join(lines) + "\n"
 
 
 def write_page(page: Path, figures: Figures) -> None:
     """Replace the figures in `page`, whose text stays. Raises `ValueError` if it has no place for them."""
+    put(page, markdown(figures))
+
+
+def put(page: Path, text: str) -> None:
+    """Replace what stands between the two marks of `page`. Raises `ValueError` if they are not there."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{markdown(figures)}{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+
+
+def measured_on() -> str:
+    """One line: where and with what was measured."""
+    where = machine()
+    return (
+        f"Measured on {where['date']}: {where['processors']}, {where['memory']}, Linux {where['kernel']}; "
+        f"Python {where['python']} with uvloop {where['uvloop']}; {where['java']}."
+    )

@@ -1,0 +1,137 @@
+"""``python -m benchmarks.controller``: how fast controllers are, ours beside Java's, and at scale."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from benchmarks.controller import load, page, scale
+from benchmarks.controller.group import DLEDGER, JRAFT, KINDS, OURS, running
+from benchmarks.failover import percentile
+
+PARTS = ("load", "curve", "deaths", "kill", "hang", "restart")
+SYSTEMS = {"ours": OURS, "dledger": DLEDGER, "jraft": JRAFT}
+
+
+def say(text: str) -> None:
+    click.echo(f"  {text}", err=True)
+
+
+def say_of(kind: str, text: str) -> None:
+    say(f"{kind}: {text}")
+
+
+def compare(kinds: list[str], sets: int, seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        with running(kind) as group:
+            rates = uvloop.run(load.measure(group, sets, seconds, functools.partial(say_of, kind)))
+        found[kind] = {name: rate.as_json() for name, rate in rates.items()}
+        for name, rate in rates.items():
+            used = " ".join(f"{percent:.0f}" for percent in rate.processor_percent)
+            click.echo(
+                f"{kind:13} {name:10} {rate.per_s:9,.0f}/s  p50 {rate.p50_ms:.2f}  p99 {rate.p99_ms:.2f} ms"
+                f"  processor {used} %  refused {rate.refused or 'none'}"
+            )
+    return found
+
+
+def curve(points: list[int], seconds: float, sharing: int) -> list[dict[str, Any]]:
+    found = []
+    for sets in points:
+        beating = scale.measure_beating(sets, seconds, sharing=sharing)
+        found.append(beating.as_json())
+        followers = " ".join(f"{percent:.0f}" for percent in beating.follower_percent)
+        click.echo(
+            f"{sets:6} sets  {beating.beats_per_s:7,.0f} beats/s  leader {beating.leader_percent:.0f} %  "
+            f"followers {followers} %  brokers {beating.brokers_percent:.0f} %  {beating.leader_mb:.0f} MB  "
+            f"late {beating.late_ms:.0f} ms  silent {beating.silent}"
+        )
+    return found
+
+
+def leader_loss(sets: int, rounds: int, *, hang: bool) -> dict[str, Any]:
+    with running(OURS) as group:
+        lost = uvloop.run(scale.measure_leader_loss(group, sets, rounds, hang=hang, say=say))
+    click.echo(
+        f"leader {lost.signal} -> next write: "
+        f"p50 {percentile(lost.ms, 50):.0f}  p99 {percentile(lost.ms, 99):.0f}  "
+        f"max {max(lost.ms):.0f} ms ({rounds} rounds, election timeout {lost.election_timeout_ms} ms)"
+    )
+    return lost.as_json()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS), metavar="[PART]...")
+@click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), help="For load; all.")
+@click.option("--sets", default=0, help="Broker sets; each part has its own default.")
+@click.option("--points", default="500,1000,2000,5000", show_default=True, help="Broker sets, for curve.")
+@click.option("--sharing", default=1, show_default=True, help="Brokers a connection, for curve.")
+@click.option("--doomed", default=1000, show_default=True, help="Masters that die, for deaths.")
+@click.option("--rounds", default=20, show_default=True, help="For kill, hang and restart.")
+@click.option("--seconds", default=5.0, show_default=True, help="Of each measurement.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Write the figures to this file; parts it has and this run does not are kept.",
+)
+@click.option("--page", "to_page", is_flag=True, help="Put what --json has into the report in docs/.")
+def main(
+    parts: tuple[str, ...],
+    systems: tuple[str, ...],
+    sets: int,
+    points: str,
+    sharing: int,
+    doomed: int,
+    rounds: int,
+    seconds: float,
+    json_path: Path | None,
+    to_page: bool,
+) -> None:
+    """Measure groups of three controllers on this machine.
+
+    PART is load (the same requests for all kinds), curve (heartbeats of ever more sets), deaths (many masters
+    die at once), kill or hang (the leader is lost) or restart (from a snapshot); default: all.
+    """
+    found: dict[str, Any] = {}
+    if json_path is not None and json_path.exists():
+        found = json.loads(json_path.read_text())
+    for part in parts or PARTS:
+        click.echo(f"-- {part}")
+        if part == "load":
+            kinds = [SYSTEMS[name] for name in systems] or list(KINDS)
+            found[part] = {**found.get(part, {}), **compare(kinds, sets or 64, seconds)}
+        elif part == "curve":
+            found[part] = curve([int(each) for each in points.split(",")], seconds, sharing)
+        elif part == "deaths":
+            deaths = scale.measure_deaths(sets or 5000, doomed, seconds, say)
+            found[part] = deaths.as_json()
+            shown = (
+                f"p50 {percentile(deaths.ms, 50):.0f}  p99 {percentile(deaths.ms, 99):.0f} ms"
+                if deaths.ms
+                else ""
+            )
+            click.echo(f"{len(deaths.ms)} slaves told that they are master, {deaths.not_told} not: {shown}")
+        elif part in ("kill", "hang"):
+            found[part] = leader_loss(sets or 64, rounds, hang=part == "hang")
+        else:
+            restart = scale.measure_restart(sets or 10_000, rounds, say)
+            found[part] = restart.as_json()
+            click.echo(
+                f"{restart.sets} sets, snapshot of {restart.snapshot_bytes:,} bytes: one controller "
+                f"{max(restart.one_s):.2f} s, the whole group {max(restart.all_s):.2f} s at most"
+            )
+        if json_path is not None:
+            json_path.write_text(json.dumps(found, indent=2) + "\n")
+    if to_page:
+        page.write(found)
+
+
+if __name__ == "__main__":
+    main()
