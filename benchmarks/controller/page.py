@@ -182,7 +182,7 @@ RESTART_AIM_S = 2.0
 def _restart_table(restart: Found) -> list[str]:
     one, everyone, megabytes = restart["one_s"], restart["all_s"], restart["snapshot_bytes"] / 1e6
     return [
-        f"{restart['sets']:,} broker sets, a snapshot of {megabytes:.1f} MB: a follower serves {max(one):.2f} "
+        f"{restart['sets']:,} broker sets, snapshot {megabytes:.1f} MB; a follower serves {max(one):.2f} "
         f"s after exec at most; after `kill -9` of all, the first write is decided {max(everyone):.2f} s "
         f"after exec of the first at most ({len(everyone)} rounds)."
     ]
