@@ -152,6 +152,8 @@ def test_an_unknown_key_is_warned_about_and_the_nearest_one_named(tmp_path: Path
 @pytest.mark.parametrize("verb", PROGRAMS)
 def test_a_taken_port_is_named(tmp_path: Path, verb: str) -> None:
     with socket.socket() as taken:
+        # As the programs do: a connection that ended a moment ago may still hold the port's name.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", free_ports(1)[0]))
         taken.listen()
         port = taken.getsockname()[1]
@@ -165,6 +167,8 @@ def test_a_taken_port_is_named(tmp_path: Path, verb: str) -> None:
 
 def test_a_taken_replication_port_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
+        # As the programs do: a connection that ended a moment ago may still hold the port's name.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", free_ports(1)[0]))
         taken.listen()
         port = taken.getsockname()[1]

@@ -17,6 +17,7 @@ import pytest
 
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
+from batonmq.demo.cluster import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
@@ -27,16 +28,6 @@ from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
 CLUSTER = "c"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 async def until(condition: Callable[[], Any], what: str, timeout_s: float = 10) -> None:
@@ -537,6 +528,7 @@ async def test_connections_are_bounded_by_the_key_and_by_the_open_files(
 async def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
         for self_id, expected in (("n0", str(port)), ("n7", "controllerDLegerSelfId=n7")):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
+from batonmq.demo.cluster import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
@@ -28,16 +28,6 @@ from batonmq.protocol.headers.broker import (
     UpdateSubscriptionGroup,
 )
 from batonmq.store.config import StoreConfig
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
