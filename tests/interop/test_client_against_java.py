@@ -25,6 +25,7 @@ from batonmq import (
     QueueReader,
     RetryLater,
 )
+from batonmq.demo.cluster import LocalCluster
 from batonmq.protocol.message import decode_records
 from tests.interop.conftest import Peer
 from tests.unit.protocol.test_bodies import EXPECTED
@@ -261,3 +262,24 @@ async def test_java_reads_our_bodies(peer: Peer, tmp_path: Path) -> None:
     for name, value in EXPECTED.items():
         back = decode((tmp_path / f"{name}.out").read_bytes(), type(value))
         assert back == value, f"{name}: {json.dumps(str(back))}"
+
+
+async def test_the_messages_of_a_batch_get_the_properties_that_rocketmq_gives_them(
+    peer: Peer, tmp_path: Path
+) -> None:
+    """The same batch to a broker of RocketMQ and to one of ours: their records have the same properties."""
+    theirs = await start_cluster(peer)
+    batch = [Message("orders", b"a", tags="t"), Message("orders", b"b", keys="k")]
+    stored = []
+    with LocalCluster(tmp_path / "ours", replicas=1) as cluster:
+        for namesrv in (theirs, cluster.namesrv_address):
+            async with Producer("batches", namesrv, retries=10) as producer:
+                await producer.send(batch, timeout_ms=20_000)
+            messages = await read_all(namesrv, "orders")
+            stored.append(
+                [
+                    (m.body, {**m.properties, "UNIQ_KEY": ""}, list(m.properties))
+                    for m in sorted(messages, key=lambda m: m.body)
+                ]
+            )
+    assert stored[0] == stored[1]

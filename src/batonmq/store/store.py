@@ -1036,6 +1036,21 @@ def _batch_items(message: StoredMessage) -> Sequence[_Item]:
     """The messages of a wire batch."""
     data = bytes(message.body)
     return [
-        (flag, data[body:tail], data[tail + 2 : end], data[tail:end])
+        (
+            flag,
+            data[body:tail],
+            data[tail + 2 : end],
+            data[tail:end] if data[end - 1] else _ended(data[tail:end]),
+        )
         for flag, body, tail, end in scan_batch(data)
     ]
+
+
+def _ended(tail: bytes) -> bytes:
+    """Properties behind their length, as what does not end with a zero: a record that does is taken for torn
+    after a crash (`check_record`), and cut off with all that follows. RocketMQ's clients end them with the
+    separator that is added here, and so do single sends."""
+    properties = tail[2:]
+    if not properties or len(properties) >= MAX_PROPERTIES_BYTES:
+        return tail[:-1] + b"\2" if properties else tail
+    return _SHORT.pack(len(properties) + 1) + properties + b"\2"

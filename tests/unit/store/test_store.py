@@ -77,6 +77,16 @@ def test_a_wire_batch_is_stored_as_one_record_a_message(opener):
     assert store.get("T", 0, 0, 500, accept=lambda code: code == java_hash("t7")).count == 1
 
 
+def test_a_message_of_a_batch_whose_properties_end_with_zero_survives_a_crash(opener):
+    """Its record looked torn, and was cut off with all that came after it."""
+    store = opener()
+    items = [BatchItem(body=b"0", properties=b"A\x01a\0"), BatchItem(body=b"1", properties=b"")]
+    opener.put(store, StoredMessage(topic="T", queue_id=0, body=encode_batch(items), batch=True))
+    opener.put(store, opener.message(b"2"))
+    store.abandon()
+    assert opener.bodies(opener()) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("hosts", [("10.0.0.1", "::1"), ("::1", "10.0.0.1"), ("::1", "::2")])
 def test_ipv6_hosts_and_long_topics(opener, hosts):
     store = opener()
