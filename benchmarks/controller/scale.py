@@ -223,7 +223,6 @@ async def measure_leader_loss(group: Group, sets: int, rounds: int, *, hang: boo
     load = Load(group, sets)
     await load.connect()
     await load.bring_up()
-    load.close()
     writer = Writer(load, group.addresses)
     lost: list[float] = []
     try:
@@ -245,6 +244,7 @@ async def measure_leader_loss(group: Group, sets: int, rounds: int, *, hang: boo
             await asyncio.sleep(1.0)
     finally:
         await writer.close()
+        load.close()  # not before: with their connections all masters would be lost
     return LeaderLoss("SIGSTOP" if hang else "SIGKILL", lost)
 
 
@@ -273,7 +273,6 @@ async def _restart(group: Group, sets: int, rounds: int, say: Say) -> Restart:
     await load.connect()
     say(f"{sets} sets are brought up")
     await load.bring_up()
-    load.close()
     say("snapshots are written")
     size = await _snapshots(group)
     writer = Writer(load, group.addresses)
@@ -298,6 +297,7 @@ async def _restart(group: Group, sets: int, rounds: int, say: Say) -> Restart:
             await asyncio.sleep(2.0)
     finally:
         await writer.close()
+        load.close()
     return Restart(sets, size, one, everyone)
 
 
