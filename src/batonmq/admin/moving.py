@@ -118,6 +118,9 @@ class Move:
         """All three steps, or what is left of them. Raises `AdminError` with what to do, and as `Admin`'s
         calls."""
         began = time.monotonic()
+        leader = await self._admin.leading_controller(self._target)
+        if leader == await self._admin.leading_controller(self._source):
+            raise AdminError(f"these are the same controllers, led by {leader}: nothing to move")
         before, known = (
             await self._at_source(),
             await look(self._admin, self._target, self._cluster, self._name),

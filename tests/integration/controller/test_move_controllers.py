@@ -130,6 +130,16 @@ def test_a_set_that_the_new_controllers_know_is_refused(tmp_path: Path, other: P
                 broker.stop()
 
 
+def test_a_move_to_the_controllers_of_now_is_refused(tmp_path: Path) -> None:
+    """They know the set, and nobody should be advised to remove it there."""
+    with LocalCluster(tmp_path / "cluster", replicas=1, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, 1)
+        (controller,) = cluster.controller_programs
+        refused = move(cluster, controller)
+        assert refused.exit_code == 1
+        assert "the same controllers" in refused.output and "cleanBrokerMetadata" not in refused.output
+
+
 def test_a_set_with_a_replica_down_is_refused(tmp_path: Path, other: Program) -> None:
     with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
         until_in_sync(cluster, 2)
