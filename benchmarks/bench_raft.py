@@ -30,6 +30,7 @@ from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport
+from batonmq.raft.worker import ThreadWorker
 
 
 class Counter:
@@ -58,7 +59,17 @@ async def run_node(name: str, directory: Path, members: Members, options: argpar
     config = RaftConfig()
     disk = OsDisk(directory / name, allocate_bytes=ALLOCATE_BYTES)
     storage = Storage(disk, "bench", name, segment_bytes=config.segment_bytes)
-    node = RaftNode("bench", name, members, Counter(), storage, transport, config=config, rng=random.Random())
+    node = RaftNode(
+        "bench",
+        name,
+        members,
+        Counter(),
+        storage,
+        transport,
+        ThreadWorker(name),
+        config=config,
+        rng=random.Random(),
+    )
     transport.bind(node.receive)
     await node.start()
     while node.leader_id is None:

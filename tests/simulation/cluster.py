@@ -31,6 +31,7 @@ from batonmq.raft.core import Role
 from batonmq.store.config import FlushDiskType, StoreConfig
 from tests.simulation.disks import TrackedDisk, World, lose_tails
 from tests.simulation.loop import Endpoint, Host, SimLoop
+from tests.simulation.worker import LoopWorker
 
 WALL_EPOCH_MS = 1_700_000_000_000
 NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9876, 9877, 10911, 10912
@@ -218,7 +219,9 @@ class SimCluster:
         raft = node.directory / "raft"
         raft.mkdir(exist_ok=True)
         node.disk = TrackedDisk(raft)
-        return ControllerService(config, clock=self._clock(), rng=self._rng(), disk=node.disk)
+        return ControllerService(
+            config, clock=self._clock(), rng=self._rng(), disk=node.disk, worker=LoopWorker()
+        )
 
     def _make_broker(self, node: Node) -> BrokerService:
         config = BrokerConfig(

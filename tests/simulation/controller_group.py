@@ -26,6 +26,7 @@ from tests.simulation.controller_truth import Truth
 from tests.simulation.loop import Host, SimLoop, current_host
 from tests.simulation.memory_disk import MemoryDisk, PowerCut
 from tests.simulation.raft_node import DriftingClock
+from tests.simulation.worker import LoopWorker
 
 ELECTION_MS = 300
 SAVING = ("save", "write_snapshot", "drop_before")
@@ -203,7 +204,12 @@ class ControllerGroup(SimCluster):
             request_timeout_ms=self._request_timeout_ms,
         )
         service = ControllerService(
-            config, clock=clock, rng=chance, disk=self.disks[node.name], event_sink=NoEvents()
+            config,
+            clock=clock,
+            rng=chance,
+            disk=self.disks[node.name],
+            worker=LoopWorker(),
+            event_sink=NoEvents(),
         )
         self.truth.watch(service)
         return service

@@ -39,6 +39,7 @@ from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import Authenticator, NoAuthentication, RemotingTransport, SharedSecret
+from batonmq.raft.worker import ThreadWorker, Worker
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ FIRST_SCAN_MS = 2_000
 class ControllerService:
     """One member of a group of controllers.
 
-    `disk` replaces the directory below controllerStorePath and `event_sink` its events.jsonl (for
-    simulation); `clock` and `rng` are the sources of time and chance; `tls` holds for all connections.
-    `failed` is done when the node had to stop itself: a broken disk, an unreadable log.
+    `disk` replaces the directory below controllerStorePath, `worker` the thread that writes there and
+    `event_sink` its events.jsonl (for simulation); `clock` and `rng` are the sources of time and chance;
+    `tls` holds for all connections. `failed` is done when the node had to stop itself: a broken disk, an
+    unreadable log.
     """
 
     ready_line = READY
@@ -65,6 +67,7 @@ class ControllerService:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         disk: Disk | None = None,
+        worker: Worker | None = None,
         event_sink: EventSink | None = None,
         tls: TlsConfig | None = None,
     ) -> None:
@@ -88,6 +91,7 @@ class ControllerService:
         self._server_tls = server_tls(tls)
         self._client_tls = client_context(tls)
         self._disk = disk
+        self._worker = worker
         self._event_sink = event_sink
         self._leading = False
         self._term = 0
@@ -151,6 +155,7 @@ class ControllerService:
             self.machine,
             Storage(disk, topology.group, topology.self_id, segment_bytes=raft_config.segment_bytes),
             self._transport,
+            self._worker or ThreadWorker(f"raft-{name}"),
             config=raft_config,
             rng=self._rng,
         )

@@ -2,7 +2,7 @@
 
 All that happens in one turn of the loop is one step outwards: proposals of the turn are appended together,
 the messages to one peer leave in one envelope, the disk gets one write and one fsync. While an fsync runs in
-the executor the next batch gathers, and replication to the followers runs beside the leader's own fsync.
+the worker's thread the next batch gathers, and replication runs beside the leader's own fsync.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,7 @@ from batonmq.raft.messages import (
 )
 from batonmq.raft.quorum import majority
 from batonmq.raft.storage import Storage
+from batonmq.raft.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class RaftNode:
         machine: StateMachine,
         storage: Storage,
         transport: RaftTransport,
+        worker: Worker,
         *,
         config: RaftConfig,
         rng: random.Random,
@@ -116,8 +119,12 @@ class RaftNode:
         self.applied_index = 0
         self._applied_term = 0
 
-        self._disk_task: asyncio.Task[None] | None = None
+        self._worker = worker
+        self._disk_busy = False
+        self._disk_idle: asyncio.Future[None] | None = None
+        """Set when the node stops and waits for the job under way."""
         self._drop_before = 0
+        self._loaded: Snapshot | None = None
         self._load_wanted = False
         self._snapshot_task: asyncio.Task[None] | None = None
         self._snapshot_at_ms = 0
@@ -174,9 +181,12 @@ class RaftNode:
         self._halt(NodeStopped("the node was stopped"))
         if self._maybe_core is None:
             return
-        for task in (self._disk_task, self._snapshot_task):
-            if task is not None:
-                await asyncio.gather(task, return_exceptions=True)
+        if self._disk_busy:
+            self._disk_idle = self._loop.create_future()
+            await self._disk_idle
+        self._worker.stop()
+        if self._snapshot_task is not None:
+            await asyncio.gather(self._snapshot_task, return_exceptions=True)
         await self._loop.run_in_executor(None, self._storage.close)
 
     def _halt(self, cause: BaseException) -> None:
@@ -621,37 +631,47 @@ class RaftNode:
     # ------------------------------------------------------------------ the disk
 
     def _wake_disk(self) -> None:
-        if self._disk_task is None and (self.core.has_save() or self._drop_before or self._load_wanted):
-            self._disk_task = self._loop.create_task(self._work_disk())
+        """Give the disk its next job, if it has none: saves first."""
+        if self._disk_busy or not self._running:
+            return
+        save = self.core.take_save()
+        if save is not None:
+            self._work(partial(self._storage.save, save), partial(self._saved, save))
+        elif self._drop_before:
+            index, self._drop_before = self._drop_before, 0
+            self._work(partial(self._storage.drop_before, index), self._wake_disk)
+        elif self._load_wanted:
+            self._load_wanted = False
+            self._work(self._load_snapshot, self._snapshot_loaded)
 
-    async def _work_disk(self) -> None:
-        """One job at a time, saves first; ends when there is none."""
-        run = self._loop.run_in_executor
-        try:
-            while self._running:
-                save = self.core.take_save()
-                if save is not None:
-                    await run(None, self._storage.save, save)
-                    self._saved(save)
-                elif self._drop_before:
-                    index, self._drop_before = self._drop_before, 0
-                    await run(None, self._storage.drop_before, index)
-                elif self._load_wanted:
-                    self._load_wanted = False
-                    snapshot = await run(None, self._storage.load_snapshot)
-                    if snapshot is not None and self._running:
-                        self.core.snapshot_loaded(snapshot)
-                        self._schedule()
-                else:
-                    return
-        except Exception as e:
-            self._crash(e)
-        finally:
-            self._disk_task = None
+    def _work(self, job: Callable[[], object], then: Callable[[], None]) -> None:
+        self._disk_busy = True
+
+        def done(error: BaseException | None) -> None:
+            self._disk_busy = False
+            if self._disk_idle is not None:
+                self._disk_idle.set_result(None)
+            elif error is not None:
+                self._crash(error)
+            elif self._running:
+                try:
+                    then()
+                except Exception as e:
+                    self._crash(e)
+
+        self._worker.submit(job, done)
+
+    def _load_snapshot(self) -> None:
+        self._loaded = self._storage.load_snapshot()
+
+    def _snapshot_loaded(self) -> None:
+        snapshot, self._loaded = self._loaded, None
+        if snapshot is not None:
+            self.core.snapshot_loaded(snapshot)
+            self._schedule()
+        self._wake_disk()
 
     def _saved(self, save: Save) -> None:
-        if not self._running:
-            return
         self._send(self.core.saved(save, self._now_ms()))
         if save.snapshot is not None:
             self._drop_before = max(self._drop_before, save.snapshot.meta.index)

@@ -32,6 +32,7 @@ from batonmq.raft.messages import Append, Heartbeat, Members, decode_envelope, e
 from batonmq.raft.node import RaftNode
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport, SharedSecret
+from batonmq.raft.worker import ThreadWorker
 
 CONFIG = RaftConfig(
     election_timeout_ms=200, trailing_entries=5, max_proposal_bytes=10_000, read_timeout_ms=800
@@ -84,6 +85,7 @@ class Peer:
             self.machine,
             storage,
             self.transport,
+            ThreadWorker(f"raft-{self.name}"),
             config=config,
             rng=random.Random(self.name),
         )
