@@ -27,6 +27,8 @@ JAVA, OURS = "Apache RocketMQ 5.5.0", "BatonMQ"
 SYSTEMS = (JAVA, OURS)
 SETTINGS = {"flushDiskType": "ASYNC_FLUSH"}
 READY_TIMEOUT_S = 60.0
+JAVA_START_TIMEOUT_S = 120.0
+"""Three JVMs that start at once on two busy processors take more than half a minute."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def make_cluster(system: str, directory: Path, *, replicas: int = 2) -> LocalClu
             # Each program believes in a home directory of its own, where it keeps what no key moves.
             home = f"PEER_USER_HOME={directory / program.name}"
             program.command = ("env", home, str(PEER))
+            program.start_timeout_s = JAVA_START_TIMEOUT_S
         for broker in cluster.brokers:
             ha_port = int(str(broker.settings["listenPort"])) + 1
             broker.settings = {**broker.settings, "haListenPort": ha_port}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 import uvloop
 
 from benchmarks.controller import load, page, scale
-from benchmarks.controller.group import DLEDGER, JRAFT, KINDS, OURS, running
+from benchmarks.controller.group import DLEDGER, JRAFT, OURS, running
 from benchmarks.failover import percentile
 
 PARTS = ("load", "curve", "deaths", "kill", "hang", "restart")
@@ -22,21 +22,20 @@ def say(text: str) -> None:
     click.echo(f"  {text}", err=True)
 
 
-def say_of(kind: str, text: str) -> None:
-    say(f"{kind}: {text}")
-
-
-def compare(kinds: list[str], sets: int, seconds: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in kinds:
-        with running(kind) as group:
-            rates = uvloop.run(load.measure(group, sets, seconds, functools.partial(say_of, kind)))
-        found[kind] = {name: rate.as_json() for name, rate in rates.items()}
-        for name, rate in rates.items():
-            used = " ".join(f"{percent:.0f}" for percent in rate.processor_percent)
+def compare(kinds: list[str], sets: int, seconds: float, rounds: int) -> dict[str, Any]:
+    measured = load.measure(kinds, sets, seconds, rounds, say)
+    found = {
+        kind: {name: each.as_json() for name, each in phases.items()} for kind, phases in measured.items()
+    }
+    for name in load.PHASES:
+        for kind, phases in found.items():
+            rate = phases[name]
+            used = " ".join(f"{percent:.0f}" for percent in rate["processor_percent"])
+            each = " ".join(f"{one['per_s']:,.0f}" for one in rate["rounds"])
             click.echo(
-                f"{kind:13} {name:10} {rate.per_s:9,.0f}/s  p50 {rate.p50_ms:.2f}  p99 {rate.p99_ms:.2f} ms"
-                f"  processor {used} %  refused {rate.refused or 'none'}"
+                f"{kind:13} {name:10} {rate['per_s']:9,.0f}/s  p50 {rate['p50_ms']:.2f}  "
+                f"p99 {rate['p99_ms']:.2f} ms  processor {used} %  refused {rate['refused'] or 'none'}  "
+                f"({each})"
             )
     return found
 
@@ -73,7 +72,7 @@ def leader_loss(sets: int, rounds: int, *, hang: bool) -> dict[str, Any]:
 @click.option("--points", default="500,1000,2000,5000", show_default=True, help="Broker sets, for curve.")
 @click.option("--sharing", default=1, show_default=True, help="Brokers a connection, for curve.")
 @click.option("--doomed", default=1000, show_default=True, help="Masters that die, for deaths.")
-@click.option("--rounds", default=20, show_default=True, help="For kill, hang and restart.")
+@click.option("--rounds", default=0, help="Of load (5), kill and hang (20) or restart (5).")
 @click.option("--seconds", default=5.0, show_default=True, help="Of each measurement.")
 @click.option(
     "--json",
@@ -96,17 +95,19 @@ def main(
 ) -> None:
     """Measure groups of three controllers on this machine.
 
-    PART is load (the same requests for all kinds), curve (heartbeats of ever more sets), deaths (many masters
-    die at once), kill or hang (the leader is lost) or restart (from a snapshot); default: all.
+    PART is load (the same requests for all kinds, in turn, round by round), curve (heartbeats of ever more
+    sets), deaths (many masters die at once), kill or hang (the leader is lost under load) or restart (from a
+    snapshot); default: all.
     """
+    logging.basicConfig(level=logging.ERROR)  # lost connections are the point here
     found: dict[str, Any] = {}
     if json_path is not None and json_path.exists():
         found = json.loads(json_path.read_text())
     for part in parts or PARTS:
         click.echo(f"-- {part}")
         if part == "load":
-            kinds = [SYSTEMS[name] for name in systems] or list(KINDS)
-            found[part] = {**found.get(part, {}), **compare(kinds, sets or 64, seconds)}
+            kinds = [SYSTEMS[name] for name in systems] or list(SYSTEMS.values())
+            found[part] = {**found.get(part, {}), **compare(kinds, sets or 64, seconds, rounds or 5)}
         elif part == "curve":
             found[part] = curve([int(each) for each in points.split(",")], seconds, sharing)
         elif part == "deaths":
@@ -118,10 +119,12 @@ def main(
                 else ""
             )
             click.echo(f"{len(deaths.ms)} slaves told that they are master, {deaths.not_told} not: {shown}")
+            if not deaths.leader_kept:
+                click.echo("the controllers changed their leader meanwhile: was the machine too full?")
         elif part in ("kill", "hang"):
-            found[part] = leader_loss(sets or 64, rounds, hang=part == "hang")
+            found[part] = leader_loss(sets or 64, rounds or 20, hang=part == "hang")
         else:
-            restart = scale.measure_restart(sets or 10_000, rounds, say)
+            restart = scale.measure_restart(sets or 10_000, rounds or 5, say)
             found[part] = restart.as_json()
             click.echo(
                 f"{restart.sets} sets, snapshot of {restart.snapshot_bytes:,} bytes: one controller "

@@ -15,7 +15,7 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from benchmarks.clusters import PEER
+from benchmarks.clusters import JAVA_START_TIMEOUT_S, PEER
 
 OURS, DLEDGER, JRAFT = "BatonMQ", "Java DLedger", "Java jRaft"
 KINDS = (DLEDGER, JRAFT, OURS)
@@ -68,6 +68,7 @@ class Group:
             if kind != OURS:
                 # Each believes in a home directory of its own, where it keeps what no key moves.
                 program.command = ("env", f"PEER_USER_HOME={directory / f'home-{i}'}", str(PEER))
+                program.start_timeout_s = JAVA_START_TIMEOUT_S
             self.programs.append(program)
             self.addresses.append(rpc[i])
 

@@ -2,28 +2,43 @@
 
 Each broker set has two replicas and one request under way; eight connections lead to the leader. Alterations
 turn the SyncStateSet from {1} to {1, 2} and back. What a controller refuses is counted apart.
+
+All kinds run at the same time and are measured in turn, phase by phase, round by round: the speed of a shared
+machine changes within minutes, and a JVM is compiled after the first round, which does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 
 import msgspec
+import uvloop
 
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.frame import Command
 from benchmarks.controller import wire
-from benchmarks.controller.group import Group
+from benchmarks.controller.group import Group, running
 from benchmarks.controller.wire import Line, Template
 from benchmarks.failover import percentile
 
 CONNECTIONS = 8
 BRING_UP_AT_ONCE = 64
 ALTER, READ, HEARTBEAT, BRING_UP = "alter", "read", "heartbeat", "bring-up"
+PHASES = (BRING_UP, ALTER, READ, HEARTBEAT)
+REPEAT_S = 0.02
+REFUSED_LIMIT_S = 30.0
+LATE_LIMIT_S = 5.0
+"""How long after its end a phase waits for the answers still under way."""
+
+
+class LoadFailed(RuntimeError):
+    """A controller does not do what the load needs to go on."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +50,33 @@ class Rate:
     p99_ms: float
     refused: dict[int, int]
     processor_percent: tuple[float, ...]
+    unanswered: int = 0
+    """Requests that had no answer `LATE_LIMIT_S` after the end of the phase."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """One phase of one kind: medians over the rounds, and each round."""
+
+    rounds: list[Rate] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
-        return asdict(self)
+        refused: Counter[int] = Counter()
+        for each in self.rounds:
+            refused.update(each.refused)
+        percents = zip(*(each.processor_percent for each in self.rounds), strict=True)
+        return {
+            "per_s": self.median,
+            "p50_ms": statistics.median(each.p50_ms for each in self.rounds),
+            "p99_ms": statistics.median(each.p99_ms for each in self.rounds),
+            "refused": dict(refused),
+            "processor_percent": [statistics.median(each) for each in percents],
+            "rounds": [asdict(each) for each in self.rounds],
+        }
+
+    @property
+    def median(self) -> float:
+        return statistics.median(each.per_s for each in self.rounds)
 
 
 class Set:
@@ -80,8 +119,9 @@ class Phase:
 
     def __init__(self, code: RequestCode, seconds: float) -> None:
         self._code = int(code)
+        self.seconds = seconds
         self._end = time.perf_counter() + seconds
-        self._open = 0
+        self.open = 0
         self._over = asyncio.Event()
         self.latencies: list[float] = []
         self.refused: Counter[int] = Counter()
@@ -95,39 +135,50 @@ class Phase:
         def answered(answer: Command) -> None:
             nonlocal request, began
             now = clock()
+            if now >= self._end:
+                self.open -= 1
+                if not self.open:
+                    self._over.set()
+                return
             if request.code == self._code:
                 if answer.code == 0:
                     latencies.append(now - began)
                 else:
                     refused[answer.code] += 1
-            if now >= self._end:
-                self._open -= 1
-                if not self._open:
-                    self._over.set()
-                return
             request, began = next_request(answer), clock()
             line.ask(request, answered)
 
-        self._open += 1
+        self.open += 1
         line.ask(request, answered)
 
     async def over(self) -> None:
-        await self._over.wait()
+        """Until the last loop ended, or is given up: what is still `open` then had no answer."""
+        try:
+            async with asyncio.timeout(self._end - time.perf_counter() + LATE_LIMIT_S):
+                await self._over.wait()
+        except TimeoutError:
+            if not self.latencies:
+                raise LoadFailed(f"none of {self.open} requests of code {self._code} was answered") from None
 
 
 class Load:
-    """`groups` broker sets at a running group of controllers."""
+    """`size` broker sets at a running group of controllers; each `bring_up` makes as many new ones."""
 
-    def __init__(self, group: Group, groups: int) -> None:
+    def __init__(self, group: Group, size: int) -> None:
         self._group = group
+        self._size = size
         self._leader = ""
         self._lines: list[Line] = []
-        stamp = f"{time.time():.0f}"
-        self.sets = [Set(f"{stamp}-{number}") for number in range(groups)]
+        self._stamp = f"{time.time():.0f}"
+        self._made = 0
+        self.sets: list[Set] = []
+        """Those of the last `bring_up`; the earlier ones keep their connections, and so their masters."""
 
     async def connect(self) -> None:
+        """Connect to the leader and wait until it decides: Java's DLedger leads a moment earlier."""
         self._leader = await self._group.leader()
         self._lines = [await Line.to(self._leader) for _ in range(CONNECTIONS)]
+        await self._bring_up(self.line(0), self._new_set(), Counter())
 
     def line(self, number: int) -> Line:
         return self._lines[number % len(self._lines)]
@@ -136,32 +187,21 @@ class Load:
         for line in self._lines:
             line.close()
 
+    def _new_set(self) -> Set:
+        self._made += 1
+        return Set(f"{self._stamp}-{self._made}")
+
     async def bring_up(self) -> Rate:
         """Two ids, two registrations, two heartbeats and an election for each set, 64 sets at once."""
+        self.sets = [self._new_set() for _ in range(self._size)]
         gate = asyncio.Semaphore(BRING_UP_AT_ONCE)
         took: list[float] = []
         refused: Counter[int] = Counter()
 
         async def one(number: int, each: Set) -> None:
             async with gate:
-                line, began = self.line(number), time.perf_counter()
-                for broker_id in (1, 2):
-                    for request in (
-                        wire.apply_id(each.name, broker_id, each.address),
-                        wire.register(each.name, broker_id, each.address),
-                        wire.heartbeat(each.name, broker_id, each.address),
-                    ):
-                        answer = await line.call(request)
-                        if answer.code:
-                            refused[answer.code] += 1
-                answer = await line.call(wire.elect(each.name, 1))
-                while answer.code:  # Java's DLedger controller takes a heartbeat in only a moment later
-                    refused[answer.code] += 1
-                    await asyncio.sleep(0.1)
-                    answer = await line.call(wire.elect(each.name, 1))
-                each.master = int(answer.ext["masterBrokerId"])
-                each.master_epoch = int(answer.ext["masterEpoch"])
-                each.epoch = int(answer.ext["syncStateSetEpoch"])
+                began = time.perf_counter()
+                await self._bring_up(self.line(number), each, refused)
                 took.append(time.perf_counter() - began)
 
         async def everything() -> None:
@@ -169,58 +209,104 @@ class Load:
 
         return await self._measured(took, refused, everything)
 
-    async def alter(self, seconds: float) -> Rate:
-        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
-        return await self._phase(Phase(code, seconds), lambda each: each.next_alteration)
+    async def _bring_up(self, line: Line, each: Set, refused: Counter[int]) -> None:
+        for broker_id in (1, 2):
+            for request in (
+                wire.apply_id(each.name, broker_id, each.address),
+                wire.register(each.name, broker_id, each.address),
+                wire.heartbeat(each.name, broker_id, each.address),
+            ):
+                await _decided(line, request, refused)
+        # Java's DLedger controller takes a heartbeat in only a moment later, and refuses until then.
+        answer = await _decided(line, wire.elect(each.name, 1), refused)
+        each.master = int(answer.ext["masterBrokerId"])
+        each.master_epoch = int(answer.ext["masterEpoch"])
+        each.epoch = int(answer.ext["syncStateSetEpoch"])
 
-    async def read(self, seconds: float) -> Rate:
-        code = RequestCode.CONTROLLER_GET_REPLICA_INFO
-        return await self._phase(Phase(code, seconds), lambda each: lambda _: each.read)
+    async def phase(self, name: str, seconds: float) -> Rate:
+        """One of `PHASES`."""
+        if name == BRING_UP:
+            return await self.bring_up()
+        code, loop_of = LOOPS[name]
+        phase = Phase(code, seconds)
 
-    async def heartbeat(self, seconds: float) -> Rate:
-        code = RequestCode.BROKER_HEARTBEAT
-        return await self._phase(Phase(code, seconds), lambda each: lambda _: each.beat)
-
-    async def _phase(
-        self, phase: Phase, loop_of: Callable[[Set], Callable[[Command | None], Template]]
-    ) -> Rate:
         async def everything() -> None:
             for number, each in enumerate(self.sets):
                 phase.run(self.line(number), loop_of(each))
             await phase.over()
 
-        return await self._measured(phase.latencies, phase.refused, everything)
+        return await self._measured(phase.latencies, phase.refused, everything, phase)
 
     async def _measured(
-        self, latencies: list[float], refused: Counter[int], work: Callable[[], Awaitable[None]]
+        self,
+        latencies: list[float],
+        refused: Counter[int],
+        work: Callable[[], Awaitable[None]],
+        phase: Phase | None = None,
     ) -> Rate:
         before, began = self._group.processor_s(), time.perf_counter()
         await work()
         took, after = time.perf_counter() - began, self._group.processor_s()
         order = sorted(after, key=lambda address: address != self._leader)
         return Rate(
-            len(latencies) / took,
+            len(latencies) / (took if phase is None else phase.seconds),
             percentile(latencies, 50) * 1000,
             percentile(latencies, 99) * 1000,
             dict(refused),
             tuple((after[address] - before[address]) / took * 100 for address in order),
+            0 if phase is None else phase.open,
         )
 
 
-async def measure(group: Group, groups: int, seconds: float, say: Callable[[str], None]) -> dict[str, Rate]:
-    """All phases, one after the other."""
-    load = Load(group, groups)
-    await load.connect()
+LOOPS: dict[str, tuple[RequestCode, Callable[[Set], Callable[[Command | None], Template]]]] = {
+    ALTER: (RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, lambda each: each.next_alteration),
+    READ: (RequestCode.CONTROLLER_GET_REPLICA_INFO, lambda each: lambda _: each.read),
+    HEARTBEAT: (RequestCode.BROKER_HEARTBEAT, lambda each: lambda _: each.beat),
+}
+"""What is counted in a phase, and what a broker set asks after each answer."""
+
+
+async def _decided(line: Line, request: Template, refused: Counter[int]) -> Command:
+    """The answer to `request`, which is repeated while it is refused. Raises `LoadFailed`."""
+    deadline = time.monotonic() + REFUSED_LIMIT_S
+    while True:
+        answer = await line.call(request)
+        if answer.code == 0:
+            return answer
+        refused[answer.code] += 1
+        if time.monotonic() > deadline:
+            raise LoadFailed(
+                f"request {request.code} refused for {REFUSED_LIMIT_S:.0f} s: {answer.code} {answer.remark}"
+            )
+        await asyncio.sleep(REPEAT_S)
+
+
+async def _in_turn(
+    groups: Sequence[Group], sets: int, seconds: float, rounds: int, say: Callable[[str], None]
+) -> dict[str, dict[str, Rounds]]:
+    loads = {group.kind: Load(group, sets) for group in groups}
+    found = {kind: {name: Rounds() for name in PHASES} for kind in loads}
     try:
-        rates = {}
-        for name, phase in (
-            (BRING_UP, load.bring_up),
-            (ALTER, lambda: load.alter(seconds)),
-            (READ, lambda: load.read(seconds)),
-            (HEARTBEAT, lambda: load.heartbeat(seconds)),
-        ):
-            say(name)
-            rates[name] = await phase()
-        return rates
+        for load in loads.values():
+            await load.connect()
+        for number in range(rounds + 1):
+            for name in PHASES:
+                for kind, load in loads.items():
+                    rate = await load.phase(name, seconds)
+                    count = f"round {number} of {rounds}" if number else "warming up"
+                    say(f"{count}, {name}, {kind}: {rate.per_s:,.0f}/s")
+                    if number:
+                        found[kind][name].rounds.append(rate)
     finally:
-        load.close()
+        for load in loads.values():
+            load.close()
+    return found
+
+
+def measure(
+    kinds: Sequence[str], sets: int, seconds: float, rounds: int, say: Callable[[str], None]
+) -> dict[str, dict[str, Rounds]]:
+    """All phases, each `rounds` times after one that does not count, by kind. Raises `LoadFailed`."""
+    with ExitStack() as stack:
+        groups = [stack.enter_context(running(kind)) for kind in kinds]
+        return uvloop.run(_in_turn(groups, sets, seconds, rounds, say))

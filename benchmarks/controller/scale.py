@@ -19,7 +19,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as headers
 from benchmarks.controller.fleet import FleetProcess, Orders, do_all
 from benchmarks.controller.group import OURS, Group, processor_s, resident_mb, running
-from benchmarks.controller.load import Load
+from benchmarks.controller.load import Load, Set
 from benchmarks.failover import percentile
 
 Say = Callable[[str], None]
@@ -27,10 +27,12 @@ Say = Callable[[str], None]
 SETS_A_PROCESS = 5_000
 """Each set is one broker of a process, and each broker three connections."""
 SETTLE_S = 3.0
-NOTICE_LIMIT_S = 30.0
+NOTICE_LIMIT_S = 60.0
 ELECTION_TIMEOUT_MS = 1_000
 """The default of jRaftElectionTimeoutMs."""
 PROBE_S = 0.005
+LOAD_PAUSE_S = 0.1
+"""Between two alterations of each broker set that is load."""
 SERVED_LIMIT_S = 60.0
 
 
@@ -135,6 +137,8 @@ class Deaths:
     ms: list[float]
     not_told: int
     before: Beating
+    leader_kept: bool
+    """False: the controllers changed their leader meanwhile, as they do on a machine that is too full."""
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "ms": [round(value, 1) for value in self.ms]}
@@ -160,7 +164,8 @@ def measure_deaths(sets: int, doomed: int, seconds: float, say: Say) -> Deaths:
                         if each["master_id"] == 2 and each["number"] < doomed:
                             told.setdefault(each["number"], (each["at_s"] - killed_at) * 1000)
             fleets.pop(0)
-            return Deaths(sets, sorted(told.values()), doomed - len(told), before)
+            kept = asyncio.run(group.leader()) == leader
+            return Deaths(sets, sorted(told.values()), doomed - len(told), before, kept)
 
 
 # -- controllers that die and come back --------------------------------------------------------------------
@@ -169,10 +174,10 @@ def measure_deaths(sets: int, doomed: int, seconds: float, say: Say) -> Deaths:
 class Writer:
     """One broker set whose master asks for another SyncStateSet, of whichever controller will answer."""
 
-    def __init__(self, load: Load, addresses: list[str]) -> None:
-        self._set = load.sets[0]
+    def __init__(self, one: Set, addresses: list[str], client: RemotingClient) -> None:
+        self._set = one
         self._addresses = addresses
-        self._client = RemotingClient(connect_timeout_ms=200)
+        self._client = client
 
     async def served(self, without: str | None = None) -> float:
         """When (`time.monotonic`) the next alteration was decided; `without` is not asked."""
@@ -184,6 +189,16 @@ class Writer:
                     return time.monotonic()
             await asyncio.sleep(PROBE_S)
         raise TimeoutError(f"no controller decided anything for {SERVED_LIMIT_S:.0f} s")
+
+    async def go_on(self) -> None:
+        """Ask without end, with a pause: load. The controller that decided last is asked first."""
+        while True:
+            for address in list(self._addresses):
+                if await self._alter(address):
+                    self._addresses.remove(address)
+                    self._addresses.insert(0, address)
+                    break
+            await asyncio.sleep(LOAD_PAUSE_S)
 
     async def _alter(self, address: str) -> bool:
         each = self._set
@@ -201,9 +216,6 @@ class Writer:
             return False
         return True
 
-    async def close(self) -> None:
-        await self._client.close()
-
 
 @dataclass(frozen=True)
 class LeaderLoss:
@@ -219,11 +231,14 @@ class LeaderLoss:
 
 
 async def measure_leader_loss(group: Group, sets: int, rounds: int, *, hang: bool, say: Say) -> LeaderLoss:
-    """Kill (or stop with SIGSTOP) the leader `rounds` times in a running group."""
+    """Kill (or stop with SIGSTOP) the leader `rounds` times, of a group that all broker sets write to."""
     load = Load(group, sets)
     await load.connect()
     await load.bring_up()
-    writer = Writer(load, group.addresses)
+    client = RemotingClient(connect_timeout_ms=200)
+    writer = Writer(load.sets[0], group.addresses, client)
+    others = [Writer(each, list(group.addresses), client) for each in load.sets[1:]]
+    going = [asyncio.create_task(other.go_on()) for other in others]
     lost: list[float] = []
     try:
         for number in range(rounds):
@@ -243,7 +258,10 @@ async def measure_leader_loss(group: Group, sets: int, rounds: int, *, hang: boo
                 await asyncio.to_thread(program.start)
             await asyncio.sleep(1.0)
     finally:
-        await writer.close()
+        for task in going:
+            task.cancel()
+        await asyncio.gather(*going, return_exceptions=True)
+        await client.close()
         load.close()  # not before: with their connections all masters would be lost
     return LeaderLoss("SIGSTOP" if hang else "SIGKILL", lost)
 
@@ -275,7 +293,8 @@ async def _restart(group: Group, sets: int, rounds: int, say: Say) -> Restart:
     await load.bring_up()
     say("snapshots are written")
     size = await _snapshots(group)
-    writer = Writer(load, group.addresses)
+    client = RemotingClient(connect_timeout_ms=200)
+    writer = Writer(load.sets[0], group.addresses, client)
     one: list[float] = []
     everyone: list[float] = []
     try:
@@ -296,7 +315,7 @@ async def _restart(group: Group, sets: int, rounds: int, say: Say) -> Restart:
             say(f"restart {number + 1} of {rounds}: one {one[-1]:.2f} s, all {everyone[-1]:.2f} s")
             await asyncio.sleep(2.0)
     finally:
-        await writer.close()
+        await client.close()
         load.close()
     return Restart(sets, size, one, everyone)
 

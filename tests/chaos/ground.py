@@ -130,7 +130,8 @@ class Ground:
         def boot(program: Program) -> None:
             already = program.log_path.stat().st_size if program.log_path.exists() else 0
             program.start(wait=False)
-            program.wait_ready(already, BOOT_TIMEOUT_S)
+            program.start_timeout_s = BOOT_TIMEOUT_S
+            program.wait_ready(already)
 
         await asyncio.gather(*(asyncio.to_thread(boot, program) for program in programs))
 

@@ -76,6 +76,7 @@ class Program:
     starts: int = 0
     port: int = 0
     """Where it listens, if no listenPort among its settings says so: a controller's is in its peers."""
+    start_timeout_s: float = START_TIMEOUT_S
 
     @property
     def config_path(self) -> Path:
@@ -118,8 +119,8 @@ class Program:
         if wait:
             self.wait_ready(already)
 
-    def wait_ready(self, from_byte: int = 0, timeout_s: float = START_TIMEOUT_S) -> None:
-        deadline = time.monotonic() + timeout_s
+    def wait_ready(self, from_byte: int = 0) -> None:
+        deadline = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline:
             with self.log_path.open("rb") as log:
                 log.seek(from_byte)
