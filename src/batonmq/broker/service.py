@@ -65,8 +65,9 @@ DRAIN_MS: Final = 5_000
 """How long a stop waits for sends that wait for replicas or disk."""
 VIP_PORT_DISTANCE: Final = 2
 """The VIP port is this much below listenPort."""
-INDEX_SLICE: Final = 1_000
-"""Records indexed before other work gets its turn."""
+INDEX_SLICE: Final = 100
+"""Records indexed before other work gets its turn: about a millisecond, most of it for pages of the index
+that were written to disk since and are written to again."""
 INDEX_SHARE: Final = 10
 """Indexing rests this many times as long as it worked, so that it takes at most a tenth of the processor."""
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+READ_AHEAD_TURNS = 8
+"""How far ahead of a slave that catches up the log is fetched from disk, in what one loop turn sends."""
 INTRODUCTION_MS = 5_000
 """A connection that has not said by then who it is, is dropped."""
 
@@ -31,7 +33,10 @@ class MasterLink(Link):
         super().__init__()
         self._ha = ha
         self._paused = False
-        self._resume: asyncio.TimerHandle | None = None
+        self._resume: asyncio.Handle | None = None
+        """Set while `pump` is to go on by itself, later."""
+        self._fetched = 0
+        """Up to here the log was asked for ahead of time."""
         now_ms = ha.clock.monotonic_ms()
         key = ha.security.key
         self._proof = MasterProof(key, ha.nonce()) if key is not None else None
@@ -106,18 +111,25 @@ class MasterLink(Link):
         self.pump()
 
     def pump(self) -> None:
-        """Send as much as the socket takes, and flow control allows."""
+        """Send as much as the socket takes, and flow control allows; a long way in several loop turns."""
         transport, ha, session = self._transport, self._ha, self.session
-        if transport is None or self._paused or not session.transferring:
+        if transport is None or self._paused or self._resume is not None or not session.transferring:
             return
         bounds = ha.bounds()
         if session.next_offset >= bounds.max_offset:
             return
         now_ms = ha.clock.monotonic_ms()
         limit = ha.config.ha_transfer_batch_size
+        # The socket of a slave that catches up takes ten megabytes while it is fed, and producers wait.
+        left = ha.config.ha_send_buffer_size
+        if bounds.max_offset - session.next_offset > left:
+            self._fetch_ahead(left)
         flow = self._flow
         try:
             while not self._paused:
+                if left <= 0:
+                    self._resume = asyncio.get_running_loop().call_soon(self._resumed)
+                    return
                 if flow is not None:
                     allowed = flow.allowance(now_ms)
                     if not allowed:
@@ -133,14 +145,23 @@ class MasterLink(Link):
                     return
                 transport.writelines([session.frame(batch, size, bounds, now_ms), view])
                 self._bytes += size
+                left -= size
                 if flow is not None:
                     flow.sent(size)
         except (HAFrameError, StoreError) as error:
             self._misbehaved(error)
 
+    def _fetch_ahead(self, turn: int) -> None:
+        """So far back the log may be out of memory, and whoever touches a page that is waits for the disk."""
+        begin = self.session.next_offset
+        end = begin + READ_AHEAD_TURNS * turn
+        begin = max(begin, self._fetched)
+        if end - begin >= turn:
+            self._ha.store.read_ahead(begin, end - begin)
+            self._fetched = end
+
     def _pump_later(self, wait_ms: int) -> None:
-        if self._resume is None:
-            self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)
+        self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)
 
     def _resumed(self) -> None:
         self._resume = None

@@ -702,6 +702,14 @@ class MessageStore:
         end = min(file.size, self.max_offset - file.base, begin + max_bytes)
         return memoryview(file.map)[begin:end]
 
+    def read_ahead(self, offset: int, size: int) -> None:
+        """What `read` will be asked for soon: the disk fetches what is not in memory meanwhile."""
+        end = min(offset + size, self.max_offset)
+        while offset < end and (file := self._log.file_at(offset)) is not None:
+            piece = min(end, file.base + file.size) - offset
+            file.read_ahead(offset - file.base, piece)
+            offset += piece
+
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""
         file = self._log.file_at(physical_offset)

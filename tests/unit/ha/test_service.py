@@ -7,6 +7,7 @@ import random
 import pytest
 
 from batonmq.ha.config import HAConfig
+from batonmq.ha.master_link import MasterLink
 from batonmq.ha.role import HARole
 from batonmq.ha.service import StaleEpoch
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
@@ -67,6 +68,41 @@ async def test_many_files_and_a_slow_start(replicas):
     await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert slave.log() == master.log()
     await until(lambda: len(slave.bodies()) == 300)
+
+
+async def test_a_slave_that_catches_up_leaves_turns_to_others(replicas, monkeypatch):
+    """The socket takes all of the log at once; a producer would wait as long as that takes."""
+    turn, frame = 16 * 1024, 4096
+    config = HAConfig(ha_send_buffer_size=turn, ha_transfer_batch_size=frame)
+    master, slave = await replicas(2, config)
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+    sent, fetched = [], []
+    pump, read, read_ahead = MasterLink.pump, master.store.read, master.store.read_ahead
+
+    def watched(link):
+        before = link.session.next_offset
+        pump(link)
+        sent.append(link.session.next_offset - before)
+
+    def reading(offset, max_bytes):
+        assert any(begin <= offset < begin + size for begin, size in fetched)
+        return read(offset, max_bytes)
+
+    def fetching(offset, size):
+        fetched.append((offset, size))
+        read_ahead(offset, size)
+
+    monkeypatch.setattr(MasterLink, "pump", watched)
+    monkeypatch.setattr(master.store, "read", reading)
+    monkeypatch.setattr(master.store, "read_ahead", fetching)
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert max(sent) <= turn + frame
+    assert sum(sent) == master.store.max_offset
+    monkeypatch.undo()
+    assert slave.log() == master.log()
 
 
 async def test_acked_by_and_on_progress(replicas):
