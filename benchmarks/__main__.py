@@ -4,101 +4,130 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.status import Status
 
 from batonmq.demo.cluster import ProcessFailed
 from benchmarks import report
+from benchmarks.catchup import measure_catchup
 from benchmarks.clusters import JAVA, OURS, SYSTEMS, running
 from benchmarks.failover import FAULTS, ROUNDS, ROUNDS_JAVA, measure_failover
-from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
+from benchmarks.load import QUICK, DriverFailed, Durations, measure_load
 from benchmarks.startup import measure_startup
 
-PARTS = ("send", "batch", "consume", *FAULTS, "startup")
+PARTS = ("send", "batch", "consume", *FAULTS, "startup", "catchup")
 LOAD = {"send", "batch", "consume"}
 STARTS = {JAVA: 3, OURS: 5}
+CATCHUPS = 2
 TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
-def run_system(
-    system: str, parts: set[str], *, quick: bool, figures: report.Figures, say: Callable[[str], None]
-) -> None:
-    """Measure one system; what was measured before in this run is added to."""
-    if LOAD & parts:
-        with running(system) as cluster:
-            measured = measure_load(cluster, LOAD & parts, QUICK if quick else Durations(), say)
-        before = figures.throughput.setdefault(system, {})
-        for name, result in measured.items():
-            before[name] = merge(before.get(name), result)
-    for part in FAULTS:
-        measured_failovers = figures.failover.setdefault(part, {})
-        if part in parts and system not in measured_failovers:
-            rounds = 2 if quick else ROUNDS_JAVA if system == JAVA else ROUNDS[part]
-            with running(system) as cluster:
-                measured_failovers[system] = asyncio.run(measure_failover(cluster, part, rounds, say))
-    if "startup" in parts and system not in figures.startup:
-        figures.startup[system] = measure_startup(system, 1 if quick else STARTS[system], say)
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to measure."""
+
+    parts: set[str]
+    systems: list[str]
+    quick: bool
+    replicas: int
+    rounds: int
+    """0: what each part has as its own number."""
+    rounds_java: int
+    size_mb: int
 
 
-def show(status: Status, system: str, text: str) -> None:
-    status.update(f"{system}: {text}")
+def run(plan: Plan, figures: report.Figures, say: Callable[[str], None]) -> None:
+    """Measure; `figures` grow part by part, so that a failure leaves what was measured before."""
+    if LOAD & plan.parts:
+        durations = QUICK if plan.quick else Durations()
+        if plan.rounds:
+            durations = replace(durations, rounds=plan.rounds)
+        with ExitStack() as stack:
+            clusters = {
+                system: stack.enter_context(running(system, replicas=plan.replicas))
+                for system in plan.systems
+            }
+            figures.throughput |= measure_load(clusters, LOAD & plan.parts, durations, say)
+    for part in (part for part in FAULTS if part in plan.parts):
+        for system in plan.systems:
+            rounds = plan.rounds_java if system == JAVA else plan.rounds or ROUNDS[part]
+            if plan.quick:
+                rounds = min(rounds, 2)
+            with running(system, replicas=plan.replicas) as cluster:
+                found = asyncio.run(measure_failover(cluster, part, rounds, partial(of, system, say)))
+            figures.failover.setdefault(part, {})[system] = found
+    for system in plan.systems:
+        if "startup" in plan.parts:
+            starts = 1 if plan.quick else STARTS[system]
+            figures.startup[system] = measure_startup(system, starts, partial(of, system, say))
+        if "catchup" in plan.parts:
+            rounds = plan.rounds or (1 if plan.quick else CATCHUPS)
+            caught = measure_catchup(system, plan.size_mb, rounds, partial(of, system, say))
+            figures.catchup[system] = caught
 
 
-def merge(first: Throughput | None, second: Throughput) -> Throughput:
-    """Rates of two passes side by side; the worse latency and cost."""
-    if first is None:
-        return second
-    cpu_us = None
-    if first.cpu_us and second.cpu_us:
-        cpu_us = {name: max(cost, second.cpu_us[name]) for name, cost in first.cpu_us.items()}
-    return Throughput(
-        first.rates + second.rates,
-        None if first.p50_ms is None or second.p50_ms is None else max(first.p50_ms, second.p50_ms),
-        None if first.p99_ms is None or second.p99_ms is None else max(first.p99_ms, second.p99_ms),
-        first.failed + second.failed,
-        cpu_us,
-    )
+def of(system: str, say: Callable[[str], None], text: str) -> None:
+    say(f"{system}: {text}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("parts", nargs=-1, type=click.Choice([*PARTS, "all"]), metavar="[PART]...")
 @click.option("--quick", is_flag=True, help="Short and cold: does everything run? Not for figures.")
-@click.option("--passes", default=1, show_default=True, help="Load passes; each turns the order around.")
+@click.option(
+    "--replicas", type=click.IntRange(2, 3), default=2, show_default=True, help="Brokers of the group."
+)
+@click.option(
+    "--rounds", default=0, help="Of load (5), failover (50), hang (10), switch (30) or catchup (2)."
+)
+@click.option("--rounds-java", default=ROUNDS_JAVA, show_default=True, help="Java's failover, hang, switch.")
+@click.option("--size", "size_mb", default=2000, show_default=True, help="MB of log, for catchup.")
 @click.option("--only", type=click.Choice(["java", "ours"]), help="Measure one of the two.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to this file.")
 @click.option("--page", is_flag=True, help="Put the figures into docs/performance.md.")
 def main(
-    parts: tuple[str, ...], quick: bool, passes: int, only: str | None, json_path: Path | None, page: bool
+    parts: tuple[str, ...],
+    quick: bool,
+    replicas: int,
+    rounds: int,
+    rounds_java: int,
+    size_mb: int,
+    only: str | None,
+    json_path: Path | None,
+    page: bool,
 ) -> None:
     """Measure BatonMQ beside Apache RocketMQ: same machine, same run, same clients.
 
-    PART is send, batch, consume (Java clients against two all-ack replicas), failover (kill -9), hang
-    (SIGSTOP), switch (electMaster), startup or all (the default, some ten minutes). Apache RocketMQ is
-    fetched from Maven Central when it is not there yet; Java and Maven are needed.
+    PART is send, batch, consume (Java clients against all-ack replicas, both systems in turn), failover
+    (kill -9), hang (SIGSTOP), switch (electMaster), startup, catchup (a replica that was away) or all (the
+    default, some forty minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
+    and Maven are needed.
     """
     wanted = set(PARTS) if not parts or "all" in parts else set(parts)
     systems = [{"java": JAVA, "ours": OURS}[only]] if only else list(SYSTEMS)
+    plan = Plan(wanted, systems, quick, replicas, rounds, rounds_java, size_mb)
+    logging.basicConfig(level=logging.ERROR)  # lost connections are the point of some parts
     console = Console()
     if not console.is_terminal:
         console.width = TABLE_WIDTH
-    figures = report.Figures()
+    figures = report.Figures(replicas)
     began = time.monotonic()
     failure: Exception | None = None
+
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - began:4.0f} s  {text}", highlight=False)
+
     try:
-        for number in range(passes):
-            for system in systems if number % 2 == 0 else reversed(systems):
-                with console.status(system) as status:
-                    say = partial(show, status, system)
-                    run_system(system, wanted, quick=quick, figures=figures, say=say)
-                console.print(f"{time.monotonic() - began:4.0f} s  {system} measured")
+        run(plan, figures, say)
     except (ProcessFailed, DriverFailed, TimeoutError) as error:
         failure = error  # what was measured before is worth showing
     figures.took_s = time.monotonic() - began

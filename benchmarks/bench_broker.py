@@ -75,11 +75,12 @@ class Generator(asyncio.Protocol):
             self.done.set_result(None)
 
 
-def send_frames(size: int, batch: int) -> list[bytes]:
+def send_frames(size: int, batch: int, count: int = 1000) -> list[bytes]:
+    """`count` requests for the topic Bench, of `batch` messages of `size` bytes each."""
     body = b"x" * size
     code = RequestCode.SEND_MESSAGE_V2
     frames = []
-    for number in range(1000):
+    for number in range(count):
         unique = f"7F0000010A2B18B4AAC2{number:012X}"
         ext = {
             "a": "bench_producer",

@@ -1,8 +1,8 @@
 """The two clusters that are compared: Apache RocketMQ's programs and ours, from the same configuration files.
 
-Both have one name server, one controller and two brokers in controller mode, where an acknowledgement waits
-for the whole SyncStateSet (allAckInSyncStateSet) and fsync is asynchronous. All processes of a run share one
-session: Linux's autogroup scheduling halves the Java figures when each server sits in its own.
+Both have one name server, one controller and two or three brokers in controller mode, where an
+acknowledgement waits for the whole SyncStateSet (allAckInSyncStateSet) and fsync is asynchronous. All processes
+of a run share one session: Linux's autogroup scheduling halves the Java figures if each has its own.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def make_cluster(system: str, directory: Path, *, replicas: int = 2) -> LocalClu
 
 
 @contextmanager
-def running(system: str) -> Iterator[LocalCluster]:
+def running(system: str, *, replicas: int = 2) -> Iterator[LocalCluster]:
     """A running cluster of `system` whose replicas are in sync; at the end it is stopped and deleted."""
     with (
         TemporaryDirectory(prefix="batonmq-bench-") as directory,
-        make_cluster(system, Path(directory)) as cluster,
+        make_cluster(system, Path(directory), replicas=replicas) as cluster,
     ):
         asyncio.run(wait_for_group(cluster, in_sync(cluster.replicas)))
         yield cluster

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TOPIC = "BenchFailover"
 SETTLE_S = 0.5
-"""Load on the group before each kill."""
+"""Load on the group before each fault, and after service is back."""
 OUTAGE_LIMIT_S = 30.0
 
 
@@ -46,6 +46,8 @@ class Failover:
     """Milliseconds until the first send that another broker acknowledged, by round."""
 
     outages_ms: list[float]
+    gaps_ms: list[float]
+    """The longest time between two acknowledgements, whoever gave them, in each round."""
     unknown: int
     """Sends that ended in an error; none is lost, the sender was told."""
 
@@ -55,6 +57,10 @@ class Failover:
             "p50_ms": round(percentile(self.outages_ms, 50)),
             "p99_ms": round(percentile(self.outages_ms, 99)),
             "max_ms": round(max(self.outages_ms)),
+            "gaps_ms": [round(value) for value in self.gaps_ms],
+            "gap_p50_ms": round(percentile(self.gaps_ms, 50)),
+            "gap_p99_ms": round(percentile(self.gaps_ms, 99)),
+            "gap_max_ms": round(max(self.gaps_ms)),
             "unknown": self.unknown,
         }
 
@@ -68,6 +74,8 @@ class Sender:
         self.last_port = 0
         """Port of the broker that acknowledged last."""
         self.last_ack = 0.0
+        self.longest_gap_s = 0.0
+        """Between two acknowledgements, since this was last set."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -81,7 +89,9 @@ class Sender:
                 continue
             # The broker's message id begins with its address: 4 bytes and 4 bytes of port, in hexadecimal.
             self.last_port = int(result.offset_message_id[8:16], 16)
-            self.last_ack = time.monotonic()
+            now = time.monotonic()
+            self.longest_gap_s = max(self.longest_gap_s, now - self.last_ack)
+            self.last_ack = now
             self._changed.set()
 
     async def acked_by_another(self, port: int) -> float:
@@ -171,7 +181,7 @@ TITLES = {
     "hang": "SIGSTOP of the master → first acknowledged send",
     "switch": "`electMaster` → first acknowledged send",
 }
-ROUNDS = {"failover": 20, "hang": 10, "switch": 30}
+ROUNDS = {"failover": 50, "hang": 10, "switch": 30}
 ROUNDS_JAVA = 3
 """One of its rounds takes up to half a minute."""
 
@@ -183,6 +193,7 @@ async def measure_failover(
     come back."""
     await create_topic(cluster, TOPIC)
     outages: list[float] = []
+    gaps: list[float] = []
     fault = FAULTS[part](cluster)
     async with Producer("bench_failover", cluster.namesrv_address) as producer:
         sender = Sender(producer)
@@ -195,12 +206,15 @@ async def measure_failover(
                 assert state.master_address is not None
                 master = cluster.broker_at(state.master_address)
                 watching = asyncio.ensure_future(sender.acked_by_another(port_of(master)))
+                sender.longest_gap_s = 0.0
                 began = await fault.strike(master)
                 outages.append((await watching - began) * 1000)
-                say(f"{part} {number + 1} of {rounds}: {outages[-1]:.0f} ms")
+                await asyncio.sleep(SETTLE_S)
+                gaps.append(sender.longest_gap_s * 1000)
+                say(f"{part} {number + 1} of {rounds}: {outages[-1]:.0f} ms, gap {gaps[-1]:.0f} ms")
                 await fault.mend(master)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await fault.close()
-    return Failover(outages, sender.unknown)
+    return Failover(outages, gaps, sender.unknown)

@@ -1,4 +1,8 @@
-"""Sends and consumption through RocketMQ's own Java client, the same for both clusters: `java/Bench.java`."""
+"""Sends and consumption through RocketMQ's own Java client, the same for all clusters: `java/Bench.java`.
+
+The clusters run at the same time and take turns, round by round: the speed of a shared machine changes within
+minutes, and what is compared should have had the same machine.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import asyncio
 import json
 import statistics
 import subprocess
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 from batonmq.demo.cluster import LocalCluster, Program
 from benchmarks.clusters import PEER, create_topic, sample
@@ -18,6 +24,8 @@ BENCH = Path(__file__).with_name("java") / "Bench.java"
 THREADS, BYTES, BATCH, QUEUES = 64, 1024, 32, 8
 BACKLOG = 1_000_000
 CONSUME_RUNS = 3
+AGAIN_S = 1
+"""Load before each round counts: another cluster had the processors' caches."""
 
 Say = Callable[[str], None]
 
@@ -27,12 +35,13 @@ class Durations:
     """Seconds: Java compiles what runs long, so it must run long before it is measured."""
 
     warm: int = 35
-    measure: int = 15
+    measure: int = 10
     batch_warm: int = 12
-    batch_measure: int = 12
+    batch_measure: int = 5
+    rounds: int = 5
 
 
-QUICK = Durations(5, 5, 3, 5)
+QUICK = Durations(5, 4, 3, 3, 2)
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class Throughput:
     """Messages a second: one figure for each second (or run) measured; what a message cost the brokers."""
 
     rates: list[int]
+    rounds: list[float] = field(default_factory=list)
+    """The median of each round; round n of one system was measured just before round n of the other."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     failed: int = 0
@@ -50,33 +61,77 @@ class Throughput:
     def median(self) -> float:
         return statistics.median(self.rates)
 
+    def by(self, other: Throughput) -> float:
+        """How many times the rate of `other`: the median over the rounds."""
+        return statistics.median(own / its for own, its in zip(self.rounds, other.rounds, strict=True))
+
     def as_json(self) -> dict[str, object]:
         return {"median": self.median, "min": min(self.rates), "max": max(self.rates), **asdict(self)}
+
+
+@dataclass
+class _Rounds:
+    """What the rounds of one system came to."""
+
+    results: list[dict[str, object]] = field(default_factory=list)
+    cpu_us: list[dict[str, float]] = field(default_factory=list)
+
+    def throughput(self) -> Throughput:
+        def median(key: str) -> float:
+            return statistics.median(float(str(result[key])) for result in self.results)
+
+        rates = [list_of(result["rates"]) for result in self.results]
+        brokers = self.cpu_us[0]
+        return Throughput(
+            [rate for each in rates for rate in each],
+            [statistics.median(each) for each in rates],
+            median("p50_ms"),
+            median("p99_ms"),
+            sum(int(str(result["failed"])) for result in self.results),
+            {name: statistics.median(cost[name] for cost in self.cpu_us) for name in brokers},
+        )
 
 
 class DriverFailed(RuntimeError):
     """The Java client ended without a result; the text has the end of what it said."""
 
 
-def run_driver(*arguments: object, heard: Callable[[str], None] | None = None) -> dict[str, object]:
-    """One run of Bench.java; its last line, decoded. `heard` is given each line when it comes."""
-    command = [str(PEER), "java", str(BENCH), *map(str, arguments)]
-    last = ""
-    with (
-        TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as driver,
-    ):
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            last = line.strip()
+class Driver:
+    """One process of Bench.java, which lives until it is left."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._command = [str(PEER), "java", str(BENCH), *map(str, arguments)]
+        self._stack = ExitStack()
+        self._errors: IO[str] = self._stack.enter_context(TemporaryFile("w+"))  # noqa: SIM115
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._stack.close()
+
+    def order(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+
+    def result(self, heard: Callable[[str], None] | None = None) -> dict[str, object]:
+        """The next result; `heard` is given each line before it. Raises `DriverFailed`."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                found: dict[str, object] = json.loads(line)
+                return found
             if heard is not None:
-                heard(last)
-        if driver.wait() or not last.startswith("{"):
-            errors.seek(0)
-            said = errors.read()[-2000:]
-            raise DriverFailed(f"{' '.join(command)}: exit code {driver.returncode}\n{said}")
-    result: dict[str, object] = json.loads(last)
-    return result
+                heard(line.strip())
+        self._errors.seek(0)
+        said = self._errors.read()[-2000:]
+        raise DriverFailed(f"{' '.join(self._command)}: exit code {self._process.wait()}\n{said}")
 
 
 class CostMeter:
@@ -98,53 +153,73 @@ class CostMeter:
                 self.cpu_us[broker.name] = round(used_s / int(count) * 1e6, 1)
 
 
-def measure_send(cluster: LocalCluster, topic: str, batch: int, warm: int, seconds: int) -> Throughput:
-    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each."""
-    asyncio.run(create_topic(cluster, topic, QUEUES))
-    meter = CostMeter(cluster.brokers)
-    result = run_driver(
-        *("send", cluster.namesrv_address, topic, THREADS, BYTES, batch, warm, seconds), heard=meter.hear
-    )
-    return Throughput(
-        [int(rate) for rate in list_of(result["rates"])],
-        float(str(result["p50_ms"])),
-        float(str(result["p99_ms"])),
-        int(str(result["failed"])),
-        meter.cpu_us,
-    )
-
-
 def list_of(value: object) -> list[int]:
     assert isinstance(value, list)
     return value
 
 
-def measure_consume(cluster: LocalCluster, topic: str, count: int, runs: int) -> Throughput:
-    """A push consumer reads the first `count` messages of a backlog; each run is a new group and client. One
-    run more than is measured warms the brokers up."""
-    rates = []
+Clusters = Mapping[str, LocalCluster]
+"""Running clusters, by system."""
+
+
+def measure_send(
+    clusters: Clusters, topic: str, batch: int, warm: int, seconds: int, rounds: int, say: Say
+) -> dict[str, Throughput]:
+    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each, in turn."""
+    found = {system: _Rounds() for system in clusters}
+    with ExitStack() as stack:
+        drivers: dict[str, Driver] = {}
+        for system, cluster in clusters.items():
+            asyncio.run(create_topic(cluster, topic, QUEUES))
+            driver = Driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch)
+            drivers[system] = stack.enter_context(driver)
+            say(f"{topic}, {system}: warming up")
+            driver.order(warm - 1, 1)
+            driver.result()
+        for number in range(rounds):
+            for system, driver in drivers.items():
+                say(f"{topic}, {system}: round {number + 1} of {rounds}")
+                meter = CostMeter(clusters[system].brokers)
+                driver.order(AGAIN_S, seconds)
+                found[system].results.append(driver.result(meter.hear))
+                found[system].cpu_us.append(meter.cpu_us)
+    return {system: each.throughput() for system, each in found.items()}
+
+
+def measure_consume(
+    clusters: Clusters, topic: str, counts: Mapping[str, int], runs: int, say: Say
+) -> dict[str, Throughput]:
+    """A push consumer reads the first messages of a backlog, as many as `counts` says; each run is a new
+    group and client. One run more than is measured warms the brokers up."""
+    rates: dict[str, list[int]] = {system: [] for system in clusters}
     for run in range(runs + 1):
-        result = run_driver("consume", cluster.namesrv_address, topic, f"bench_{run}", count)
-        rates.append(int(str(result["messages_s"])))
-    return Throughput(rates[1:])
+        for system, cluster in clusters.items():
+            say(f"consume, {system}: round {run} of {runs}")
+            arguments = ("consume", cluster.namesrv_address, topic, f"bench_{run}", counts[system])
+            with Driver(*arguments) as driver:
+                rates[system].append(int(str(driver.result()["messages_s"])))
+    return {
+        system: Throughput(each[1:], [float(rate) for rate in each[1:]]) for system, each in rates.items()
+    }
 
 
 def measure_load(
-    cluster: LocalCluster, parts: set[str], durations: Durations, say: Say
-) -> dict[str, Throughput]:
-    """Those of send, batch and consume that `parts` names, on a running cluster."""
-    results = {}
+    clusters: Clusters, parts: set[str], durations: Durations, say: Say
+) -> dict[str, dict[str, Throughput]]:
+    """Those of send, batch and consume that `parts` names, on running clusters; by part, then by system."""
+    found = {}
+    rounds = durations.rounds
     if "send" in parts:
-        say(f"send, 1 KiB each, {THREADS} in flight")
-        results["send"] = measure_send(cluster, "BenchSend", 1, durations.warm, durations.measure)
+        found["send"] = measure_send(clusters, "BenchSend", 1, durations.warm, durations.measure, rounds, say)
     if "batch" in parts or "consume" in parts:
-        say(f"send in batches of {BATCH}")
         warm = durations.batch_warm if "send" in parts else durations.warm
-        results["batch"] = measure_send(cluster, "BenchBatch", BATCH, warm, durations.batch_measure)
+        found["batch"] = measure_send(
+            clusters, "BenchBatch", BATCH, warm, durations.batch_measure, rounds, say
+        )
     if "consume" in parts:
-        say("consume the backlog")
         # The batches sent are the backlog; a quarter less than they surely are.
-        sent = int(results["batch"].median * durations.batch_measure * 0.75)
+        counts = {system: int(sum(sent.rates) * 0.75) for system, sent in found["batch"].items()}
+        counts = {system: min(BACKLOG, count) for system, count in counts.items()}
         runs = 1 if durations is QUICK else CONSUME_RUNS
-        results["consume"] = measure_consume(cluster, "BenchBatch", min(BACKLOG, sent), runs)
-    return results
+        found["consume"] = measure_consume(clusters, "BenchBatch", counts, runs, say)
+    return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.catchup import CatchUp
 from benchmarks.clusters import JAVA, OURS, SYSTEMS
 from benchmarks.failover import TITLES, Failover
 from benchmarks.load import BATCH, THREADS, Throughput
@@ -27,26 +29,41 @@ BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 class Figures:
     """Everything measured, by system."""
 
+    replicas: int = 2
     throughput: dict[str, dict[str, Throughput]] = field(default_factory=dict)
+    """By part, then by system."""
     failover: dict[str, dict[str, Failover]] = field(default_factory=dict)
     """By part, then by system."""
     startup: dict[str, Startup] = field(default_factory=dict)
+    catchup: dict[str, dict[str, list[CatchUp]]] = field(default_factory=dict)
+    """By system, then by kind of catch-up."""
     took_s: float = 0.0
 
     def as_json(self) -> dict[str, object]:
         return {
             "machine": machine(),
             "took_s": round(self.took_s),
+            "replicas": self.replicas,
             "throughput": {
-                system: {name: result.as_json() for name, result in results.items()}
-                for system, results in self.throughput.items()
+                part: {system: result.as_json() for system, result in results.items()}
+                for part, results in self.throughput.items()
             },
+            "ratio": {part: round(ratio, 2) for part, ratio in self.ratios().items()},
             **{
                 part: {system: result.as_json() for system, result in results.items()}
                 for part, results in self.failover.items()
             },
             "startup": {system: result.as_json() for system, result in self.startup.items()},
+            "catchup": {
+                system: {kind: [each.as_json() for each in rounds] for kind, rounds in kinds.items()}
+                for system, kinds in self.catchup.items()
+            },
         }
+
+    def ratios(self) -> dict[str, float]:
+        """How many times Java's rate ours is, where both were measured; by part."""
+        both = {part: each for part, each in self.throughput.items() if JAVA in each and OURS in each}
+        return {part: each[OURS].by(each[JAVA]) for part, each in both.items()}
 
 
 def machine() -> dict[str, str]:
@@ -81,6 +98,32 @@ def _outages(result: Failover) -> str:
     return f"{times} ({len(result.outages_ms)} rounds)"
 
 
+def _gaps(result: Failover) -> str:
+    return "{gap_p50_ms} / {gap_p99_ms} / {gap_max_ms} ms".format(**result.as_json())
+
+
+CATCHUPS = {
+    "afresh": "a new replica copies the log, 4 KiB messages",
+    "back": "a replica that was down catches up",
+}
+
+
+class _Median:
+    """Medians over the rounds of one kind of catch-up."""
+
+    def __init__(self, rounds: Sequence[CatchUp]) -> None:
+        self._rounds = rounds
+
+    def of(self, name: str) -> float:
+        return statistics.median(float(getattr(each, name)) for each in self._rounds)
+
+    def joined(self) -> str:
+        return f"{self.of('started_to_in_sync_s'):.1f} s ({self.of('copied_mb'):,.0f} MB)"
+
+    def latency(self, which: str) -> str:
+        return f"{self.of(f'{which}p50_ms'):.1f} / {self.of(f'{which}p99_ms'):.1f} ms"
+
+
 def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
     """What was measured and, by system, how it came out."""
     found: list[tuple[str, dict[str, str]]] = []
@@ -94,16 +137,25 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         "batch": f"send, 1 KiB, batches of {BATCH}, {THREADS} in flight",
         "consume": "push consume of a backlog, 1 KiB",
     }
-    for part, title in titles.items():
-        measured = {s: r[part] for s, r in figures.throughput.items() if part in r}
-        add(f"{title}: messages", {s: _rate(r) for s, r in measured.items()})
+    ratios = figures.ratios()
+    for part, measured in figures.throughput.items():
+        add(f"{titles[part]}: messages", {s: _rate(r) for s, r in measured.items()})
+        if part in ratios:
+            add("· times Java's, median of the rounds", {OURS: f"{ratios[part]:.2f}"})
         sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
         add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
-        add("· processor time a message, both brokers", {s: _cost(r) for s, r in sends.items()})
+        add("· processor time a message, each broker", {s: _cost(r) for s, r in sends.items()})
         add("· failed requests", {s: str(r.failed) for s, r in sends.items()})
     for part, results in figures.failover.items():
         add(f"{TITLES[part]}: p50 / p99 / max", {s: _outages(r) for s, r in results.items()})
+        add("· longest time between two acknowledgements", {s: _gaps(r) for s, r in results.items()})
         add("· sends that failed, of one after the other", {s: str(r.unknown) for s, r in results.items()})
+    for kind, title in CATCHUPS.items():
+        caught = {s: _Median(r[kind]) for s, r in figures.catchup.items() if r.get(kind)}
+        add(f"{title}: copied", {s: f"{r.of('mb_per_s'):.0f} MB/s" for s, r in caught.items()})
+        add("· from its start to its place in the SyncStateSet", {s: r.joined() for s, r in caught.items()})
+        add("· sends meanwhile, p50 / p99", {s: r.latency("") for s, r in caught.items()})
+        add("· the same before", {s: r.latency("before_") for s, r in caught.items()})
     starts = figures.startup.items()
     add("broker: exec → first acknowledged send", {s: f"{r.first_send_s:.2f} s" for s, r in starts})
     for verb in ("broker", "namesrv", "controller"):
@@ -113,7 +165,7 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
 
 
 def table(figures: Figures) -> Table:
-    shown = Table(title="median (least … most)")
+    shown = Table(title=f"{figures.replicas} replicas; median (least … most)")
     shown.add_column("", ratio=1)
     for system in SYSTEMS:
         shown.add_column(system, justify="right", no_wrap=True)
@@ -126,7 +178,7 @@ def markdown(figures: Figures) -> str:
     lines = [f"| | {JAVA} | {OURS} |", "| --- | ---: | ---: |"]
     for label, values in rows(figures):
         lines.append(f"| {label} | " + " | ".join(values.get(system, "–") for system in SYSTEMS) + " |")
-    lines += ["", f"{measured_on()} The run took {figures.took_s / 60:.0f} min."]
+    lines += ["", f"{figures.replicas} replicas. {measured_on()} The run took {figures.took_s / 60:.0f} min."]
     return "\n".join(lines) + "\n"
 
 

@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 def compare(kinds: list[str], sets: int, seconds: float, rounds: int) -> dict[str, Any]:
     measured = load.measure(kinds, sets, seconds, rounds, say)
-    found = {
+    found: dict[str, dict[str, Any]] = {
         kind: {name: each.as_json() for name, each in phases.items()} for kind, phases in measured.items()
     }
     for name in load.PHASES:

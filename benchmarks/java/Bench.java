@@ -1,3 +1,5 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -13,11 +15,12 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * The same client load for any RocketMQ-compatible cluster; the last line is the result as JSON. `send` says when it
- * begins to measure, and how many messages were acknowledged until it ended.
+ * The same client load for any RocketMQ-compatible cluster; each result is a line of JSON.
  *
- *   send NAMESRV TOPIC THREADS BYTES BATCH WARM_SECONDS SECONDS   sends, one in flight a thread; a rate a second
- *   consume NAMESRV TOPIC GROUP COUNT                             a push consumer reads COUNT messages
+ *   send NAMESRV TOPIC THREADS BYTES BATCH   one send in flight a thread. Each line WARM_SECONDS SECONDS of stdin is one
+ *                                            run, with a rate a second; it says "measuring" when it begins to count, and
+ *                                            then "measured" and how many messages were acknowledged
+ *   consume NAMESRV TOPIC GROUP COUNT        a push consumer reads COUNT messages
  */
 public class Bench {
     public static void main(String[] args) throws Exception {
@@ -25,7 +28,12 @@ public class Bench {
         System.setProperty("rocketmq.serialize.type", "ROCKETMQ");
         switch (args[0]) {
             case "send":
-                send(args[1], args[2], num(args[3]), num(args[4]), num(args[5]), num(args[6]), num(args[7]));
+                DefaultMQProducer producer = producer(args[1]);
+                BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+                for (String order = orders.readLine(); order != null; order = orders.readLine()) {
+                    String[] seconds = order.trim().split(" ");
+                    send(producer, args[2], num(args[3]), num(args[4]), num(args[5]), num(seconds[0]), num(seconds[1]));
+                }
                 break;
             case "consume":
                 consume(args[1], args[2], args[3], num(args[4]));
@@ -60,9 +68,8 @@ public class Bench {
         return producer.send(messages);
     }
 
-    static void send(String namesrv, String topic, int threads, int bytes, int batch, int warm, int seconds)
+    static void send(DefaultMQProducer producer, String topic, int threads, int bytes, int batch, int warm, int seconds)
         throws Exception {
-        DefaultMQProducer producer = producer(namesrv);
         byte[] body = new byte[bytes];
         Arrays.fill(body, (byte) 'x');
         LongAdder ok = new LongAdder();
