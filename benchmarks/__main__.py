@@ -92,7 +92,12 @@ def of(system: str, say: Callable[[str], None], text: str) -> None:
 @click.option("--rounds-java", default=ROUNDS_JAVA, show_default=True, help="Java's failover, hang, switch.")
 @click.option("--size", "size_mb", default=2000, show_default=True, help="MB of log, for catchup.")
 @click.option("--only", type=click.Choice(["java", "ours"]), help="Measure one of the two.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to this file.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Keep the figures in this file; parts that it has and this run does not stay.",
+)
 @click.option("--page", is_flag=True, help="Put the figures into docs/performance.md.")
 def main(
     parts: tuple[str, ...],
@@ -119,7 +124,10 @@ def main(
     console = Console()
     if not console.is_terminal:
         console.width = TABLE_WIDTH
-    figures = report.Figures(replicas)
+    try:
+        figures = report.Figures.load(json_path, replicas) if json_path else report.Figures(replicas)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     began = time.monotonic()
     failure: Exception | None = None
 
@@ -130,7 +138,7 @@ def main(
         run(plan, figures, say)
     except (ProcessFailed, DriverFailed, TimeoutError) as error:
         failure = error  # what was measured before is worth showing
-    figures.took_s = time.monotonic() - began
+    figures.took_s += time.monotonic() - began
     console.print(report.table(figures))
     if json_path is not None:
         json_path.write_text(json.dumps(figures.as_json(), indent=2) + "\n")

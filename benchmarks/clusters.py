@@ -1,8 +1,8 @@
 """The two clusters that are compared: Apache RocketMQ's programs and ours, from the same configuration files.
 
 Both have one name server, one controller and two or three brokers in controller mode, where an
-acknowledgement waits for the whole SyncStateSet (allAckInSyncStateSet) and fsync is asynchronous. All processes
-of a run share one session: Linux's autogroup scheduling halves the Java figures if each has its own.
+acknowledgement waits for the whole SyncStateSet (allAckInSyncStateSet) and fsync is asynchronous. All
+processes of a run share one session: Linux's autogroup scheduling halves Java's figures otherwise.
 """
 
 from __future__ import annotations

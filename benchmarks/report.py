@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 from rich.table import Table
 
 from benchmarks.catchup import CatchUp
@@ -58,7 +60,19 @@ class Figures:
                 system: {kind: [each.as_json() for each in rounds] for kind, rounds in kinds.items()}
                 for system, kinds in self.catchup.items()
             },
+            "kept": msgspec.to_builtins(self),
         }
+
+    @classmethod
+    def load(cls, path: Path, replicas: int) -> Figures:
+        """What earlier runs wrote to `path`, to be added to; nothing if there is no such file yet. Raises
+        `ValueError` if it has the figures of groups of another size."""
+        if not path.exists():
+            return cls(replicas)
+        found = msgspec.convert(json.loads(path.read_text())["kept"], cls)
+        if found.replicas != replicas:
+            raise ValueError(f"{path} has figures of {found.replicas} replicas: name another file")
+        return found
 
     def ratios(self) -> dict[str, float]:
         """How many times Java's rate ours is, where both were measured; by part."""
