@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping
@@ -62,8 +63,9 @@ class Throughput:
         return statistics.median(self.rates)
 
     def by(self, other: Throughput) -> float:
-        """How many times the rate of `other`: the median over the rounds."""
-        return statistics.median(own / its for own, its in zip(self.rounds, other.rounds, strict=True))
+        """How many times the rate of `other`: the median over the rounds in which that had one."""
+        pairs = [(own, its) for own, its in zip(self.rounds, other.rounds, strict=True) if its]
+        return statistics.median(own / its for own, its in pairs) if pairs else math.inf
 
     def as_json(self) -> dict[str, object]:
         return {"median": self.median, "min": min(self.rates), "max": max(self.rates), **asdict(self)}
@@ -81,14 +83,14 @@ class _Rounds:
             return statistics.median(float(str(result[key])) for result in self.results)
 
         rates = [list_of(result["rates"]) for result in self.results]
-        brokers = self.cpu_us[0]
+        costs = [cost for cost in self.cpu_us if cost]  # none where nothing was acknowledged
         return Throughput(
             [rate for each in rates for rate in each],
             [statistics.median(each) for each in rates],
             median("p50_ms"),
             median("p99_ms"),
             sum(int(str(result["failed"])) for result in self.results),
-            {name: statistics.median(cost[name] for cost in self.cpu_us) for name in brokers},
+            {name: statistics.median(cost[name] for cost in costs) for name in (costs[0] if costs else ())},
         )
 
 
