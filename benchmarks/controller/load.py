@@ -1,7 +1,9 @@
 """The same wire load for every kind of controller: bring-up, AlterSyncStateSet, getReplicaInfo, heartbeats.
 
 Each broker set has two replicas and one request under way; eight connections lead to the leader. Alterations
-turn the SyncStateSet from {1} to {1, 2} and back. What a controller refuses is counted apart.
+turn the SyncStateSet from {1} to {1, 2} and back. What a controller refuses is counted apart. RocketMQ's
+brokers wait for no answer to a heartbeat, so heartbeats are measured twice: one by one, and many oneway
+before each that is answered, which BatonMQ does only when it has applied all that came before.
 
 All kinds run at the same time and are measured in turn, phase by phase, round by round: the speed of a shared
 machine changes within minutes, and a JVM is compiled after the first round, which does not count.
@@ -15,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import msgspec
 import uvloop
@@ -29,8 +31,10 @@ from benchmarks.failover import percentile
 
 CONNECTIONS = 8
 BRING_UP_AT_ONCE = 64
-ALTER, READ, HEARTBEAT, BRING_UP = "alter", "read", "heartbeat", "bring-up"
-PHASES = (BRING_UP, ALTER, READ, HEARTBEAT)
+ALTER, READ, HEARTBEAT, ONEWAY, BRING_UP = "alter", "read", "heartbeat", "oneway", "bring-up"
+PHASES = (BRING_UP, ALTER, READ, HEARTBEAT, ONEWAY)
+ONEWAY_RUN = 16
+"""Heartbeats without an answer before each that has one."""
 REPEAT_S = 0.02
 REFUSED_LIMIT_S = 30.0
 LATE_LIMIT_S = 5.0
@@ -91,6 +95,7 @@ class Set:
         self._full = False
         self._looks = False
         self.beat = wire.heartbeat(name, 1, self.address)
+        self.oneway = wire.heartbeat(name, 1, self.address, oneway=True)
         self.read = wire.replica_info(name)
 
     def next_alteration(self, answer: Command | None) -> Template:
@@ -126,8 +131,20 @@ class Phase:
         self.latencies: list[float] = []
         self.refused: Counter[int] = Counter()
 
-    def run(self, line: Line, next_request: Callable[[Command | None], Template]) -> None:
-        """Begin one loop."""
+    def run(
+        self,
+        line: Line,
+        next_request: Callable[[Command | None], Template],
+        ahead: Template | None = None,
+    ) -> None:
+        """Begin one loop; `ONEWAY_RUN` times `ahead` goes before each request."""
+
+        def ask(request: Template) -> None:
+            if ahead is not None:
+                frame = ahead.frame(0)
+                line.send(frame * ONEWAY_RUN)
+            line.ask(request, answered)
+
         clock = time.perf_counter
         latencies, refused = self.latencies, self.refused
         request, began = next_request(None), clock()
@@ -146,10 +163,10 @@ class Phase:
                 else:
                     refused[answer.code] += 1
             request, began = next_request(answer), clock()
-            line.ask(request, answered)
+            ask(request)
 
         self.open += 1
-        line.ask(request, answered)
+        ask(request)
 
     async def over(self) -> None:
         """Until the last loop ended, or is given up: what is still `open` then had no answer."""
@@ -228,14 +245,16 @@ class Load:
         if name == BRING_UP:
             return await self.bring_up()
         code, loop_of = LOOPS[name]
+        oneway = name == ONEWAY
         phase = Phase(code, seconds)
 
         async def everything() -> None:
             for number, each in enumerate(self.sets):
-                phase.run(self.line(number), loop_of(each))
+                phase.run(self.line(number), loop_of(each), each.oneway if oneway else None)
             await phase.over()
 
-        return await self._measured(phase.latencies, phase.refused, everything, phase)
+        rate = await self._measured(phase.latencies, phase.refused, everything, phase)
+        return replace(rate, per_s=rate.per_s * (ONEWAY_RUN + 1)) if oneway else rate
 
     async def _measured(
         self,
@@ -262,6 +281,7 @@ LOOPS: dict[str, tuple[RequestCode, Callable[[Set], Callable[[Command | None], T
     ALTER: (RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, lambda each: each.next_alteration),
     READ: (RequestCode.CONTROLLER_GET_REPLICA_INFO, lambda each: lambda _: each.read),
     HEARTBEAT: (RequestCode.BROKER_HEARTBEAT, lambda each: lambda _: each.beat),
+    ONEWAY: (RequestCode.BROKER_HEARTBEAT, lambda each: lambda _: each.beat),
 }
 """What is counted in a phase, and what a broker set asks after each answer."""
 

@@ -24,10 +24,11 @@ DPI = 110
 PHASES = {
     "alter": "AlterSyncStateSet",
     "read": "getReplicaInfo",
-    "heartbeat": "heartbeats",
+    "heartbeat": "heartbeats, answered",
+    "oneway": "heartbeats, oneway",
     "bring-up": "broker sets brought up",
 }
-AIMS = {"alter": 8_000, "read": 15_000, "heartbeat": 20_000, "bring-up": 500}
+AIMS = {"alter": 8_000, "read": 15_000, "heartbeat": 20_000, "oneway": 20_000, "bring-up": 500}
 """Requests a second, 64 sets, three controllers."""
 
 Found = Mapping[str, Any]
