@@ -116,6 +116,8 @@ class SimCluster:
         self.client_host = loop.network.start("client", "10.0.3.1")
         self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
+        self.lease_read = False
+        """enableLeaseRead of the controllers that are started from now on."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -215,6 +217,7 @@ class SimCluster:
             controller_d_leger_self_id=f"n{node.index}",
             controller_store_path=str(node.directory),
             controller_join_running_group=node.joins,
+            enable_lease_read=self.lease_read,
         )
         raft = node.directory / "raft"
         raft.mkdir(exist_ok=True)

@@ -126,16 +126,21 @@ class Faults:
         others = [node for node in group.controllers if node is not leader]
         group.chances[pick.choice(others).name].hurried = True
         await asyncio.sleep(pick.uniform(0.1, 0.4))
-        since = self._lease_from(leader)
-        await group.within(0.1, lambda: self._lease_from(leader) > since, 0.0005)
+        since = self._lease_until(leader)
+        await group.within(0.1, lambda: self._lease_until(leader) > since, 0.0005)
+        name, self_id = leader.name, leader.service.topology.self_id
         self.group.isolate(leader)
+        group.log(f"{name} is taken for gone")
+        for node in others:
+            if node.up:
+                node.service.node.peer_lost(self_id)
 
-    def _lease_from(self, leader: Node) -> int:
-        """When the last heartbeat was sent that all peers have answered."""
+    def _lease_until(self, leader: Node) -> int:
+        """Until when all peers have promised to give no vote, as of the last heartbeat that all answered."""
         if role(leader) is not Role.LEADER:
             return -1
         core = leader.service.node.core
-        return min(peer.lease_from_ms for name, peer in core.peers.items() if name != core.id)
+        return min(peer.lease_until_ms for name, peer in core.peers.items() if name != core.id)
 
     async def _transfer_and_isolate(self, leader: Node) -> None:
         self._hand_over(leader)

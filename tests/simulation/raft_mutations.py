@@ -16,7 +16,7 @@ from tests.simulation import memory_disk
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.raft_sim import Shape, run_seed
 
-LEASES = Shape(lease_read=True)
+DUELS = Shape(nodes=3, lease_read=True, duels=True)
 
 
 def _no_fsync() -> list[Patch]:
@@ -120,18 +120,20 @@ def _not_sticky() -> list[Patch]:
 
 
 def _lost_despite_lease() -> list[Patch]:
-    """Who has promised to honour a lease votes when it takes the leader's process for gone."""
-    original = RaftCore.peer_lost
+    """Who has promised to honour a lease votes, and asks for votes, when it takes the leader for gone."""
+    is_sticky, arm = RaftCore._is_sticky, RaftCore._arm_election
 
-    def peer_lost(self: RaftCore, peer: str, now_ms: int) -> None:
-        config = self.config
-        self.config = replace(config, lease_read=False)
+    def sticky(self: RaftCore) -> bool:
+        return is_sticky(self) and self._lost_leader is None
+
+    def arm_election(self: RaftCore) -> None:
+        config, self.config = self.config, replace(self.config, lease_read=False)
         try:
-            original(self, peer, now_ms)
+            arm(self)
         finally:
             self.config = config
 
-    return [(RaftCore, "peer_lost", peer_lost)]
+    return [(RaftCore, "_is_sticky", sticky), (RaftCore, "_arm_election", arm_election)]
 
 
 def _not_sticky_after_restart() -> list[Patch]:
@@ -243,18 +245,22 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
     "clocks-too-far": Mutation(
         "clocks drift further than the bound that leases are configured for",
         _nothing,
-        Shape(nodes=3, lease_read=True, clock_rates=(0.4, 2.0)),
+        replace(DUELS, clock_rates=(0.4, 2.0)),
     ),
-    "not-sticky": Mutation("votes are given while a leader is heard", _not_sticky, LEASES),
+    "not-sticky": Mutation("votes are given while a leader is heard", _not_sticky, DUELS),
     "lost-despite-lease": Mutation(
         "a promise to a lease ends with a connection",
         _lost_despite_lease,
-        Shape(lease_read=True, refusals=True),
+        DUELS,
     ),
-    "not-sticky-restart": Mutation("a restarted node votes at once", _not_sticky_after_restart, LEASES),
-    "lease-in-transfer": Mutation("a lease survives a transfer", _lease_survives_transfer, LEASES),
-    "lease-from-answer": Mutation("a lease begins with the answer", _lease_from_answer, LEASES),
-    "lease-by-the-past": Mutation("a paused leader judges its lease by the past", _lease_by_the_past, LEASES),
+    "not-sticky-restart": Mutation("a restarted node votes at once", _not_sticky_after_restart, DUELS),
+    "lease-in-transfer": Mutation("a lease survives a transfer", _lease_survives_transfer, DUELS),
+    "lease-from-answer": Mutation("a lease begins with the answer", _lease_from_answer, DUELS),
+    "lease-by-the-past": Mutation(
+        "a paused leader judges its lease by the past",
+        _lease_by_the_past,
+        DUELS,
+    ),
     "changes-overlap": Mutation("a membership change begins before the last is committed", _changes_overlap),
     "change-early": Mutation(
         "a new leader changes the membership before it has committed", _change_before_first_commit

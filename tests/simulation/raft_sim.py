@@ -9,6 +9,7 @@ group must come to rest with equal state machines.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import random
 import sys
@@ -40,9 +41,9 @@ class Shape:
     duration_ms: float = 2_000
     closings: bool = True
     """Peers of a crashed node see that its process is gone; and sometimes believe it of one that lives."""
-    refusals: bool = False
-    """Sometimes all believe it at once, while the leader is cut off and can still be asked, as if its address
-    refused connections. The worst for a lease."""
+    duels: bool = False
+    """Nothing breaks but what is worst for a lease, again and again: the leader, on the slowest clock, is cut
+    off and can still be asked, while the others, on the fastest, have reason to elect another."""
 
 
 class Simulation:
@@ -69,6 +70,10 @@ class Simulation:
         self.duplication = rng.choice([0.0, 0.05, 0.3])
         self.delay_ms = rng.choice([0.5, 2.0, 15.0])
         self.disk_mean_ms = rng.choice([0.2, 2.0, 20.0])
+        if shape.duels:
+            self.membership_changes = False
+            self.loss = self.duplication = 0.0
+            self.delay_ms, self.disk_mean_ms = rng.choice([0.3, 1.0, 3.0]), 0.2
         self.closings = random.Random(~seed)
         """Of its own: what is not looked at does not change the schedule."""
         self.faults = True
@@ -219,6 +224,9 @@ class Simulation:
             self.block({(a, b) for a in rest for b in rest if (a in side) != (b in side)})
         elif kind.startswith("pause"):
             node.paused_until = self.now + rng.uniform(10, 4 * ELECTION_MS)
+            if node.alive:
+                # Ahead of all that will wait there then: nothing else has brought it the time.
+                self.at(node.paused_until, node.guard(node.read))
         elif kind == "clocks":
             for each in self.nodes.values():
                 each.clock.change_rate(self.now, self._clock_rate())
@@ -237,13 +245,10 @@ class Simulation:
             for name in names:
                 if name != one:
                     self.crash(self.nodes[name], rng.uniform(1, 10))
+            self.press()
         elif kind.startswith("hurry"):
-            # The worst for a lease: the leader's clock is the slowest, and it is cut off.
-            slowest, fastest = self.shape.clock_rates
-            for name, each in self.nodes.items():
-                each.clock.change_rate(self.now, slowest if name == one else fastest)
-            links = {(one, other) for other in names} | {(other, one) for other in names}
-            self.at(self.now + rng.uniform(0, ELECTION_MS), lambda: self.block(links))
+            self._hurry(one)
+            self.at(self.now + rng.uniform(0, ELECTION_MS), lambda: self._refuse(one))
         elif kind.startswith("purge"):
             # In a minority, somebody asks the leader to remove all whom it cannot reach.
             side = {one, *rng.sample(names, (len(names) - 1) // 2)}
@@ -270,8 +275,86 @@ class Simulation:
             if rival.core.role in (Role.CANDIDATE, Role.LEADER):
                 self.log(f"isolating {leader.name}, as {rival.name} stands for election")
                 self.block({(leader.name, n) for n in self.nodes} | {(n, leader.name) for n in self.nodes})
+                self.press()
             else:
                 self.at(self.now + 1, look)
+
+        look()
+
+    def _hurry(self, one: str) -> None:
+        """The worst for its lease: its clock is the slowest, all others are the fastest."""
+        slowest, fastest = self.shape.clock_rates
+        for name, each in self.nodes.items():
+            each.clock.change_rate(self.now, slowest if name == one else fastest)
+
+    def _refuse(self, one: str) -> None:
+        """It is cut off and can still be asked, as if its address refused connections: all miss it."""
+        self.block({(one, other) for other in self.nodes} | {(other, one) for other in self.nodes})
+        for name, node in self.nodes.items():
+            if node.alive and name != one:
+                self.at(self.now + self.closings.uniform(0, 3), node.guard(node.lost, one))
+        self.press()
+
+    def _wait_least(self, node: Node) -> None:
+        """After a restart the wait is drawn from a wide range: here it is the shortest there is."""
+        if node.alive:
+            node.core._election_deadline_ms = node.now() + 2 * self.config.heartbeat_interval_ms
+            node.settle()
+
+    def duel(self) -> None:
+        """One of the ways to get a second leader while the first may still trust its lease."""
+        if not self.faults:
+            return
+        leader, rng = self.leader(), self.rng
+        if leader is None:
+            self.at(self.now + 10, self.duel)
+            return
+        self.at(self.now + 4 * ELECTION_MS, self.duel)
+        one = leader.name
+        others = [name for name in self.nodes if name != one]
+        rival = self.nodes[rng.choice(others)]
+        kind = rng.choice(["refused", "restarted", "contested", "transferred", "paused"])
+        self.log(f"duel: {kind} {one}")
+        self._hurry(one)
+        when = self.now + rng.uniform(20, 40)
+        if kind == "refused":
+            self.at(when, lambda: self._refuse(one))
+        elif kind == "restarted":
+            self.block({(one, other) for other in others} | {(other, one) for other in others})
+            for other in others:
+                self.crash(self.nodes[other], rng.uniform(0.1, 1))
+            self.at(self.now + 1, lambda: self._wait_least(rival))
+            self.press()
+        elif kind == "contested":
+            # One has not heard the leader for a while; the others have, until it asks them.
+            self.block({(one, rival.name), (rival.name, one)})
+            self.at(self.now + rng.uniform(0, 3), rival.guard(rival.lost, one))
+            self.isolate_when_rivalled(leader, rival)
+        elif kind == "transferred":
+            with contextlib.suppress(RaftError):  # it lost the lead, or is handing it over already
+                leader.core.transfer_leadership(rival.name, leader.now())
+                leader.settle()
+            self.isolate_when_rivalled(leader, rival)
+        else:
+            leader.paused_until = when + rng.uniform(50, 150)
+            self.at(leader.paused_until, leader.guard(leader.read))
+            self.at(when, lambda: self._refuse(one))
+
+    def press(self) -> None:
+        """For as long as a lease could last: where there are two leaders, the new one writes and the old one
+        is asked, again and again."""
+        end = self.now + ELECTION_MS
+
+        def look() -> None:
+            if not self.faults or self.now > end:
+                return
+            leaders = [node for node in self.nodes.values() if node.alive and node.core.role is Role.LEADER]
+            if len(leaders) > 1:
+                old, *_, new = sorted(leaders, key=lambda each: each.core.term)
+                self._proposed += 1
+                new.guard(new.propose, [b"%d:" % self._proposed])()
+                old.guard(old.read)()
+            self.at(self.now + 1, look)
 
         look()
 
@@ -309,13 +392,6 @@ class Simulation:
             leader = node.core.leader_id
             assert leader is not None
             self.at(self.now, node.guard(node.lost, leader))
-        leading = self.leader()
-        if self.shape.refusals and leading is not None and self.closings.random() < 0.5:
-            one = leading.name
-            self.block({(one, other) for other in self.nodes} | {(other, one) for other in self.nodes})
-            for name, node in self.nodes.items():
-                if node.alive and name != one:
-                    self.at(self.now + self.closings.uniform(0, 3), node.guard(node.lost, one))
         if self.faults:
             self.at(self.now + self.closings.expovariate(1 / 300), self.alarm)
 
@@ -441,10 +517,13 @@ class Simulation:
         for node in list(self.nodes.values()):
             self.at(self.rng.uniform(0, 50), lambda node=node: self.restart(node))
         self.at(60, self.client)
-        self.at(250, self.fault)
-        self.at(300, self.administer)
-        if self.shape.closings:
-            self.at(350, self.alarm)
+        if self.shape.duels:
+            self.at(250, self.duel)
+        else:
+            self.at(250, self.fault)
+            self.at(300, self.administer)
+            if self.shape.closings:
+                self.at(350, self.alarm)
         self.run_until(self.shape.duration_ms)
         self.heal()
 

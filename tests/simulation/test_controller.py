@@ -40,7 +40,6 @@ WITHIN_SEEDS = {
     "commit-alone": 8,
     "no-fsync": 8,
     "forgotten-ids": 8,
-    "not-sticky-restart": 30,
 }
 """Mutation -> seeds of which at least one must notice it. The others are held by `test_raft.py`; that seeds
 notice them here, too, `python -m tests.simulation.controller_mutations` counts."""

@@ -18,12 +18,8 @@ EVER_FAILED: dict[int, str] = {
 
 WITHIN_SEEDS = 60
 SELDOM = {
-    "lease-from-answer": "only where answers are slow and the election is not",
-    "not-sticky-restart": "only where the lease is fresh when all others crash; held by test_controller.py",
-    "clocks-too-far": "counted below on groups of three",
     "changes-overlap": "a leader in a minority has 100 ms to go wrong; held by tests/data/raft/members.txt",
     "change-early": "no seed known; held by tests/unit/raft/test_core.py",
-    "lease-by-the-past": "only a read that comes in the very moment in which a pause ends",
 }
 """Mutations that few seeds notice: `python -m tests.simulation.raft_mutations` counts them."""
 
@@ -37,9 +33,10 @@ def test_the_promises_of_raft_hold(block: int) -> None:
 
 
 @pytest.mark.parametrize("lease_read", [False, True])
-def test_they_hold_where_all_believe_a_leader_gone_that_lives(lease_read: bool) -> None:
-    for seed in range(15):
-        assert run_seed(seed, Shape(lease_read=lease_read, refusals=True)).checks.reads_answered
+def test_they_hold_where_leaders_are_cut_off_and_others_made(lease_read: bool) -> None:
+    runs = [run_seed(seed, Shape(lease_read=lease_read, duels=True)) for seed in range(20)]
+    assert sum(run.checks.elections for run in runs) > 3 * len(runs)
+    assert sum(run.checks.reads_answered for run in runs) > 50 * len(runs)
 
 
 @pytest.mark.parametrize("seed", EVER_FAILED)
@@ -72,6 +69,6 @@ def test_a_rule_taken_out_is_noticed(name: str) -> None:
 def test_a_lease_under_clocks_that_drift_beyond_the_bound_is_caught() -> None:
     """Within the bound leases hold (the seeds above); with a leader's clock at a fifth of the others' speed
     somebody reads the past."""
-    found = [text for seed in range(40) if (text := violation("clocks-too-far", seed))]
+    found = [text for seed in range(10) if (text := violation("clocks-too-far", seed))]
     assert found
     assert all("a read at" in text for text in found), found

@@ -39,9 +39,10 @@ class RaftConfig:
     """A log file of this size is closed and the next begun."""
     lease_read: bool = False
     """Answer read barriers from the leader's lease: no message round, but safe only if clocks run alike.
-    Followers must have it too: without it a restarted node votes at once, so a lease does not count on it."""
+    Followers must have it too: without it one votes at once when it has restarted, or when it takes its
+    leader for gone, so no lease counts on it."""
     max_clock_drift: float = 0.1
-    """Share of the election timeout by which two clocks may differ over its length; shortens the lease."""
+    """Share by which the speeds of two clocks may differ; shortens the lease."""
     max_read_lag: int = 0
     """A follower further behind (entries) refuses a read barrier; 0 lets it wait until it has caught up."""
     read_timeout_ms: int = 3_000
@@ -57,6 +58,14 @@ class RaftConfig:
             )
         if not 0 <= self.max_clock_drift < 1:
             raise ValueError(f"max_clock_drift must be in [0, 1), not {self.max_clock_drift}")
+
+    @property
+    def lease_promise_ms(self) -> int:
+        """How long after each word of its leader a follower gives no vote whatever happens; 0: no leases.
+
+        Long enough that a lease survives a lost heartbeat, short so that a leader that died is soon replaced.
+        """
+        return 3 * self.heartbeat_interval_ms if self.lease_read else 0
 
     @property
     def retransmit_ms(self) -> int:

@@ -136,8 +136,9 @@ class Progress:
     """When the oldest unanswered probe or chunk left, or entries under way last made progress."""
     sent_commit: int = 0
     acked_round: int = 0
-    lease_from_ms: int = -1
-    """When the newest heartbeat was sent that it answered with a promise to honour the lease."""
+    lease_until_ms: int = -1
+    """Until when it gives no vote, by this clock: counted from the sending of a heartbeat that it answered
+    with such a promise, less the clocks' drift."""
     contact_ms: int = 0
     snapshot_offset: int = 0
 
@@ -292,12 +293,13 @@ class RaftCore:
             return False
         if self._is_alone():
             return True
-        since = reached_by_majority(
-            self.now_ms if voter == self.id else self.peers[voter].lease_from_ms
+        if self.id not in self.members.voters:
+            # It leads until the group without it is committed. If that is one node, that one needs no votes.
+            return False
+        return self.now_ms < reached_by_majority(
+            self.now_ms + 1 if voter == self.id else self.peers[voter].lease_until_ms
             for voter in self.members.voters
         )
-        length = int(self.config.election_timeout_ms * (1 - self.config.max_clock_drift))
-        return since >= 0 and self.now_ms < since + length
 
     # ------------------------------------------------------------------ inputs
 
@@ -324,11 +326,11 @@ class RaftCore:
         """The shell says that the process of ``peer`` is gone: that saves the wait for its silence.
 
         An error of the shell deposes nobody: the others stick to a leader that they hear, so a majority must
-        have lost it. Until it is heard again this node does not stick to it. Who promised to honour a lease
-        does not take part: the lease runs on without its leader's process, as far as others can tell.
+        have lost it. Until it is heard again this node does not stick to it, beyond what it promised: an
+        address that refuses connections is no proof that nobody there answers reads from a lease.
         """
         self.now_ms = max(self.now_ms, now_ms)
-        if self.role is not Role.FOLLOWER or peer != self.leader_id or self.config.lease_read:
+        if self.role is not Role.FOLLOWER or peer != self.leader_id:
             return
         if self._lost_leader is None:
             self._lost_leader = peer
@@ -501,7 +503,7 @@ class RaftCore:
             self._refuse_reads()
         self._votes = {self.id: True}
         self._arm_election()
-        self._ask_for_votes(PreVote(self.term + 1, self.log.last_index, self.log.last_term), durable=False)
+        self._ask_for_votes(self._pre_vote(), durable=False)
 
     def become_candidate(self, *, transfer: bool) -> None:
         assert self.role is not Role.LEADER
@@ -567,14 +569,18 @@ class RaftCore:
     def _is_sticky(self) -> bool:
         if self.role is Role.LEADER:
             return True
-        if self._lost_leader is not None:
-            return False
         contact = self._last_leader_contact_ms
-        return contact is not None and self.now_ms < contact + self.config.election_timeout_ms
+        if contact is None:
+            return False
+        if self._lost_leader is not None:
+            return self.now_ms < contact + self.config.lease_promise_ms
+        return self.now_ms < contact + self.config.election_timeout_ms
 
     def _arm_election(self) -> None:
         if self._early_attempts:
-            self._election_deadline_ms = self.now_ms + self._early_wait_ms()
+            contact = self._last_leader_contact_ms
+            promised = self.now_ms if contact is None else contact + self.config.lease_promise_ms
+            self._election_deadline_ms = max(self.now_ms, promised) + self._early_wait_ms()
             self._early_attempts -= 1
             return
         timeout = self.config.election_timeout_ms
@@ -628,8 +634,15 @@ class RaftCore:
                 self.become_follower(self.term, None)
             else:
                 self._arm_election()
+            if self.removed_at is None and self.id in self.members.learners and self.membership_index:
+                # A learner wants no votes, but only by this question does it hear that it was removed. One
+                # that is not yet in the log (index 0) is no member and would be told so.
+                self._ask_for_votes(self._pre_vote(), durable=False)
         elif not self._start_alone():
             self.become_pre_candidate()
+
+    def _pre_vote(self) -> PreVote:
+        return PreVote(self.term + 1, self.log.last_index, self.log.last_term)
 
     def _ask_for_votes(self, request: PreVote | RequestVote, *, durable: bool) -> None:
         for voter in self.members.voters:
@@ -743,8 +756,8 @@ class RaftCore:
         # The leader caps it at what this log is known to match.
         self._commit(min(message.commit, self.log.last_index))
         if message.round:
-            lease = self.config.lease_read
-            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms, lease))
+            promise_ms = self.config.lease_promise_ms
+            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms, promise_ms))
 
     def _commit(self, index: int) -> None:
         if index > self.commit_index:
@@ -1052,8 +1065,9 @@ class RaftCore:
         if progress is None:
             return
         progress.acked_round = max(progress.acked_round, message.round)
-        if message.lease:
-            progress.lease_from_ms = max(progress.lease_from_ms, message.sent_ms)
+        if message.promise_ms:
+            length = int(message.promise_ms * (1 - self.config.max_clock_drift))
+            progress.lease_until_ms = max(progress.lease_until_ms, message.sent_ms + length)
         if self._reads_in_round:
             self._answer_confirmed_reads()
 

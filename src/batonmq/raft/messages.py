@@ -138,8 +138,8 @@ class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
     term: int
     round: int
     sent_ms: int
-    lease: bool = False
-    """The sender also gives no vote for an election timeout after a restart, so a lease may count on it."""
+    promise_ms: int = 0
+    """For so long from now on the sender gives no vote, whatever it hears, and also if it restarts."""
 
 
 class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):

@@ -133,6 +133,23 @@ async def test_who_is_removed_says_so_once_and_disturbs_nobody(
     assert (gone.leader_id, gone.leading) == (None, False)
 
 
+async def test_a_learner_that_is_removed_is_told_so(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = await operator.leader()
+    new = await operator.newcomer("n3")
+    await leader.node.add_learner("n3", operator.group.address(new))
+    await until(lambda: new.membership.standing == "learner", "it receives the log")
+    term = leader.node.term
+    with caplog.at_level(logging.WARNING):
+        await operator.remove("n3")
+        await until(lambda: new.membership.standing == "removed", "the removed learner is told")
+        await asyncio.sleep(1.5)
+    said = [r.getMessage() for r in caplog.records if "was removed from the group" in r.getMessage()]
+    assert len(said) == 1 and "n3" in said[0]
+    assert (leader.node.term, leader.leading, new.leader_id) == (term, True, None)
+
+
 async def test_a_leader_that_is_to_be_removed_hands_over_first(operator: Operator) -> None:
     leader = await operator.leader()
     new = await operator.newcomer("n3")

@@ -290,7 +290,7 @@ def _message(message: Message) -> str:
     for field in message.__struct_fields__:
         value = getattr(message, field)
         if field == "sent_ms" or (
-            field in ("rejected", "transfer", "hint_index", "hint_term", "lease") and not value
+            field in ("rejected", "transfer", "hint_index", "hint_term", "promise_ms") and not value
         ):
             continue
         if field == "entries":

@@ -127,6 +127,21 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
     assert leader.has_lease is honoured
 
 
+def test_a_leader_that_removed_itself_has_no_lease() -> None:
+    """The one voter that remains elects itself without asking anybody, as soon as it starts again."""
+    leader = core(size=2, lease_read=True)
+    leader.become_candidate(transfer=False)
+    leader._note_vote("n1", True)
+    leader._note_vote("n0", True)
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 0)
+    leader.step("n1", AppendReply(leader.term, 1), 0)
+    leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 1)
+    assert leader.has_lease
+    leader.change_members(Members({"n1": ""}))
+    assert leader.role is Role.LEADER and not leader.has_lease
+
+
 def test_a_new_leader_changes_no_membership_before_its_first_commit() -> None:
     """Two leaders could else commit with majorities that do not overlap (the 2015 erratum)."""
     leader = core()
