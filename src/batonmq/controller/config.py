@@ -103,6 +103,9 @@ class ControllerConfig(MetricsConfig):
     the reader wait; 0: always wait."""
     controller_raft_secret: str = ""
     """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
+    controller_raft_tls_enable: bool = False
+    """TLS on the Raft port with certificates on both sides, from the tls.server.* keys; brokers' port is as
+    tls.* says. jRaft only: where Raft and brokers share a port, tls.* must demand certificates of all."""
     heartbeat_coalesce_ms: int = number(2, 0, 1000)
     """Heartbeats that arrive within this time share one log entry, ms."""
     request_timeout_ms: int = number(5_000, 10)
@@ -212,6 +215,7 @@ FIXED_KEYS = frozenset(
         "leaseReadClockDriftPercent",
         "followerReadMaxLag",
         "controllerRaftSecret",
+        "controllerRaftTlsEnable",
         "eventLogMaxBytes",
         "eventLogBackups",
         *METRICS_KEYS,

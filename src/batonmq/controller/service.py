@@ -14,6 +14,7 @@ from typing import Any
 
 from batonmq.common import config as conf
 from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import require
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
@@ -31,7 +32,7 @@ from batonmq.net.dispatch import Dispatcher
 from batonmq.net.limits import Limits
 from batonmq.net.open_files import RESERVE, raise_file_limit
 from batonmq.net.server import RemotingServer
-from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.net.tls import ServerTls, TlsConfig, client_context, mutual_contexts, server_tls
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import Role
@@ -53,8 +54,8 @@ class ControllerService:
 
     `disk` replaces the directory below controllerStorePath, `worker` the thread that writes there and
     `event_sink` its events.jsonl (for simulation); `clock` and `rng` are the sources of time and chance;
-    `tls` holds for all connections. `failed` is done when the node had to stop itself: a broken disk, an
-    unreadable log.
+    `tls` holds for all connections, with controllerRaftTlsEnable for those of Raft in its own way. `failed`
+    is done when the node had to stop itself: a broken disk, an unreadable log.
     """
 
     ready_line = READY
@@ -90,6 +91,16 @@ class ControllerService:
         tls = tls if tls is not None else TlsConfig()
         self._server_tls = server_tls(tls)
         self._client_tls = client_context(tls)
+        self._raft_server_tls, self._raft_client_tls = self._server_tls, self._client_tls
+        if config.controller_raft_tls_enable:
+            wanted = "controllerRaftTlsEnable=true"
+            require(
+                not self.topology.shared_port,
+                f"{wanted} needs a port for Raft alone (controllerType=jRaft); here brokers use it, too: "
+                "tls.server.mode=enforcing, tls.server.need.client.auth=require ask all for certificates",
+            )
+            accepting, self._raft_client_tls = mutual_contexts(tls, wanted)
+            self._raft_server_tls = ServerTls(accepting, enforcing=True)
         self._disk = disk
         self._worker = worker
         self._event_sink = event_sink
@@ -139,7 +150,7 @@ class ControllerService:
         self.metrics.watch(dispatcher)
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
         # Peers that do not know this one's address answer on the connection of the question.
-        self._raft_client = RemotingClient(tls=self._client_tls, dispatcher=raft_dispatcher)
+        self._raft_client = RemotingClient(tls=self._raft_client_tls, dispatcher=raft_dispatcher)
         authenticator: Authenticator = (
             SharedSecret(config.controller_raft_secret)
             if config.controller_raft_secret
@@ -175,11 +186,12 @@ class ControllerService:
         self.notices = RoleChangeNotices(self.machine, self._notice_client)
         Handlers(self).register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())
-        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits)
+        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits, self._server_tls)
         rpc.on_close(self._on_connection_closed)
         raft = rpc
         if not topology.shared_port:
-            raft = self._listen(raft_dispatcher, topology.raft_addresses[topology.self_id], limits)
+            address = topology.raft_addresses[topology.self_id]
+            raft = self._listen(raft_dispatcher, address, limits, self._raft_server_tls)
         raft.on_close(self._transport.connection_closed)
         started: list[RemotingServer] = []
         try:
@@ -246,11 +258,11 @@ class ControllerService:
             )
         return allowed
 
-    def _listen(self, dispatcher: Dispatcher, address: str, limits: Limits) -> RemotingServer:
+    def _listen(
+        self, dispatcher: Dispatcher, address: str, limits: Limits, tls: ServerTls | None
+    ) -> RemotingServer:
         port = int(address.rpartition(":")[2])
-        server = RemotingServer(
-            dispatcher, self.config.bind_address, port, tls=self._server_tls, limits=limits
-        )
+        server = RemotingServer(dispatcher, self.config.bind_address, port, tls=tls, limits=limits)
         self._servers.append(server)
         return server
 

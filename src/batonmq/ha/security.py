@@ -9,7 +9,6 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from batonmq.common.config import ConfigError
 from batonmq.ha.config import HAConfig
 from batonmq.ha.proof import key_of
 from batonmq.net.tls import TlsConfig, mutual_contexts
@@ -36,10 +35,5 @@ def security_of(config: HAConfig, tls: TlsConfig) -> LinkSecurity:
     server: ssl.SSLContext | None = None
     client: ssl.SSLContext | None = None
     if config.ha_tls_enable:
-        if not tls.server_cert_path or not tls.server_trust_cert_path:
-            raise ConfigError(
-                "haTlsEnable=true needs tls.server.certPath, tls.server.keyPath and, to tell replicas from "
-                "strangers, tls.server.trustCertPath"
-            )
-        server, client = mutual_contexts(tls)
+        server, client = mutual_contexts(tls, "haTlsEnable=true")
     return LinkSecurity(server, client, key_of(config.ha_secret) if config.ha_secret else None)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from batonmq.ha.complaints import Complaints
+from batonmq.common.complaints import Complaints
 from batonmq.ha.core import LogBounds
 from batonmq.ha.epoch_file import EpochFile
 from batonmq.ha.epochs import EpochCache

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from batonmq.common.complaints import Complaints
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.limits import Limits
@@ -55,6 +56,7 @@ class RemotingServer:
         self._sniffers: set[TlsSniffer] = set()
         self._all_closed: asyncio.Future[None] | None = None
         self._stopping = False
+        self._complaints = Complaints(log)
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
         """Be told of each connection that ended, for whatever reason."""
@@ -113,7 +115,13 @@ class RemotingServer:
     def _accept(self) -> asyncio.BaseProtocol:
         if self._tls is None:
             return self._connection()
-        return TlsSniffer(self._tls, self._connection, self._sniffers, self._limits.idle_timeout_ms / 1000)
+        idle_s = self._limits.idle_timeout_ms / 1000
+        return TlsSniffer(self._tls, self._connection, self._sniffers, idle_s, self._refused)
+
+    def _refused(self, peer: object, why: str) -> None:
+        """A peer that is no client of this port, and may try again for ever."""
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self._complaints.warn(name, why, int(asyncio.get_running_loop().time() * 1000))
 
     def _connection(self) -> Connection:
         assert self._turn is not None

@@ -9,15 +9,12 @@ can verify; we serve plain text then, and refuse `enforcing`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 from batonmq.common.config import ConfigError
-
-log = logging.getLogger(__name__)
 
 TLS_HANDSHAKE_RECORD = 0x16
 """First byte of a TLS client hello. A frame that began with it would be 368 MB long, so it is none."""
@@ -106,12 +103,17 @@ def client_context(config: TlsConfig) -> ssl.SSLContext | None:
     return context
 
 
-def mutual_contexts(config: TlsConfig) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Contexts (accepting, connecting) for programs of one kind that must all show a certificate of the same
     origin: `tls.server.*`, and `tls.client.*` where it is set. Host names are not checked, as in RocketMQ.
 
-    Raises `ConfigError`.
+    Raises `ConfigError`; `wanted_by` is the setting that demands it.
     """
+    if not config.server_cert_path or not config.server_trust_cert_path:
+        raise ConfigError(
+            f"{wanted_by} needs tls.server.certPath, tls.server.keyPath and, to tell peers from strangers, "
+            "tls.server.trustCertPath"
+        )
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own = ("tls.server", config.server_cert_path, config.server_key_path, config.server_key_password)
     _load_chain(server, *own)
@@ -156,9 +158,9 @@ class TlsSniffer(asyncio.Protocol):
         factory: Callable[[], asyncio.Protocol],
         sniffers: set[TlsSniffer],
         timeout_s: float,
-        refused: Callable[[object, str], None] | None = None,
+        refused: Callable[[object, str], None],
     ) -> None:
-        """`refused` is told of peers that do not get through, and why; else the log is."""
+        """`refused` is told of peers that do not get through, and why."""
         self._tls = tls
         self._factory = factory
         self._sniffers = sniffers
@@ -200,10 +202,7 @@ class TlsSniffer(asyncio.Protocol):
             self._transport.abort()
 
     def _refuse(self, why: str) -> None:
-        if self._refused is not None:
-            self._refused(self._peer, why)
-        else:
-            log.warning("%s %s", self._peer, why)
+        self._refused(self._peer, why)
 
     def _done(self) -> None:
         self._sniffers.discard(self)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from batonmq.common.complaints import Complaints
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore, Role, Save
 from batonmq.raft.errors import (
@@ -134,6 +135,7 @@ class RaftNode:
         self._reads_waiting: list[asyncio.Future[None]] = []
         self._read_groups: dict[int, list[asyncio.Future[None]]] = {}
         self._read_number = 0
+        self._complaints = Complaints(log)
         self._reads_to_apply: list[tuple[int, list[asyncio.Future[None]]]] = []
         self._shown: tuple[Role, int, str | None] = (Role.FOLLOWER, 0, None)
         self._shown_members: Members | None = None
@@ -144,6 +146,8 @@ class RaftNode:
     async def start(self) -> None:
         """Recover and take part. Raises StorageCorrupt or OSError."""
         self._loop = asyncio.get_running_loop()
+        # Not from 1 in each life: a leader's answer to a read of the last one could pass for a new one's.
+        self._read_number = int(self._loop.time() * 1e6)
         recovered = await self._loop.run_in_executor(None, self._storage.open)
         if recovered.cut_bytes:
             log.warning(
@@ -386,18 +390,16 @@ class RaftNode:
         try:
             envelope = decode_envelope(payload)
         except msgspec.MsgspecError as e:
-            log.warning("raft %s/%s drops a malformed message of %s: %s", self.group, self.id, from_peer, e)
+            text = f"sent raft {self.group}/{self.id} a malformed message, which is dropped: {e}"
+            self._complaints.warn(from_peer, text, self._now_ms())
             return
         if (envelope.group, envelope.sender, envelope.target) != (self.group, from_peer, self.id):
-            log.warning(
-                "raft %s/%s refuses a message of %s: it is from node %r of group %r, for node %r",
-                self.group,
-                self.id,
-                from_peer,
-                envelope.sender,
-                envelope.group,
-                envelope.target,
+            text = (
+                f"is refused by raft {self.group}/{self.id}: its message is from node "
+                f"{envelope.sender[:64]!r} of group {envelope.group[:64]!r}, "
+                f"for node {envelope.target[:64]!r}"
             )
+            self._complaints.warn(from_peer, text, self._now_ms())
             return
         core, now = self.core, self._now_ms()
         try:

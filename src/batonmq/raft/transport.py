@@ -10,9 +10,11 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Protocol
 
+from batonmq.common.complaints import Complaints
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -28,6 +30,8 @@ _BACKLOG_BYTES = 4 << 20
 """Kept for a peer while the connection to it is being made."""
 _RETRY_S = 0.2
 """Pause after a failed connection, in which payloads for the peer are dropped."""
+_LONGEST_NAME = 255
+"""Bytes of a node's id: it is kept, and no id of a configuration is longer."""
 _STRANGERS = 64
 """Senders of unknown address of whom it is remembered how to answer them."""
 _LOOK_MS = 1_000
@@ -108,6 +112,7 @@ class RemotingTransport:
         self._backlog: dict[str, list[bytes]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closed = False
+        self._complaints = Complaints(log)
         dispatcher.on(RaftMessage, self._on_message)
 
     def bind(
@@ -159,6 +164,9 @@ class RemotingTransport:
                 for payload in backlog:
                     connection.oneway(self._header, seal(payload))
         except NetError as e:
+            if isinstance(e.__cause__, ssl.SSLError):  # which, unlike silence, does not pass by itself
+                text = f"is not believed by raft {self._group}/{self._id}: {e}"
+                self._complaints.warn(address, text, int(asyncio.get_running_loop().time() * 1000))
             log.debug("raft %s/%s cannot reach %s: %s", self._group, self._id, peer, e)
             del self._backlog[peer]
             await asyncio.sleep(_RETRY_S)
@@ -176,6 +184,8 @@ class RemotingTransport:
 
     def _on_message(self, request: Request, header: RaftMessage) -> Reply:
         """Nodes send these oneway and hear nothing; whoever waits for an answer gets one."""
+        if len(header.sender) > _LONGEST_NAME:
+            raise self._refuse(request, header, "has an impossible name")
         if header.group != self._group:
             raise self._refuse(request, header, f"is of another group, {header.group!r}")
         payload = self._authenticator.unseal(request.command.body)
@@ -235,12 +245,7 @@ class RemotingTransport:
         return False
 
     def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:
-        log.warning(
-            "raft %s/%s refuses %s: node %r %s",
-            self._group,
-            self._id,
-            request.connection.peer,
-            header.sender,
-            why,
-        )
-        return MQError(ResponseCode.SYSTEM_ERROR, f"node {header.sender!r} {why}")
+        text = f"is refused by raft {self._group}/{self._id}: node {header.sender[:_LONGEST_NAME]!r} {why}"
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self._complaints.warn(request.connection.peer, text, now_ms)
+        return MQError(ResponseCode.SYSTEM_ERROR, f"node {header.sender[:_LONGEST_NAME]!r} {why}")

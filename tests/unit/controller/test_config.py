@@ -6,6 +6,7 @@ import pytest
 
 from batonmq.common.config import ConfigError, describe, load
 from batonmq.controller.config import FIXED_KEYS, ControllerConfig
+from batonmq.controller.service import ControllerService
 
 
 def read(tmp_path: Path, text: str) -> ControllerConfig:
@@ -104,3 +105,21 @@ def test_defaults_are_rocketmqs_but_for_one_and_every_key_is_described() -> None
         assert infos[key].default == value, key
     assert all(info.doc for info in infos.values())
     assert set(infos) >= FIXED_KEYS
+
+
+@pytest.mark.parametrize(
+    ("family", "complaint"),
+    [
+        ("controllerType=jRaft\n", r"controllerRaftTlsEnable=true needs tls\.server\.certPath"),
+        (
+            "controllerDLegerPeers=n0-h:1\ncontrollerDLegerSelfId=n0\n",
+            r"needs a port for Raft alone .* tls\.server\.mode=enforcing",
+        ),
+    ],
+)
+def test_certificates_on_the_raft_port_need_some_and_that_port(
+    tmp_path: Path, family: str, complaint: str
+) -> None:
+    config = read(tmp_path, family + "controllerRaftTlsEnable=true\n")
+    with pytest.raises(ConfigError, match=complaint):
+        ControllerService(config)

@@ -1,15 +1,12 @@
-"""The rate of one link, and the log lines a stranger can cause."""
+"""The rate of one link."""
 
 from __future__ import annotations
-
-import logging
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError, build
-from batonmq.ha.complaints import MOST_KINDS, PERIOD_MS, Complaints
 from batonmq.ha.config import HAConfig
 from batonmq.ha.flow import BURST_S, PIECE_BYTES, FlowControl
 
@@ -61,19 +58,3 @@ def test_keys_without_meaning_say_why(caplog: pytest.LogCaptureFixture) -> None:
         "haMaxGapNotInSync has no effect here: in controller mode haMaxTimeSlaveNotCatchup decides" in first
     )
     assert "unknown key haMaxGap is ignored" in second
-
-
-def test_a_flood_of_complaints_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints(logging.getLogger("test"))
-    for number in range(1000):
-        complaints.warn(f"10.0.0.1:{number}", f"sent state {number}", number)
-    assert caplog.messages == ["10.0.0.1:0 sent state 0"]
-    complaints.warn("10.0.0.1:7", "sent state 7", PERIOD_MS)
-    assert caplog.messages[1:] == ["10.0.0.1:7 sent state 7 (999 more of these since the last such line)"]
-    complaints.warn("10.0.0.1:7", "is late", PERIOD_MS)
-    complaints.warn("10.0.0.2:7", "is late", PERIOD_MS)
-    assert len(caplog.messages) == 4
-    caplog.clear()
-    for number in range(10_000):
-        complaints.warn(f"host-{'x' * (number % 5000)}:1", "is late", PERIOD_MS)
-    assert len(caplog.messages) <= MOST_KINDS + 1 and len(complaints._told) <= MOST_KINDS + 1

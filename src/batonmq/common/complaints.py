@@ -8,6 +8,8 @@ import re
 PERIOD_MS = 60_000
 MOST_KINDS = 256
 """More kinds than this (from ever new addresses, say) are counted as one."""
+MOST_TEXT = 300
+"""Characters of a line, since what a stranger sent may be quoted in it."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -20,6 +22,9 @@ class Complaints:
 
     def warn(self, peer: str, text: str, now_ms: int) -> None:
         """`peer` is ``host:port``; `text` follows it in the line. `now_ms` is monotonic."""
+        if len(text) > MOST_TEXT:
+            text = text[:MOST_TEXT] + "…"
+        peer = peer[:MOST_TEXT]
         host = peer.rpartition(":")[0] or peer
         kind = (host, _NUMBERS.sub("#", text))
         if kind not in self._told and len(self._told) >= MOST_KINDS:

@@ -1,0 +1,359 @@
+"""Strangers on the Raft port of real controllers: they are refused in a line, and move nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.certificates import Authority, authority
+from tests.integration.group import anonymous_mib, exchange, read
+
+from batonmq.demo.cluster import Program, free_ports
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.frame import Command, encode
+from batonmq.protocol.headers.controller import (
+    ApplyBrokerId,
+    GetControllerMembers,
+    GetMetadata,
+    GetMetadataReply,
+    RaftMessage,
+    decode_controller_members,
+)
+from batonmq.raft.messages import (
+    Append,
+    Entry,
+    Envelope,
+    InstallSnapshot,
+    Kind,
+    Members,
+    RequestVote,
+    SnapshotMeta,
+)
+from batonmq.raft.messages import encode as encode_raft
+from batonmq.raft.transport import SharedSecret
+
+SECRET = "of the controllers"
+ATTEMPTS = 20
+"""Of each stranger at each controller: were each told in a line, the log would be full of them."""
+NAMES = ("n0", "n1", "n2")
+
+
+def mutual(ca: Authority, name: str) -> dict[str, object]:
+    """tls.* keys that demand certificates of all who connect, and show one."""
+    certificate, key = ca.issue(name)
+    return {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": certificate,
+        "tls.server.keyPath": key,
+        "tls.server.need.client.auth": "require",
+        "tls.server.authClient": "true",
+        "tls.server.trustCertPath": ca.certificate,
+        "tls.enable": "true",
+        "tls.client.certPath": certificate,
+        "tls.client.keyPath": key,
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": ca.certificate,
+    }
+
+
+def client_tls(trusted: Authority, own: Authority | None = None, name: str = "client") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(trusted.certificate)
+    if own is not None:
+        context.load_cert_chain(*own.issue(name))
+    return context
+
+
+@dataclass
+class Controllers:
+    """Three processes. `group` is the name of the Raft group, `ids` are its nodes."""
+
+    programs: list[Program]
+    group: str
+    ids: list[str]
+    raft_addresses: list[str]
+    tls: ssl.SSLContext | None
+    """How brokers and operators speak to them."""
+    claimed: int = 0
+    client: RemotingClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = RemotingClient(tls=self.tls, connect_timeout_ms=1_000)
+
+    def start(self) -> None:
+        for program in self.programs:
+            program.start(wait=False)
+        for program in self.programs:
+            program.wait_ready()
+
+    async def serve(self, within_s: float = 40) -> str:
+        """A write that a majority has; returns who leads."""
+        deadline = time.monotonic() + within_s
+        claim = ApplyBrokerId(f"set{self.claimed}", 1, "h:1;1", "c")
+        while True:
+            for program in self.programs:
+                with contextlib.suppress(NetError, MQError):
+                    await self.client.call(program.address, claim, timeout_ms=1_000)
+                    self.claimed += 1
+                    answer = await self.client.call(program.address, GetMetadata())
+                    assert isinstance(answer.header, GetMetadataReply)
+                    return str(answer.header.controller_leader_id)
+            assert time.monotonic() < deadline, self.logs()[-3_000:]
+            await asyncio.sleep(0.02)
+
+    async def seen(self) -> list[tuple[str | None, int, int, list[str]]]:
+        """Leader, term, commit index and members, as each of them says."""
+        told = []
+        for program in self.programs:
+            answer = await self.client.call(program.address, GetControllerMembers())
+            shown = decode_controller_members(bytes(answer.body))
+            ids = [member.controller_id for member in shown.members]
+            told.append((shown.leader_id, shown.term, shown.commit_index, ids))
+        return told
+
+    def logs(self) -> str:
+        return "".join(read(program.log_path) for program in self.programs)
+
+    def descriptors(self) -> list[int]:
+        return [len(os.listdir(f"/proc/{program.pid}/fd")) for program in self.programs]
+
+    def memory_mib(self) -> list[float]:
+        return [anonymous_mib(program.pid) for program in self.programs]
+
+
+def settings(directory: Path, name: str, more: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "controllerStorePath": directory / name,
+        "bindAddress": "127.0.0.1",
+        "controllerRaftSecret": SECRET,
+        # On a busy machine a leader may be late by a second, and then it would not be the strangers' doing.
+        "jRaftElectionTimeoutMs": 5_000,
+        **more,
+    }
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    return authority(tmp_path / "ca")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Authority:
+    return authority(tmp_path / "foreign")
+
+
+@pytest.fixture
+def shared(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
+    """Brokers and Raft on one port, where all must show a certificate."""
+    ports = free_ports(3)
+    peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True))
+    programs = []
+    for name, port in zip(NAMES, ports, strict=True):
+        own = {
+            "controllerDLegerGroup": "g",
+            "controllerDLegerPeers": peers,
+            "controllerDLegerSelfId": name,
+        }
+        keys = settings(tmp_path, name, {**own, **mutual(ca, name)})
+        programs.append(Program(name, "controller", tmp_path, keys, port=port))
+    addresses = [program.address for program in programs]
+    yield from running(Controllers(programs, "g", list(NAMES), addresses, client_tls(ca, ca)))
+
+
+@pytest.fixture
+def separate(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
+    """Raft on a port of its own with certificates on both sides; brokers speak plain text."""
+    ports = free_ports(6)
+    raft = [f"127.0.0.1:{port}" for port in ports[:3]]
+    programs = []
+    for number, name in enumerate(NAMES):
+        certificate, key = ca.issue(name)
+        own = {
+            "controllerType": "jRaft",
+            "jRaftGroupId": "g",
+            "jRaftServerId": raft[number],
+            "jRaftInitConf": ",".join(raft),
+            "jRaftControllerRPCAddr": ",".join(f"127.0.0.1:{port}" for port in ports[3:]),
+            "controllerRaftTlsEnable": "true",
+            "tls.server.mode": "disabled",
+            "tls.server.certPath": certificate,
+            "tls.server.keyPath": key,
+            "tls.server.trustCertPath": ca.certificate,
+        }
+        keys = settings(tmp_path, name, own)
+        programs.append(Program(name, "controller", tmp_path, keys, port=ports[3 + number]))
+    yield from running(Controllers(programs, "g", raft, raft, None))
+
+
+def running(controllers: Controllers) -> Iterator[Controllers]:
+    try:
+        controllers.start()
+        yield controllers
+    finally:
+        for program in controllers.programs:
+            program.kill()
+
+
+@dataclass
+class Stranger:
+    """Speaks Raft, as somebody who may not."""
+
+    tls: ssl.SSLContext | None
+    lock: SharedSecret
+    group: str = "g"
+
+    async def attack(self, controllers: Controllers) -> None:
+        """At each controller, as one of its peers: a vote, an entry, a snapshot, of a term far ahead."""
+        for target, address in zip(controllers.ids, controllers.raft_addresses, strict=True):
+            sender = next(each for each in controllers.ids if each != target)
+            envelope = Envelope(
+                self.group,
+                sender,
+                target,
+                [
+                    RequestVote(1_000, 1_000_000, 1_000, True),
+                    Append(1_000, 0, 0, 1_000_000, [Entry(1_000, Kind.DATA, b"forged")]),
+                    InstallSnapshot(
+                        1_000, SnapshotMeta(10**6, 999, Members({sender: address})), 1, 0, 0, b"x"
+                    ),
+                ],
+            )
+            await self.send(address, sender, self.lock.seal(encode_raft(envelope)))
+
+    async def send(self, address: str, sender: str, payload: bytes) -> None:
+        for _ in range(ATTEMPTS):
+            client = RemotingClient(tls=self.tls, connect_timeout_ms=2_000)
+            try:
+                # With an answer, so that it has been looked at when this returns.
+                with contextlib.suppress(NetError, MQError):
+                    await client.call(address, RaftMessage(self.group, sender), payload, timeout_ms=2_000)
+            finally:
+                await client.close()
+
+
+async def unmoved(controllers: Controllers, attack: Awaitable[None]) -> str:
+    """Carry out `attack`; nothing may move but what this test writes. What was logged meanwhile."""
+    leader = await controllers.serve()
+    before = await controllers.seen()
+    descriptors, memory = controllers.descriptors(), controllers.memory_mib()
+    said_before = [read(program.log_path) for program in controllers.programs]
+    await attack
+    assert await controllers.serve() == leader
+    after = await controllers.seen()
+    for (was_leader, was_term, was_commit, was_ids), (now_leader, now_term, now_commit, now_ids) in zip(
+        before, after, strict=True
+    ):
+        assert (now_leader, now_term, now_ids) == (was_leader, was_term, was_ids)
+        assert now_commit < was_commit + 100  # what the test itself writes, and the controllers' own scans
+    deadline = time.monotonic() + 10
+    while any(now > was + 3 for was, now in zip(descriptors, controllers.descriptors(), strict=True)):
+        assert time.monotonic() < deadline, (descriptors, controllers.descriptors())
+        await asyncio.sleep(0.05)
+    grown = [now - was for was, now in zip(memory, controllers.memory_mib(), strict=True)]
+    assert max(grown) < 40, grown
+    said = []
+    for program, already in zip(controllers.programs, said_before, strict=True):
+        new = read(program.log_path)[len(already) :]
+        assert "Traceback" not in new, new
+        lines = [line for line in new.splitlines() if "WARN" in line or "ERROR" in line]
+        assert 1 <= len(lines) <= 3, new[:3_000]
+        said.append("\n".join(lines))
+    return "\n".join(said)
+
+
+async def test_controllers_with_certificates_elect_and_serve(shared: Controllers) -> None:
+    await shared.serve()
+    leader = await shared.serve()
+    shared.programs[NAMES.index(leader)].kill()
+    assert await shared.serve() != leader
+    await shared.client.close()
+
+
+async def test_who_may_not_take_part_is_refused(
+    shared: Controllers, ca: Authority, foreign: Authority
+) -> None:
+    knows = SharedSecret(SECRET)
+    said = await unmoved(shared, Stranger(client_tls(ca), knows).attack(shared))
+    assert said.count("failed the TLS handshake") == 3 and "certificate" in said
+    said = await unmoved(shared, Stranger(client_tls(ca, foreign), knows).attack(shared))
+    assert said.count("failed the TLS handshake") == 3
+    said = await unmoved(shared, Stranger(None, knows).attack(shared))
+    assert said.count("speaks plain text, and tls.server.mode is enforcing") == 3
+    inside = client_tls(ca, ca, "broker")
+    said = await unmoved(shared, Stranger(inside, SharedSecret("guessed")).attack(shared))
+    assert said.count("does not know the group's secret") == 3
+    said = await unmoved(shared, Stranger(inside, knows, "other").attack(shared))
+    assert said.count("is of another group, 'other'") == 3
+    await shared.client.close()
+
+
+async def test_raft_with_certificates_beside_brokers_without(
+    separate: Controllers, ca: Authority, foreign: Authority
+) -> None:
+    await separate.serve()
+    leader = await separate.serve()
+    knows = SharedSecret(SECRET)
+    for tls, reason in (
+        (None, "speaks plain text"),
+        (client_tls(ca), "failed the TLS handshake"),
+        (client_tls(ca, foreign), "failed the TLS handshake"),
+    ):
+        assert reason in await unmoved(separate, Stranger(tls, knows).attack(separate))
+    separate.programs[separate.ids.index(leader)].kill()
+    assert await separate.serve() != leader
+    await separate.client.close()
+
+
+async def garbage(controllers: Controllers) -> None:
+    """Bytes that are no frame, a frame that says it is 2 GiB, half a frame; in plain text."""
+    command = Command(RaftMessage("g", "n0").code, RaftMessage("g", "n0").to_ext())
+    for address in controllers.raft_addresses:
+        for data in (os.urandom(1 << 16), b"\x7f\xff\xff\xff" + bytes(1 << 16), encode(command)[:-3]):
+            await exchange(address, data, then_close=True)
+
+
+async def test_garbage_in_plain_text(separate: Controllers) -> None:
+    assert "speaks plain text" in await unmoved(separate, garbage(separate))
+    await separate.client.close()
+
+
+async def nonsense(controllers: Controllers, tls: ssl.SSLContext) -> None:
+    """Of one who knows the secret: payloads that are no envelope, and envelopes for somebody else."""
+    lock = SharedSecret(SECRET)
+    stranger = Stranger(tls, lock)
+    for target, address in zip(controllers.ids, controllers.raft_addresses, strict=True):
+        sender = next(each for each in controllers.ids if each != target)
+        await stranger.send(address, sender, lock.seal(os.urandom(1 << 16)))
+        astray = Envelope("g", sender, "elsewhere", [RequestVote(1_000, 10**6, 1_000, True)])
+        await stranger.send(address, sender, lock.seal(encode_raft(astray)))
+
+
+async def test_nonsense_of_one_who_knows_the_secret(shared: Controllers, ca: Authority) -> None:
+    said = await unmoved(shared, nonsense(shared, client_tls(ca, ca)))
+    assert said.count("a malformed message, which is dropped") == 3
+    assert said.count("for node 'elsewhere'") == 3
+    await shared.client.close()
+
+
+async def test_the_same_messages_of_one_who_may_take_part_count(shared: Controllers, ca: Authority) -> None:
+    """Else all the refusals above would prove nothing."""
+    leader = await shared.serve()
+    target = next(each for each in shared.ids if each != leader)
+    lock = SharedSecret(SECRET)
+    envelope = Envelope("g", leader, target, [RequestVote(1_000, 10**6, 1_000, True)])
+    await Stranger(client_tls(ca, ca), lock).send(
+        shared.raft_addresses[shared.ids.index(target)], leader, lock.seal(encode_raft(envelope))
+    )
+    await shared.serve()
+    assert min(term for _, term, _, _ in await shared.seen()) >= 1_000
+    await shared.client.close()
