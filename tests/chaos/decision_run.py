@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tests.chaos.check import Kind, Verdict
 from tests.chaos.decision_check import check_decisions
-from tests.chaos.decisions import DecisionLoad, logged_decisions
+from tests.chaos.decision_history import check_history
+from tests.chaos.decisions import DecisionLoad, logged_decisions, own_elections
 from tests.chaos.ground import WHOLE_TIMEOUT_S, Ground, take_times
 from tests.chaos.load import now_us
 from tests.chaos.results import Result
@@ -53,6 +54,9 @@ class ControllerRun:
             raise
         logged = list(logged_decisions(self._stores()))
         verdict = check_decisions(load.history, final, logged)
+        if self._system == "ours":  # what a peer's controllers decide by themselves is in no log that we read
+            own = list(own_elections(self._stores()))
+            verdict.merge(check_history(load.initial, load.operations, own))
         if result.whole_s is None:
             verdict.violated(Kind.UNHEALED, f"the controllers did not agree within {WHOLE_TIMEOUT_S:g} s")
         result.take(verdict)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet, decode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError, code_name
@@ -25,6 +25,8 @@ from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.registry import Header
 from tests.chaos.decision_check import Decision
 from tests.chaos.load import now_us
+from tests.simulation.controller_model import Alter, Altered, Elect, Elected, Read, Refused, SetState
+from tests.simulation.linearizability import Operation
 
 CLUSTER = "chaos"
 BROKER_SETS = 8
@@ -36,6 +38,17 @@ BROKER_TIMEOUT_MS = 600_000
 """Of the brokers' heartbeats: their silence is not what is tested here."""
 PAUSE_S = 0.005
 RETRY_S = 0.05
+REFUSALS = frozenset(
+    {
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+    }
+)
+"""Answers that were decided: they say something of the state."""
 ELECT_SHARE = 0.03
 """Of the writes: an operator demands another master."""
 
@@ -60,7 +73,10 @@ class Leader:
         if leader is None:
             if self._finding is None or self._finding.done():
                 self._finding = asyncio.create_task(self._find())
-            leader = self._leader = await asyncio.shield(self._finding)
+            try:
+                leader = self._leader = await asyncio.shield(self._finding)
+            except (NetError, MQError) as error:
+                raise ConnectFailed("the leader", f"is not known: {error}") from error
         try:
             return await self._client.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
         except (NetError, NotLeaderError):
@@ -118,6 +134,9 @@ class DecisionLoad:
 
     def __init__(self, name: str, addresses: Sequence[str], rng: random.Random) -> None:
         self.history: list[Decision] = []
+        self.operations: list[Operation] = []
+        """The same requests and those that were refused or not answered, for the sequential model."""
+        self.initial: dict[str, SetState] = {}
         self.failures: Counter[str] = Counter()
         """Requests that were not granted or not answered, by reason."""
         self._sets = [f"{name}-{number}" for number in range(BROKER_SETS)]
@@ -131,6 +150,9 @@ class DecisionLoad:
     async def start(self) -> None:
         """Bring all sets up; then the load begins."""
         await asyncio.gather(*map(self._bring_up, self._sets))
+        for name in self._sets:
+            first = await self._insist_on_look(name)
+            self.initial[name] = state_of(first)
         self._beater = asyncio.create_task(self._beat())
         for name in self._sets:
             for _ in range(WRITERS):
@@ -144,10 +166,7 @@ class DecisionLoad:
         await asyncio.gather(*self._tasks)
         final = []
         for name in self._sets:
-            async with asyncio.timeout(30):
-                while (decision := await self._look(name)) is None:
-                    await asyncio.sleep(RETRY_S)
-            final.append(decision)
+            final.append(await self._insist_on_look(name))
         await self.abandon()
         return final
 
@@ -158,6 +177,12 @@ class DecisionLoad:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(self._leader.close(), *(beats.close() for beats in self._beats))
+
+    async def _insist_on_look(self, name: str) -> Decision:
+        async with asyncio.timeout(30):
+            while (decision := await self._look(name)) is None:
+                await asyncio.sleep(RETRY_S)
+        return decision
 
     # -- brokers that exist only as requests
 
@@ -215,6 +240,7 @@ class DecisionLoad:
         choices = [members for members in _sets_with(master) if members != tuple(sorted(known.members))]
         members = rng.choice(choices)
         asked = now_us()
+        request = Alter(master, known.master_epoch, members, known.epoch)
         try:
             answer = await self._leader.call(
                 wire.AlterSyncStateSet(name, master, known.master_epoch, 0),
@@ -222,37 +248,43 @@ class DecisionLoad:
             )
         except (NetError, MQError) as error:
             self._failed(error)
+            self._not_granted(name, "alter", asked, request, error)
             return None
         granted = decode(answer.body, SyncStateSet)
         shown = tuple(sorted(granted.sync_state_set))
         epoch = granted.sync_state_set_epoch
+        answered = now_us()
         self.history.append(
-            Decision(name, "alter", asked, now_us(), epoch, shown, known.master_epoch, master)
+            Decision(name, "alter", asked, answered, epoch, shown, known.master_epoch, master)
         )
+        self.operations.append(Operation(name, "alter", asked, answered, request, Altered(shown, epoch)))
         return Known(epoch, shown, master, known.master_epoch)
 
     async def _elect(self, name: str, broker_id: int) -> None:
         asked = now_us()
+        request = Elect(broker_id, designated=True)
         try:
             answer = await self._leader.call(wire.ElectMaster(CLUSTER, name, broker_id, True, 0))
         except (NetError, MQError) as error:
             self._failed(error)
+            self._not_granted(name, "elect", asked, request, error)
             return
         head = answer.header
         assert isinstance(head, wire.ElectMasterReply)
         members = decode(answer.body, ElectMasterResponseBody).sync_state_set
-        self.history.append(
-            Decision(
-                name,
-                "elect",
-                asked,
-                now_us(),
-                head.sync_state_set_epoch or 0,
-                tuple(sorted(members)),
-                head.master_epoch or 0,
-                head.master_broker_id,
-            )
+        shown = Decision(
+            name,
+            "elect",
+            asked,
+            now_us(),
+            head.sync_state_set_epoch or 0,
+            tuple(sorted(members)),
+            head.master_epoch or 0,
+            head.master_broker_id,
         )
+        self.history.append(shown)
+        granted = Elected(is_new=True, state=state_of(shown))
+        self.operations.append(Operation(name, "elect", asked, shown.answered_us, request, granted))
 
     async def _read(self, name: str) -> None:
         while not self._stopping:
@@ -273,7 +305,7 @@ class DecisionLoad:
         head = answer.header
         assert isinstance(head, wire.GetReplicaInfoReply)
         body = decode(answer.body, SyncStateSet)
-        return Decision(
+        shown = Decision(
             name,
             "read",
             asked,
@@ -283,14 +315,42 @@ class DecisionLoad:
             head.master_epoch or 0,
             head.master_broker_id,
         )
+        self.operations.append(Operation(name, "read", asked, shown.answered_us, Read(), state_of(shown)))
+        return shown
+
+    def _not_granted(
+        self, name: str, kind: str, asked: int, request: Alter | Elect, error: NetError | MQError
+    ) -> None:
+        """A refusal is an answer like others; what may have been decided unheard is an operation, too."""
+        if isinstance(error, NetError):
+            if error.sent:
+                self.operations.append(Operation(name, kind, asked, None, request))
+        elif error.code in REFUSALS:
+            self.operations.append(Operation(name, kind, asked, now_us(), request, Refused(error.code)))
+        elif error.code != ResponseCode.CONTROLLER_NOT_LEADER:  # which is said before anything is appended
+            self.operations.append(Operation(name, kind, asked, None, request))
 
     def _failed(self, error: Exception) -> None:
         name = code_name(error.code) if isinstance(error, MQError) else type(error).__name__
         self.failures[name] += 1
 
 
+def state_of(shown: Decision) -> SetState:
+    return SetState(shown.master, shown.master_epoch, shown.members, shown.epoch)
+
+
+def own_elections(stores: Iterable[Path]) -> Iterator[Decision]:
+    """Masters that controllers elected without being asked, by their event logs; without times."""
+    yield from (decision for decision, asked in _logged(stores) if not asked and decision.master is not None)
+
+
 def logged_decisions(stores: Iterable[Path]) -> Iterator[Decision]:
     """What our controllers wrote to their event logs, without times."""
+    yield from (decision for decision, _ in _logged(stores))
+
+
+def _logged(stores: Iterable[Path]) -> Iterator[tuple[Decision, bool]]:
+    """Each decision, and whether somebody asked for it."""
     for path in (path for store in stores for path in sorted(store.glob("events.jsonl*"))):
         for line in path.read_text().splitlines():
             try:
@@ -303,7 +363,7 @@ def logged_decisions(stores: Iterable[Path]) -> Iterator[Decision]:
                 members, master = [event["new_master"]], event["new_master"]
             else:
                 continue
-            yield Decision(
+            decision = Decision(
                 event["broker_name"],
                 "elect" if master is not None else "alter",
                 *(0, 0),
@@ -312,6 +372,7 @@ def logged_decisions(stores: Iterable[Path]) -> Iterator[Decision]:
                 event["master_epoch"],
                 master,
             )
+            yield decision, event.get("cause", "broker") in ("broker", "admin")
 
 
 def _sets_with(master: int) -> list[tuple[int, ...]]:

@@ -38,6 +38,7 @@ WRONG = {
     "controllers: one epoch with two sets or masters": ("two_sets", "two_masters"),
     "controllers: decisions forgotten, granted twice or backwards": ("forgotten", "won_twice", "backwards"),
     "controllers: stale answers": ("stale",),
+    "controllers: answers that no order of the requests explains": ("not_linearizable", "undecided"),
 }
 """Rows of the table of what must not be: the kinds of violations that are counted in each."""
 
