@@ -24,10 +24,10 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.server import RemotingServer
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import Role
 from batonmq.raft.disk import ALLOCATE_BYTES, OsDisk
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport
 from batonmq.raft.worker import ThreadWorker

@@ -27,7 +27,7 @@ from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.raft.core import Role
+from batonmq.raft.state import Role
 from batonmq.store.config import FlushDiskType, StoreConfig
 from tests.simulation.disks import TrackedDisk, World, lose_tails
 from tests.simulation.loop import Endpoint, Host, SimLoop

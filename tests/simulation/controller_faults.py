@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from batonmq.net.errors import NetError
-from batonmq.raft.core import Role
 from batonmq.raft.errors import RaftError
+from batonmq.raft.state import Role
 from tests.simulation.cluster import Node
 from tests.simulation.controller_clients import PROBED, Client
 from tests.simulation.controller_group import ControllerGroup, endpoint, raft_id, role

@@ -19,8 +19,8 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.machine import Effect
 from batonmq.controller.service import ControllerService
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import Role
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 from tests.simulation.cluster import CONTROLLER_PORT, Node, SimClock, SimCluster
 from tests.simulation.controller_truth import Truth
 from tests.simulation.loop import Host, SimLoop, current_host

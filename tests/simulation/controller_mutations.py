@@ -11,8 +11,8 @@ from batonmq.controller import events, proposer
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.service import ControllerService
-from batonmq.raft.core import Role
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 from tests.simulation.controller_group import Shape
 from tests.simulation.controller_sim import ANY, run
 from tests.simulation.mutation import Mutation, Patch, counting

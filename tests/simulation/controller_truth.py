@@ -14,7 +14,7 @@ import msgspec
 
 from batonmq.controller.machine import ControllerMachine, Election, Outcome
 from batonmq.controller.service import ControllerService
-from batonmq.raft.core import Role
+from batonmq.raft.state import Role
 from tests.simulation.controller_model import Decided, SetState
 from tests.simulation.linearizability import Operation
 

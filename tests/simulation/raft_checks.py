@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from batonmq.raft.core import Role, Save
 from batonmq.raft.messages import (
     Append,
     AppendReply,
@@ -26,6 +25,7 @@ from batonmq.raft.messages import (
     VoteReply,
     decode_members,
 )
+from batonmq.raft.state import Role, Save
 from batonmq.raft.storage import Recovered
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ from typing import Any
 from unittest import mock
 
 from batonmq.raft import core as raft_core
-from batonmq.raft.core import Progress, RaftCore
+from batonmq.raft.core import RaftCore
 from batonmq.raft.log import RaftLog
+from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import AppendReply, VoteReply
+from batonmq.raft.progress import Progress
 from tests.simulation import memory_disk
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.raft_sim import Shape, run_seed
@@ -208,9 +210,9 @@ def _membership_kept_on_truncation() -> list[Patch]:
     original = RaftCore._truncate
 
     def truncate(self: RaftCore, index: int) -> None:
-        kept = list(self._memberships)
+        members = self.members
         original(self, index)
-        self._memberships = [(min(at, self.log.last_index), members) for at, members in kept]
+        self._memberships = Memberships(min(self.membership_index, self.log.last_index), members)
 
     return [(RaftCore, "_truncate", truncate)]
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import msgspec
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import RaftCore, Save
+from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import RaftError
 from batonmq.raft.messages import Entry, Kind, Members, Message, Snapshot, SnapshotMeta
+from batonmq.raft.state import Save
 from batonmq.raft.storage import Storage
 from tests.simulation.memory_disk import MemoryDisk, PowerCut
 from tests.simulation.raft_checks import Invariants

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import Role
 from batonmq.raft.errors import RaftError
 from batonmq.raft.messages import Members, Message
+from batonmq.raft.state import Role
 from tests.simulation.raft_checks import Invariants, Violation
 from tests.simulation.raft_node import DriftingClock, Node
 

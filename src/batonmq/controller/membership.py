@@ -19,7 +19,6 @@ from batonmq.controller.config import Topology, check_address
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.raft.core import Role
 from batonmq.raft.errors import (
     MembershipBusy,
     MembershipRefused,
@@ -31,6 +30,7 @@ from batonmq.raft.errors import (
 )
 from batonmq.raft.messages import Members
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 
 MAX_LAG: Final = 100
 """A learner that is no more entries than this behind becomes a voter."""

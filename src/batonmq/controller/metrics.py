@@ -20,8 +20,8 @@ from batonmq.controller.machine import ControllerMachine, Election
 from batonmq.controller.proposer import Log
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
-from batonmq.raft.core import Role
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 
 SCOPE: Final = "controller"
 COMMON_LABELS: Final = ("address", "group", "peer_id")

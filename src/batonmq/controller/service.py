@@ -35,9 +35,9 @@ from batonmq.net.server import RemotingServer
 from batonmq.net.tls import ServerTls, TlsConfig, client_context, mutual_contexts, server_tls
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import Role
 from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import Authenticator, NoAuthentication, RemotingTransport, SharedSecret
 from batonmq.raft.worker import ThreadWorker, Worker

@@ -15,16 +15,16 @@ Sections in comments are those of the dissertation.
 
 from __future__ import annotations
 
-import enum
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.errors import MembershipBusy, MembershipRefused, NotLeader, Overloaded, TransferInProgress
+from batonmq.raft.incoming import Incoming
 from batonmq.raft.log import RaftLog
+from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import (
     Append,
     AppendReply,
@@ -46,10 +46,11 @@ from batonmq.raft.messages import (
     SnapshotMeta,
     TimeoutNow,
     VoteReply,
-    decode_members,
     encode,
 )
+from batonmq.raft.progress import Flow, Progress
 from batonmq.raft.quorum import Vote, reached_by_majority, tally
+from batonmq.raft.state import HardState, ReadContext, Ready, Role, Save
 
 
 class Chance(Protocol):
@@ -58,104 +59,8 @@ class Chance(Protocol):
     def randrange(self, start: int, stop: int, /) -> int: ...
 
 
-class Role(enum.Enum):
-    FOLLOWER = "follower"
-    PRE_CANDIDATE = "pre-candidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-class Flow(enum.Enum):
-    """How the leader feeds one peer."""
-
-    PROBE = "probe"
-    """Where the logs agree is not known: one message at a time."""
-    REPLICATE = "replicate"
-    """It is known: many messages under way."""
-    SNAPSHOT = "snapshot"
-    """The entries it needs are compacted: chunks of a snapshot."""
-
-
-@dataclass(slots=True)
-class HardState:
-    """What must survive a crash besides the log. ``commit`` is a hint that shortens recovery."""
-
-    term: int = 0
-    voted_for: str | None = None
-    commit: int = 0
-
-
-@dataclass(slots=True)
-class Save:
-    """One unit for the disk: ``snapshot`` first, then hard state and entries together."""
-
-    hard_state: HardState
-    first_index: int
-    entries: list[Entry]
-    snapshot: Snapshot | None
-    last_index: int
-    last_term: int
-    messages: list[tuple[str, Message]]
-    """May leave only after this save."""
-
-
 EARLY_ATTEMPTS = 3
 """How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
-
-ReadContext: TypeAlias = int | tuple[str, int]
-"""A read of this node (its own number) or of a follower (peer, the follower's number)."""
-
-
-@dataclass(slots=True)
-class Ready:
-    """What came out of a turn."""
-
-    messages: list[tuple[str, Message]]
-    snapshot: Snapshot | None
-    """Restore the state machine from it before applying ``entries``."""
-    first_index: int
-    entries: list[Entry]
-    """Committed entries from ``first_index`` on, to be applied in order."""
-    reads: list[tuple[int, int | None]]
-    """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
-    needs_snapshot: bool
-    """A follower needs the newest snapshot: read it from disk and hand it to ``snapshot_loaded``."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """The leader's view of one peer (itself included, for ``match``)."""
-
-    next: int
-    match: int = 0
-    flow: Flow = Flow.PROBE
-    inflight: deque[tuple[int, int]] = field(default_factory=deque)
-    """(last index, bytes) of each Append under way."""
-    inflight_bytes: int = 0
-    waiting_since_ms: int | None = None
-    """When the oldest unanswered probe or chunk left, or entries under way last made progress."""
-    sent_commit: int = 0
-    acked_round: int = 0
-    lease_until_ms: int = -1
-    """Until when it gives no vote, by this clock: counted from the sending of a heartbeat that it answered
-    with such a promise, less the clocks' drift."""
-    contact_ms: int = 0
-    snapshot_offset: int = 0
-
-    def clear_inflight(self) -> None:
-        self.inflight.clear()
-        self.inflight_bytes = 0
-        self.waiting_since_ms = None
-
-
-@dataclass(slots=True)
-class _Incoming:
-    """A snapshot that is being received."""
-
-    meta: SnapshotMeta
-    total: int
-    checksum: int
-    data: bytearray
 
 
 class RaftCore:
@@ -184,10 +89,11 @@ class RaftCore:
         self.commit_index = max(min(hard.commit, self.log.last_index), self.log.base_index)
         self._handed_out = snapshot.index if snapshot else 0
         self.commit_index = max(self.commit_index, self._handed_out)
-        self._memberships: list[tuple[int, Members]] = [
-            (snapshot.index, snapshot.members) if snapshot else (0, members)
-        ]
-        self._note_members(self.log.first_index, self.log.slice(self.log.first_index, self.log.last_index))
+        self._memberships = (
+            Memberships(snapshot.index, snapshot.members) if snapshot else Memberships(0, members)
+        )
+        first = self.log.first_index
+        self._memberships.note(first, self.log.slice(first, self.log.last_index))
 
         self.role = Role.FOLLOWER
         self.leader_id: str | None = None
@@ -228,7 +134,7 @@ class RaftCore:
         self.transfer_target: str | None = None
         self._transfer_deadline_ms = 0
 
-        self._incoming: _Incoming | None = None
+        self._incoming: Incoming | None = None
         self._installed_unsaved: Snapshot | None = None
         self._installed_unapplied: Snapshot | None = None
         self._outgoing: Snapshot | None = None
@@ -244,20 +150,20 @@ class RaftCore:
 
     @property
     def members(self) -> Members:
-        return self._memberships[-1][1]
+        return self._memberships.newest
 
     @property
     def membership_index(self) -> int:
         """Where the membership in force stands in the log; not yet committed if beyond ``commit_index``."""
-        return self._memberships[-1][0]
+        return self._memberships.index
 
     def members_at(self, index: int) -> Members:
         """The membership as of ``index``, which must not lie before the snapshot."""
-        return next(members for at, members in reversed(self._memberships) if at <= index)
+        return self._memberships.at(index)[1]
 
     def committed_membership(self) -> tuple[int, Members]:
         """The newest membership that is committed, and the index of which that is known."""
-        return next((at, members) for at, members in reversed(self._memberships) if at <= self.commit_index)
+        return self._memberships.at(self.commit_index)
 
     def lag(self, peer: str) -> int | None:
         """How many entries the leader's ``peer`` is behind; None if it does not answer now."""
@@ -411,8 +317,7 @@ class RaftCore:
         self.snapshot = meta
         # An entry that is not yet on this disk must stay until it is.
         self.log.compact(min(meta.index - self.config.trailing_entries, self.durable_index))
-        while len(self._memberships) > 1 and self._memberships[1][0] <= meta.index:
-            del self._memberships[0]
+        self._memberships.forget_before(meta.index)
         self._check()
 
     # ------------------------------------------------------------------ outputs
@@ -726,7 +631,7 @@ class RaftCore:
             entries, prev = self._drop_known(prev, entries)
         if entries:
             log.extend(entries)
-            self._note_members(prev + 1, entries)
+            self._memberships.note(prev + 1, entries)
         self._commit(min(message.commit, last))
         self._send_durable(sender, AppendReply(self.term, last))
 
@@ -748,8 +653,7 @@ class RaftCore:
         self.log.truncate(index)
         self._unsaved_from = min(self._unsaved_from, index)
         self.durable_index = min(self.durable_index, index - 1)
-        while self._memberships[-1][0] >= index:
-            self._memberships.pop()
+        self._memberships.cut(index)
 
     def _on_heartbeat(self, sender: str, message: Heartbeat) -> None:
         self._hear_leader(sender)
@@ -774,19 +678,13 @@ class RaftCore:
         if message.total > self.config.max_snapshot_bytes:
             return
         incoming = self._incoming
-        if incoming is None or (incoming.meta, incoming.total, incoming.checksum) != (
-            meta,
-            message.total,
-            message.checksum,
-        ):
-            incoming = self._incoming = _Incoming(meta, message.total, message.checksum, bytearray())
-        if message.offset == len(incoming.data):
-            incoming.data += message.data
-        if len(incoming.data) >= incoming.total:
+        if incoming is None or not incoming.continues(message):
+            incoming = self._incoming = Incoming.of(message)
+        if incoming.take(message):
             self._incoming = None
-            data = bytes(incoming.data)
-            if zlib.crc32(data) == incoming.checksum:
-                self._install(Snapshot(meta, data))
+            snapshot = incoming.finish()
+            if snapshot is not None:
+                self._install(snapshot)
                 self._send_durable(sender, AppendReply(self.term, self.commit_index))
                 return
             self._send(sender, InstallReply(self.term, meta.index, 0))
@@ -800,7 +698,7 @@ class RaftCore:
             self._commit(meta.index)
             return
         self.log.reset(meta.index, meta.term)
-        self._memberships = [(meta.index, meta.members)]
+        self._memberships = Memberships(meta.index, meta.members)
         self.commit_index = self._handed_out = meta.index
         self._unsaved_from = meta.index + 1
         self.durable_index = meta.index
@@ -824,15 +722,8 @@ class RaftCore:
         first = self.log.last_index + 1
         self.log.extend(entries)
         if entries[0].kind == Kind.MEMBERS:
-            self._note_members(first, entries)
+            self._memberships.note(first, entries)
             self._fit_peers()
-
-    def _note_members(self, first: int, entries: Sequence[Entry]) -> None:
-        for place, entry in enumerate(entries):
-            if entry.kind == Kind.MEMBERS:
-                index = first + place
-                if index > self._memberships[-1][0]:
-                    self._memberships.append((index, decode_members(entry.data)))
 
     def _fit_peers(self) -> None:
         """Make the leader's peers those of the membership in force."""
@@ -952,7 +843,7 @@ class RaftCore:
         if progress is None:
             return
         if message.rejected:
-            self._back_up(progress, message)
+            progress.back_up(message, self.log)
             return
         index = message.index
         if index > progress.match:
@@ -963,38 +854,10 @@ class RaftCore:
             self._advance_commit()
             if self.role is not Role.LEADER:
                 return
-        if progress.flow is Flow.REPLICATE:
-            inflight = progress.inflight
-            while inflight and inflight[0][0] <= progress.match:
-                progress.inflight_bytes -= inflight.popleft()[1]
-            if not inflight:
-                progress.waiting_since_ms = None
-        elif progress.flow is Flow.PROBE or progress.match >= self.log.base_index:
-            progress.flow = Flow.REPLICATE
-            progress.clear_inflight()
-            progress.next = progress.match + 1
+        if progress.acknowledged(self.log):
             self._release_outgoing()
         if sender == self.transfer_target:
             self._try_transfer()
-
-    def _back_up(self, progress: Progress, message: AppendReply) -> None:
-        """The peer's log does not hold ``message.index``: find the next place to try (5.3 of the paper)."""
-        rejected = message.index
-        if progress.flow is Flow.REPLICATE:
-            if rejected <= progress.match:
-                return  # an old message
-            progress.next = progress.match + 1
-        elif progress.flow is Flow.PROBE:
-            if rejected != progress.next - 1:
-                return  # an old message
-            agree, _ = self.log.last_with_term_at_most(
-                min(rejected - 1, message.hint_index), message.hint_term
-            )
-            progress.next = max(progress.match, agree) + 1
-        else:
-            return
-        progress.flow = Flow.PROBE
-        progress.clear_inflight()
 
     def _release_outgoing(self) -> None:
         if self._outgoing is not None and all(p.flow is not Flow.SNAPSHOT for p in self.peers.values()):
@@ -1038,20 +901,7 @@ class RaftCore:
         self._round += 1
         self._broadcast_heartbeat(self._round)
         for progress in self.peers.values():
-            self._retransmit(progress)
-
-    def _retransmit(self, progress: Progress) -> None:
-        waiting = progress.waiting_since_ms
-        if waiting is None:
-            return
-        silence = self.now_ms - waiting
-        if progress.flow is Flow.REPLICATE:
-            if silence >= self.config.retransmit_ms:
-                progress.flow = Flow.PROBE
-                progress.next = progress.match + 1
-                progress.clear_inflight()
-        elif silence >= 2 * self.config.heartbeat_interval_ms:
-            progress.waiting_since_ms = None
+            progress.retransmit(self.now_ms, self.config)
 
     def _broadcast_heartbeat(self, round_number: int) -> None:
         for peer, progress in self.peers.items():

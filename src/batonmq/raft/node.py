@@ -19,7 +19,7 @@ import msgspec
 
 from batonmq.common.complaints import Complaints
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import RaftCore, Role, Save
+from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import (
     MembershipRefused,
     NodeStopped,
@@ -43,6 +43,7 @@ from batonmq.raft.messages import (
     encode,
 )
 from batonmq.raft.quorum import majority
+from batonmq.raft.state import Role, Save
 from batonmq.raft.storage import Storage
 from batonmq.raft.worker import Worker
 

@@ -29,11 +29,11 @@ from typing import Final
 
 import msgspec
 
-from batonmq.raft.core import HardState, Save
 from batonmq.raft.disk import TEMPORARY, AppendFile, Disk
 from batonmq.raft.errors import StorageCorrupt
 from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import Entry, Snapshot, SnapshotMeta
+from batonmq.raft.state import HardState, Save
 
 _LOG_MAGIC: Final = b"BMQRLOG1"
 _SNAPSHOT_MAGIC: Final = b"BMQRSNP1"

@@ -34,8 +34,8 @@ from batonmq.controller.proposer import Proposer
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
-from batonmq.raft.core import Role
 from batonmq.raft.errors import NotLeader
+from batonmq.raft.state import Role
 
 
 class Timer:

@@ -35,9 +35,10 @@ import msgspec
 from tests.simulation.memory_disk import MemoryDisk
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import RaftCore, Role
+from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import RaftError
 from batonmq.raft.messages import Entry, Kind, Members, Message, Snapshot, SnapshotMeta
+from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 
 

@@ -6,7 +6,7 @@ import typing
 import pytest
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import IGNORED, STEP, RaftCore, Role
+from batonmq.raft.core import IGNORED, STEP, RaftCore
 from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded
 from batonmq.raft.messages import (
     Append,
@@ -20,6 +20,7 @@ from batonmq.raft.messages import (
     Message,
     SnapshotMeta,
 )
+from batonmq.raft.state import Role
 
 MESSAGES: tuple[type, ...] = typing.get_args(Message)
 

@@ -15,7 +15,6 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.server import RemotingServer
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import Role
 from batonmq.raft.disk import OsDisk
 from batonmq.raft.errors import (
     MembershipRefused,
@@ -30,6 +29,7 @@ from batonmq.raft.errors import (
 )
 from batonmq.raft.messages import Append, Heartbeat, Members, decode_envelope, encode
 from batonmq.raft.node import RaftNode
+from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport, SharedSecret
 from batonmq.raft.worker import ThreadWorker

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.simulation.memory_disk import MemoryDisk
 
-from batonmq.raft.core import HardState, Save
 from batonmq.raft.disk import OsDisk
 from batonmq.raft.errors import StorageCorrupt
 from batonmq.raft.messages import Entry, Kind, Members, Snapshot, SnapshotMeta
+from batonmq.raft.state import HardState, Save
 from batonmq.raft.storage import Recovered, Storage
 
 

@@ -1,0 +1,59 @@
+"""What the core is in, and what passes between it and its shell: work for the disk, what came of a turn."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from batonmq.raft.messages import Entry, Message, Snapshot
+
+
+class Role(enum.Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(slots=True)
+class HardState:
+    """What must survive a crash besides the log. ``commit`` is a hint that shortens recovery."""
+
+    term: int = 0
+    voted_for: str | None = None
+    commit: int = 0
+
+
+@dataclass(slots=True)
+class Save:
+    """One unit for the disk: ``snapshot`` first, then hard state and entries together."""
+
+    hard_state: HardState
+    first_index: int
+    entries: list[Entry]
+    snapshot: Snapshot | None
+    last_index: int
+    last_term: int
+    messages: list[tuple[str, Message]]
+    """May leave only after this save."""
+
+
+ReadContext: TypeAlias = int | tuple[str, int]
+"""A read of this node (its own number) or of a follower (peer, the follower's number)."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """What came out of a turn."""
+
+    messages: list[tuple[str, Message]]
+    snapshot: Snapshot | None
+    """Restore the state machine from it before applying ``entries``."""
+    first_index: int
+    entries: list[Entry]
+    """Committed entries from ``first_index`` on, to be applied in order."""
+    reads: list[tuple[int, int | None]]
+    """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
+    needs_snapshot: bool
+    """A follower needs the newest snapshot: read it from disk and hand it to ``snapshot_loaded``."""
