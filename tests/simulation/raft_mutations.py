@@ -13,6 +13,7 @@ from batonmq.raft.core import RaftCore
 from batonmq.raft.log import RaftLog
 from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import AppendReply, VoteReply
+from batonmq.raft.patience import Patience
 from batonmq.raft.progress import Progress
 from tests.simulation import memory_disk
 from tests.simulation.mutation import Mutation, Patch, counting
@@ -123,19 +124,19 @@ def _not_sticky() -> list[Patch]:
 
 def _lost_despite_lease() -> list[Patch]:
     """Who has promised to honour a lease votes, and asks for votes, when it takes the leader for gone."""
-    is_sticky, arm = RaftCore._is_sticky, RaftCore._arm_election
+    is_sticky, arm = Patience.is_sticky, Patience.arm
 
-    def sticky(self: RaftCore) -> bool:
-        return is_sticky(self) and self._lost_leader is None
+    def sticky(self: Patience, now_ms: int) -> bool:
+        return is_sticky(self, now_ms) and self.lost_leader is None
 
-    def arm_election(self: RaftCore) -> None:
+    def arm_at_once(self: Patience, now_ms: int, voters: Any) -> None:
         config, self.config = self.config, replace(self.config, lease_read=False)
         try:
-            arm(self)
+            arm(self, now_ms, voters)
         finally:
             self.config = config
 
-    return [(RaftCore, "_is_sticky", sticky), (RaftCore, "_arm_election", arm_election)]
+    return [(Patience, "is_sticky", sticky), (Patience, "arm", arm_at_once)]
 
 
 def _not_sticky_after_restart() -> list[Patch]:
@@ -143,7 +144,7 @@ def _not_sticky_after_restart() -> list[Patch]:
 
     def init(self: RaftCore, *args: Any, **kw: Any) -> None:
         original(self, *args, **kw)
-        self._last_leader_contact_ms = None
+        self._patience.contact_ms = None
 
     return [(RaftCore, "__init__", init)]
 

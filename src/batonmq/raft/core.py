@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.errors import MembershipBusy, MembershipRefused, NotLeader, Overloaded, TransferInProgress
@@ -48,19 +48,10 @@ from batonmq.raft.messages import (
     VoteReply,
     encode,
 )
+from batonmq.raft.patience import Chance, Patience
 from batonmq.raft.progress import Flow, Progress
 from batonmq.raft.quorum import Vote, reached_by_majority, tally
 from batonmq.raft.state import HardState, ReadContext, Ready, Role, Save
-
-
-class Chance(Protocol):
-    """The part of random.Random that spreads election timeouts; a core imports no source of chance."""
-
-    def randrange(self, start: int, stop: int, /) -> int: ...
-
-
-EARLY_ATTEMPTS = 3
-"""How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
 
 
 class RaftCore:
@@ -79,7 +70,6 @@ class RaftCore:
         """``members`` is the membership before any entry or snapshot says otherwise."""
         self.id = node_id
         self.config = config
-        self._rng = rng
         self.now_ms = now_ms
         self.log = log or RaftLog()
         hard = hard_state or HardState()
@@ -101,15 +91,7 @@ class RaftCore:
         """The index by which this node was removed, as far as it knows: it asks for no votes any more."""
         self.peers: dict[str, Progress] = {}
         self._votes: dict[str, bool] = {}
-        self._transfer_election = False
-        self._last_leader_contact_ms: int | None = None
-        self._lost_leader: str | None = None
-        """A leader whose process is gone, until another one, or it itself, is heard."""
-        self._early_attempts = 0
-        if config.lease_read:
-            # Before the restart this node may have heard a leader whose lease still runs.
-            self._last_leader_contact_ms = now_ms
-        self._election_deadline_ms = now_ms
+        self._patience = Patience(node_id, config, rng, now_ms)
         self._heartbeat_deadline_ms = now_ms
         self._notice_due_ms: int | None = None
 
@@ -142,9 +124,7 @@ class RaftCore:
         self._outgoing_asked = False
 
         if not self._start_alone():
-            # The first wait is short: pre-vote keeps a node that merely restarted from disturbing a leader.
-            first = rng.randrange(2 * config.heartbeat_interval_ms, config.election_timeout_ms)
-            self._election_deadline_ms = now_ms + first
+            self._patience.arm_first(now_ms)
 
     # ------------------------------------------------------------------ what the shell may ask
 
@@ -184,7 +164,7 @@ class RaftCore:
     def next_deadline_ms(self) -> int:
         """When ``tick`` must be called at the latest."""
         if self.role is not Role.LEADER:
-            return self._election_deadline_ms
+            return self._patience.deadline_ms
         if self._notice_due_ms is not None:
             return min(self._notice_due_ms, self._heartbeat_deadline_ms)
         return self._heartbeat_deadline_ms
@@ -224,7 +204,7 @@ class RaftCore:
         self.now_ms = max(self.now_ms, now_ms)
         if self.role is Role.LEADER:
             self._tick_leader()
-        elif self.now_ms >= self._election_deadline_ms:
+        elif self.now_ms >= self._patience.deadline_ms:
             self._campaign()
         self._check()
 
@@ -238,9 +218,7 @@ class RaftCore:
         self.now_ms = max(self.now_ms, now_ms)
         if self.role is not Role.FOLLOWER or peer != self.leader_id:
             return
-        if self._lost_leader is None:
-            self._lost_leader = peer
-            self._early_attempts = EARLY_ATTEMPTS
+        if self._patience.lose(peer):
             self._arm_election()
         self._check()
 
@@ -430,7 +408,7 @@ class RaftCore:
         self.role = Role.LEADER
         self.leader_id = self.id
         self._lease_forbidden = False
-        self._forget_loss()
+        self._patience.forget_loss()
         self._incoming = None
         self.peers = {}
         self._fit_peers()
@@ -474,36 +452,10 @@ class RaftCore:
     def _is_sticky(self) -> bool:
         if self.role is Role.LEADER:
             return True
-        contact = self._last_leader_contact_ms
-        if contact is None:
-            return False
-        if self._lost_leader is not None:
-            return self.now_ms < contact + self.config.lease_promise_ms
-        return self.now_ms < contact + self.config.election_timeout_ms
+        return self._patience.is_sticky(self.now_ms)
 
     def _arm_election(self) -> None:
-        if self._early_attempts:
-            contact = self._last_leader_contact_ms
-            promised = self.now_ms if contact is None else contact + self.config.lease_promise_ms
-            self._election_deadline_ms = max(self.now_ms, promised) + self._early_wait_ms()
-            self._early_attempts -= 1
-            return
-        timeout = self.config.election_timeout_ms
-        self._election_deadline_ms = self.now_ms + self._rng.randrange(timeout, 2 * timeout)
-
-    def _early_wait_ms(self) -> int:
-        """One heartbeat after the other, in the members' order: chance alone would often split the votes of
-        those who lost their leader at the same moment."""
-        others = [voter for voter in self.members.voters if voter != self._lost_leader]
-        place = others.index(self.id) if self.id in others else len(others)
-        if self._early_attempts < EARLY_ATTEMPTS:
-            place += len(others)
-        interval = self.config.heartbeat_interval_ms
-        return place * interval + self._rng.randrange(0, interval // 2 + 1)
-
-    def _forget_loss(self) -> None:
-        self._lost_leader = None
-        self._early_attempts = 0
+        self._patience.arm(self.now_ms, self.members.voters)
 
     def _is_alone(self) -> bool:
         return self.members.voters.keys() == {self.id}
@@ -567,8 +519,8 @@ class RaftCore:
             if self.voted_for is None:
                 self.voted_for = sender
                 self._hard_dirty = True
-            # Also ends a pre-vote of its own, and waits a full timeout for the one it voted for.
-            self._early_attempts = 0
+            # Also ends a pre-vote of its own.
+            self._patience.yield_to_candidate()
             self.become_follower(self.term, self.leader_id)
         self._send_durable(sender, VoteReply(self.term, granted))
 
@@ -600,12 +552,12 @@ class RaftCore:
     # ------------------------------------------------------------------ follower
 
     def _hear_leader(self, sender: str) -> None:
-        self._forget_loss()
+        self._patience.forget_loss()
         if self.role is not Role.FOLLOWER or self.leader_id != sender:
             self.become_follower(self.term, sender)
         else:
             self._arm_election()
-        self._last_leader_contact_ms = self.now_ms
+        self._patience.contact_ms = self.now_ms
         self.removed_at = None
 
     def _on_append(self, sender: str, message: Append) -> None:

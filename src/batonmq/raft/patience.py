@@ -1,0 +1,85 @@
+"""When a node stands for election, and how long it holds on to a leader (4.2.3, 9.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from batonmq.raft.config import RaftConfig
+
+EARLY_ATTEMPTS = 3
+"""How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
+
+
+class Chance(Protocol):
+    """The part of random.Random that spreads election timeouts; a core imports no source of chance."""
+
+    def randrange(self, start: int, stop: int, /) -> int: ...
+
+
+class Patience:
+    """One node's. Times are the core's, in ms; ``voters`` are those of the membership in force."""
+
+    def __init__(self, node_id: str, config: RaftConfig, rng: Chance, now_ms: int) -> None:
+        self._id = node_id
+        self.config = config
+        self._rng = rng
+        self.deadline_ms = now_ms
+        """When it asks for votes, unless it hears a leader before."""
+        # With leases: before the restart this node may have heard a leader whose lease still runs.
+        self.contact_ms: int | None = now_ms if config.lease_read else None
+        """When a leader was last heard."""
+        self.lost_leader: str | None = None
+        """A leader whose process is gone, until another one, or it itself, is heard."""
+        self._early_attempts = 0
+
+    def arm_first(self, now_ms: int) -> None:
+        """A short wait: pre-vote keeps a node that merely restarted from disturbing a leader."""
+        config = self.config
+        first = self._rng.randrange(2 * config.heartbeat_interval_ms, config.election_timeout_ms)
+        self.deadline_ms = now_ms + first
+
+    def arm(self, now_ms: int, voters: Iterable[str]) -> None:
+        """Begin to wait anew."""
+        if self._early_attempts:
+            promised = now_ms if self.contact_ms is None else self.contact_ms + self.config.lease_promise_ms
+            self.deadline_ms = max(now_ms, promised) + self._early_wait_ms(voters)
+            self._early_attempts -= 1
+            return
+        timeout = self.config.election_timeout_ms
+        self.deadline_ms = now_ms + self._rng.randrange(timeout, 2 * timeout)
+
+    def _early_wait_ms(self, voters: Iterable[str]) -> int:
+        """One heartbeat after the other, in the members' order: chance alone would often split the votes of
+        those who lost their leader at the same moment."""
+        others = [voter for voter in voters if voter != self.lost_leader]
+        place = others.index(self._id) if self._id in others else len(others)
+        if self._early_attempts < EARLY_ATTEMPTS:
+            place += len(others)
+        interval = self.config.heartbeat_interval_ms
+        return place * interval + self._rng.randrange(0, interval // 2 + 1)
+
+    def lose(self, leader: str) -> bool:
+        """The process of ``leader`` is gone; whether that is news. The next waits are short."""
+        if self.lost_leader is not None:
+            return False
+        self.lost_leader = leader
+        self._early_attempts = EARLY_ATTEMPTS
+        return True
+
+    def forget_loss(self) -> None:
+        """There is a leader."""
+        self.lost_leader = None
+        self._early_attempts = 0
+
+    def yield_to_candidate(self) -> None:
+        """It voted for another, who gets a full timeout."""
+        self._early_attempts = 0
+
+    def is_sticky(self, now_ms: int) -> bool:
+        """Whether it refuses to help elect another leader than the one it has heard lately."""
+        if self.contact_ms is None:
+            return False
+        config = self.config
+        length = config.election_timeout_ms if self.lost_leader is None else config.lease_promise_ms
+        return now_ms < self.contact_ms + length
