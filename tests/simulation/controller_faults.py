@@ -115,7 +115,7 @@ class Faults:
 
     async def _outrun(self, leader: Node) -> None:
         """The worst for a lease: the leader's clock is the slowest, and it is cut off just when its lease was
-        renewed; the others' are the fastest, one of them waits no longer than it must, and disks are fast."""
+        renewed; the others' are the fastest, they wait no longer than they must, and disks are fast."""
         group, pick = self.group, self.random
         slowest, fastest = group.shape.clock_rates
         group.log(f"{leader.name} has the slowest clock")
@@ -124,7 +124,8 @@ class Faults:
             if node.host is not None:
                 node.host.disk_s = 0.0002
         others = [node for node in group.controllers if node is not leader]
-        group.chances[pick.choice(others).name].hurried = True
+        for node in others:
+            group.chances[node.name].hurried = True
         await asyncio.sleep(pick.uniform(0.1, 0.4))
         since = self._lease_until(leader)
         await group.within(0.1, lambda: self._lease_until(leader) > since, 0.0005)
