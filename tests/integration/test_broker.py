@@ -1,6 +1,7 @@
 """A whole broker over real sockets: what it accepts, what it refuses and with which code, what survives."""
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -334,6 +336,24 @@ async def test_a_slave_takes_no_messages_and_gives_none(start: Starter) -> None:
     with pytest.raises(MQError) as refused:
         await rig.pull(0)
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_refusals_leave_nothing_in_memory(start: Starter) -> None:
+    """Each kept its frames: one exception was raised for all of them."""
+    rig = await start()
+    await rig.send()
+    rig.broker.broker.role = BrokerRole.SLAVE
+
+    async def frames_after(refusals: int) -> int:
+        for _ in range(refusals):
+            for ask in (rig.send, lambda: rig.pull(0)):
+                with pytest.raises(MQError):
+                    await ask()
+        gc.collect()
+        return sum(isinstance(each, TracebackType) for each in gc.get_objects())
+
+    few = await frames_after(3)
+    assert await frames_after(100) < few + 100
 
 
 async def test_too_few_replicas_refuse_and_missing_acks_time_out(start: Starter) -> None:

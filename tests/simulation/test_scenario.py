@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -82,3 +83,11 @@ def test_a_story_leaves_no_file_open():
     before = len(os.listdir("/proc/self/fd"))
     run(1, shape_of(1))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.simulation
+def test_a_story_leaves_nothing_in_memory():
+    run(1, shape_of(1))
+    before = len(gc.get_objects())
+    run(1, shape_of(1))
+    assert len(gc.get_objects()) < before + 1000

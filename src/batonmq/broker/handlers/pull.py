@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.alarm import Alarm
 from batonmq.broker.config import MASTER_ID
 from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
-from batonmq.broker.handlers.send import FAQ, REJECTED
+from batonmq.broker.handlers.send import FAQ, rejected
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
 from batonmq.broker.subscriptions import SYSTEM_GROUPS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -95,7 +95,7 @@ class PullHandlers:
     def on_pull(self, request: Request, header: PullMessage) -> Reply | None:
         broker = self._broker
         if not broker.role.is_master and not broker.config.slave_read_enable:
-            raise REJECTED
+            raise rejected()
         if request.oneway:
             return None
         pull = self._check(request, header)

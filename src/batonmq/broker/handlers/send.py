@@ -56,16 +56,21 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 _MULTI_TAG: Final = "MULTI_TAG"
 _TRANSACTION_COMMIT: Final = 8
 
-BUSY: Final = MQError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
-REJECTED: Final = MQError(
-    ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
-)
-
 CODE_OF: Final = {
     PutStatus.PUT_OK: int(ResponseCode.SUCCESS),
     PutStatus.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
     PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
 }
+
+
+def rejected() -> MQError:
+    """The answer of a broker that is not in the role for a request: clients try again elsewhere."""
+    # One for each request: an exception that is raised again keeps the frames of all times before.
+    return MQError(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+
+
+def _overloaded() -> MQError:
+    return MQError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
 
 
 def put_error(status: PutStatus, max_message_size: int) -> MQError:
@@ -195,10 +200,10 @@ class SendHandlers:
         """One message or a batch, in any of the three codes."""
         broker = self.broker
         if not broker.role.is_master:
-            raise REJECTED
+            raise rejected()
         config = broker.config
         if broker.appender.backlog >= config.send_thread_pool_queue_capacity:
-            raise BUSY
+            raise _overloaded()
         if config.start_accept_send_request_time_stamp:
             self._check_opened(config.start_accept_send_request_time_stamp)
         command = request.command
@@ -360,7 +365,7 @@ class SendHandlers:
                 f"no master available along with {broker.address.rpartition(':')[0]}",
             )
         if broker.appender.backlog >= broker.config.send_thread_pool_queue_capacity:
-            raise BUSY
+            raise _overloaded()
         group = broker.subscriptions.find(header.group)
         if group is None:
             raise self._no_group(header.group)
