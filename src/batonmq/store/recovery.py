@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.mapped import MappedLog
-from batonmq.store.scan import Damage, blank_size, check_record
+from batonmq.store.scan import SECTOR, Damage, blank_size, check_record
 
 log = logging.getLogger(__name__)
 
 _RECORD_TAIL = 3
-"""Bytes at the end of a record that are not all zero: properties, or a topic and two of their length."""
+"""Bytes at the end of a record that are seldom all zero: properties, or a topic and two of their length. If
+they were lost, so was what their sector holds behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def starting_point(
         # Behind the safe offset there may be torn bytes, but a record that is none is a wrong offset.
         at = safe - file.base
         found = check_record(file.map, at, file.size, safe, crc=False)
-        if at >= _RECORD_TAIL and file.is_zero(at - _RECORD_TAIL, _RECORD_TAIL):
+        behind = min(-(-at // SECTOR) * SECTOR, file.size)
+        if at >= _RECORD_TAIL and file.is_zero(at - _RECORD_TAIL, behind - at + _RECORD_TAIL):
             log.warning("zeros in front of the checkpoint's safe offset %d, where a record ended", safe)
         elif not isinstance(found, Damage) or found.torn or blank_size(file.map, at, file.size):
             return safe

@@ -37,6 +37,9 @@ _SHORT = struct.Struct(">h")
 NO_UNIT = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
 """Transaction types of messages that enter no consume queue: prepared and rolled back."""
 
+SECTOR = 512
+"""Bytes that a disk writes as one, at least; they are aligned in a file."""
+
 Source = bytes | mmap.mmap | memoryview
 
 
@@ -191,11 +194,35 @@ def blank_size(data: Source, position: int, end: int) -> int:
     return size if magic == MAGIC_BLANK else 0
 
 
+def zeros_before(data: Source, begin: int, end: int) -> int:
+    """How many zero bytes `data[begin:end]` ends with."""
+    if end <= begin or data[end - 1]:
+        return 0
+    return end - begin - len(bytes(data[begin:end]).rstrip(b"\0"))
+
+
+def _may_be_lost(data: Source, begin: int, stop: int, end: int) -> bool:
+    """Whether bytes of `data[begin:stop]` may be zeros because they were never written, or never reached the
+    disk.
+
+    Where a write was lost a sector is as it was before: written up to some byte, and zeros from there to its
+    own end, also behind `stop`. Zeros with something behind them in the same sector are the message's own.
+    """
+    while begin < stop:
+        sector_end = min(begin - begin % SECTOR + SECTOR, end)
+        if sector_end - zeros_before(data, begin, sector_end) < min(stop, sector_end):
+            return True
+        begin = sector_end
+    return False
+
+
 def check_record(data: Source, position: int, end: int, physical_offset: int, *, crc: bool) -> int | Damage:
     """Size of the valid record at `position`, or what is wrong with it.
 
-    A record is valid when its parts add up, it says itself that it lies at `physical_offset`, and its body
-    has the CRC it was stored with (looked at if `crc`).
+    A record is valid when its parts add up, it says itself that it lies at `physical_offset`, its body has
+    the CRC it was stored with (looked at if `crc`), and no part of its topic and properties, which no CRC
+    covers, can have been lost. `data` is a whole file, for that is told by where its sectors begin; `end` is
+    where it ends.
     """
 
     def damage(reason: str, torn: bool = False) -> Damage:
@@ -232,9 +259,7 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
         topic, at = at + 2, at + 2 + _SHORT.unpack_from(data, at)[0]
     if at + 2 > record_end or at < topic or at + 2 + _SHORT.unpack_from(data, at)[0] != record_end:
         return damage("its parts do not add up to its size")
-    # The CRC does not cover topic and properties. Bytes that never reached the disk read as zeros, which no
-    # topic contains and no properties end with.
-    if b"\0" in bytes(data[topic:at]) or (at + 2 < record_end and not data[record_end - 1]):
+    if _may_be_lost(data, topic, at, end) or _may_be_lost(data, at + 2, record_end, end):
         return damage("its end is zeros", torn=True)
     if crc and crc32(data[body : body + body_size]) & 0x7FFFFFFF != body_crc:
         return damage("the CRC of its body is wrong")

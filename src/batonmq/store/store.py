@@ -1055,9 +1055,9 @@ def _batch_items(message: StoredMessage) -> Sequence[_Item]:
 
 
 def _ended(tail: bytes) -> bytes:
-    """Properties behind their length, as what does not end with a zero: a record that does is taken for torn
-    after a crash (`check_record`), and cut off with all that follows. RocketMQ's clients end them with the
-    separator that is added here, and so do single sends."""
+    """Properties behind their length, as what does not end with a zero: a record that does and is the log's
+    last looks after a crash as if its end had been lost (`check_record`), and is cut off. RocketMQ's clients
+    end them with the separator that is added here, and so do single sends."""
     properties = tail[2:]
     if not properties or len(properties) >= MAX_PROPERTIES_BYTES:
         return tail[:-1] + b"\2" if properties else tail
