@@ -355,7 +355,7 @@ class Endpoint(asyncio.Transport):
         self._unsent = 0
         self._high, self._low = 64 * 1024, 16 * 1024
         self._writing_paused = False
-        self._incoming: deque[bytes] = deque()
+        self._incoming: deque[bytes | None] = deque()
 
     # -- the interface of asyncio.Transport -----------------------------------------------------------
 
@@ -464,7 +464,7 @@ class Endpoint(asyncio.Transport):
                 break
             self._in_flight.popleft()
             if data is None:
-                peer._end(None)
+                peer._receive_end()
                 continue
             self._unsent -= len(data)
             peer._receive(data)
@@ -484,10 +484,19 @@ class Endpoint(asyncio.Transport):
         self._incoming.append(data)
         self._loop.call_soon(self._pump_in, context=self.context)
 
+    def _receive_end(self) -> None:
+        """The stream ends behind what has arrived: that is read first, as from a real socket."""
+        if self.closing or not self.host.alive:
+            return
+        self._incoming.append(None)
+        self._loop.call_soon(self._pump_in, context=self.context)
+
     def _pump_in(self) -> None:
         while self._incoming and self._reading and not self.closing:
             data = self._incoming.popleft()
-            if isinstance(self.protocol, asyncio.BufferedProtocol):
+            if data is None:
+                self._end(None)
+            elif isinstance(self.protocol, asyncio.BufferedProtocol):
                 view = memoryview(data)
                 while view:
                     buffer = self.protocol.get_buffer(len(view))

@@ -7,7 +7,7 @@ Numbers like #5663 are issues of apache/rocketmq: that guard was missing there, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ from batonmq.broker.replicas_core import ReplicasCore
 from batonmq.broker.table_watch import TableWatch
 from batonmq.controller import machine
 from batonmq.controller.elect import elect
-from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.replicas import BrokerSet
 from batonmq.ha import core as ha_core
 from batonmq.ha.epoch_file import EpochFile
@@ -41,8 +41,13 @@ def _power(seed: int) -> Shape:
     return Shape(replicas=(2, 2, 3)[seed % 3], sync_flush=True)
 
 
-def _three(seed: int) -> Shape:
-    return Shape(replicas=3, sync_flush=seed % 2 == 1)
+def _only(plot: str, *, power: bool = False, replicas: Sequence[int] = (2, 2, 3)) -> Callable[[int], Shape]:
+    """Stories with this plot only."""
+
+    def shape(seed: int) -> Shape:
+        return Shape(replicas=replicas[seed % len(replicas)], sync_flush=power or seed % 2 == 1, plot=plot)
+
+    return shape
 
 
 # -- what the master believes ------------------------------------------------------------------------------
@@ -313,18 +318,17 @@ def _replaced(original: Any, handler: Any) -> dict[Any, Any]:
 
 def _resume_term() -> list[Patch]:
     def register(self: Any, event: Any) -> Any:
-        with mock.patch.object(ControllerMachine, "_drop", lambda *a, **kw: []):
+        nothing = Outcome()
+        with (
+            mock.patch.object(ControllerMachine, "_drop", lambda *a, **kw: []),
+            mock.patch.object(ControllerMachine, "_elect", lambda *a, **kw: nothing),
+        ):
             return register_original(self, event)
-
-    def registered(self: ReplicasCore, role: Any) -> bool:
-        self._registered = True
-        self.heard(role)
-        return True
 
     register_original = ControllerMachine._register_broker
     return [
         (machine, "_HANDLERS", _replaced(register_original, register)),
-        (ReplicasCore, "registered", registered),
+        (ReplicasCore, "_resumes", lambda self, role: False),
     ]
 
 
@@ -356,7 +360,9 @@ MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
         "a master takes an unanswered change of the set for agreed", _believe_silence, upstream="#7017"
     ),
     "refusal-believed": Mutation(
-        "a refused change is forgotten without a look at the set in force", _believe_refusals
+        "a refused change is forgotten without a look at the set in force",
+        _believe_refusals,
+        shape=_only("refused"),
     ),
     "expand-early": Mutation("replicas join the SyncStateSet before they have caught up", _expand_early),
     "read-unconfirmed": Mutation("readers get what is not confirmed", _read_unconfirmed),
@@ -366,7 +372,9 @@ MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
         upstream="#7689",
     ),
     "ack-at-once": Mutation("the master acknowledges without waiting", _ack_at_once),
-    "forged-ack": Mutation("acks of what was never sent count", _believe_any_ack, upstream="#3015"),
+    "forged-ack": Mutation(
+        "acks of what was never sent count", _believe_any_ack, upstream="#3015", shape=_only("stranger")
+    ),
     "topics-late": Mutation(
         "a topic is answered before the slaves have it", _topics_late, upstream="topics lost after a switch"
     ),
@@ -374,23 +382,38 @@ MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
     "ack-before-append": Mutation("a slave acknowledges before it appends", _ack_before_append),
     "ack-before-flush": Mutation("a SYNC_FLUSH slave acknowledges before fsync", _ack_before_flush, _power),
     "no-fsync": Mutation("SYNC_FLUSH without fsync", _no_fsync, _power),
-    "epochs-late": Mutation("an epoch is on disk only when the next one begins", _epochs_late),
+    "epochs-late": Mutation(
+        "an epoch is on disk only when the next one begins", _epochs_late, shape=_only("relapse")
+    ),
     "empty-epoch": Mutation(
-        "a term follows one without data, and its epoch is not noted down", _empty_epochs_stay
+        "a term follows one without data, and its epoch is not noted down",
+        _empty_epochs_stay,
+        shape=_only("young", power=True),
     ),
     "stale-epoch": Mutation(
         "a new term of the same master goes on with the links and epochs of the old",
         _stale_epoch,
         upstream="#9689",
+        shape=_only("again"),
     ),
-    "torn-tail": Mutation("a new master keeps a torn record at its end", _torn_tail_kept),
+    "torn-tail": Mutation(
+        "a new master keeps a torn record at its end", _torn_tail_kept, shape=_only("torn")
+    ),
     "elect-anyone": Mutation("elections outside the SyncStateSet", _elect_anyone),
     "before-commit": Mutation("controllers answer before a majority has the entry", _answer_before_commit),
     "epoch-reuse": Mutation("a new master in an old epoch", _epoch_reuse),
-    "unfenced": Mutation("controllers take changes of the set from former terms", _unfenced),
-    "id-again": Mutation("controllers give a cleaned id to the next replica", _id_given_again),
-    "resume-term": Mutation("a master that restarted goes on in its old epoch", _resume_term, _power),
-    "old-role": Mutation("a change of the role leaves the old links open", _old_role_stays),
+    "unfenced": Mutation(
+        "controllers take changes of the set from former terms", _unfenced, shape=_only("late")
+    ),
+    "id-again": Mutation(
+        "controllers give a cleaned id to the next replica", _id_given_again, shape=_only("new disk")
+    ),
+    "resume-term": Mutation(
+        "a master that restarted goes on in its old epoch", _resume_term, shape=_only("blink", power=True)
+    ),
+    "old-role": Mutation(
+        "a change of the role leaves the old links open", _old_role_stays, shape=_only("depose")
+    ),
 }
 
 

@@ -25,8 +25,8 @@ from batonmq.protocol.bodies import MessageQueue
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message import decode_message_id, decode_records
 from tests.simulation.cluster import BROKER_NAME, SimCluster
-from tests.simulation.faults import Nemesis
 from tests.simulation.loop import SimLoop
+from tests.simulation.nemesis import Nemesis
 from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation, play
 from tests.simulation.witness import Witness
 

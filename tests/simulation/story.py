@@ -28,6 +28,8 @@ class Shape:
     """Acknowledge only what is on disk; only then may the power be cut."""
     replace_controllers: bool = False
     """Operators put new controllers in the place of others."""
+    plot: str = ""
+    """This plot again and again (`nemesis.py`), and no other fault."""
     faults_s: float = FAULTS_S
     """How long the faults last, in virtual seconds."""
 

@@ -6,7 +6,24 @@ import pytest
 
 from tests.simulation.mutations import MUTATIONS, violation
 
-KEPT = ["confirm-alone", "ack-at-once", "no-truncation", "elect-anyone", "epoch-reuse", "silence-agrees"]
+KEPT = [
+    "confirm-alone",
+    "ack-at-once",
+    "no-truncation",
+    "elect-anyone",
+    "epoch-reuse",
+    "silence-agrees",
+    "resume-term",
+    "forged-ack",
+    "stale-epoch",
+    "torn-tail",
+    "epochs-late",
+    "empty-epoch",
+    "old-role",
+    "unfenced",
+    "id-again",
+    "refusal-believed",
+]
 PATIENCE = 40
 """Seeds tried before a mutation counts as unnoticed; each needs a few on average (docs/simulation.md)."""
 

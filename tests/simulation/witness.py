@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from batonmq.ha.role import HARole
 from batonmq.store.mapped import file_name
 from tests.simulation.cluster import BROKER_NAME, COMMIT_LOG_FILE, Node, SimCluster
 from tests.simulation.story import TOPIC, Shape, Story, Violation
@@ -78,6 +79,7 @@ class Witness:
     def look(self) -> None:
         """All that must hold always."""
         self._check_masters()
+        self._check_links()
         self._check_ids()
         self._check_controllers()
         self._check_members()
@@ -90,6 +92,17 @@ class Witness:
             known = self._story.masters.setdefault(epoch, node.name)
             if known != node.name:
                 raise Violation(f"epoch {epoch} has two masters: {known} and {node.name}")
+
+    def _check_links(self) -> None:
+        """Who is not master serves no slaves, and who is follows nobody: links end with the role."""
+        for node in self._cluster.brokers:
+            if node.up and node.broker is not None:
+                ha = node.broker.ha
+                serves = [link for link in ha._links if not link.closed]
+                if serves and ha.role is not HARole.MASTER:
+                    raise Violation(f"{node.name} is {ha.role.name}, and has slaves at {serves[0].peer}")
+                if ha.role is not HARole.SLAVE and ha.link is not None and not ha.link.closed:
+                    raise Violation(f"{node.name} is {ha.role.name}, and follows {ha.link.peer}")
 
     def _check_ids(self) -> None:
         for node in self._cluster.brokers:
