@@ -30,7 +30,7 @@ class MasterLink(Link):
     shared secret, if there is one."""
 
     def __init__(self, ha: HAService) -> None:
-        super().__init__()
+        super().__init__(ha.config.max_lag_ms)
         self._ha = ha
         self._paused = False
         self._resume: asyncio.Handle | None = None

@@ -25,7 +25,7 @@ class SlaveLink(Link):
     """Our connection to the master."""
 
     def __init__(self, ha: HAService, address: str) -> None:
-        super().__init__()
+        super().__init__(ha.config.max_lag_ms)
         self._ha = ha
         self.session = SlaveSession(
             ha.epochs,

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import random
+import socket
+import sys
 
 import pytest
 
@@ -285,6 +287,21 @@ async def test_one_link_per_broker_id(replicas):
     twin.close()
     master.put(b"x")
     await until(lambda: slave.store.max_offset == master.store.max_offset)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own patience can be set on Linux only")
+@pytest.mark.parametrize(("lag_ms", "patience_ms"), [(100, 3_000), (15_000, 15_000)])
+async def test_a_cut_line_ends_the_link_at_both_ends(replicas, lag_ms, patience_ms):
+    """What the line does is seen in `make chaos`; that both kernels were asked is seen here."""
+    master, slave = await replicas(2, HAConfig(ha_max_time_slave_not_catch_up=lag_ms))
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: slave.ha.following)
+    for link in (slave.ha.link, *master.ha._links):
+        sock = link._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == patience_ms
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
 
 
 async def test_a_lost_slave_is_asked_out_at_once_and_comes_back(replicas):
