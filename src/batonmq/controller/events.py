@@ -103,12 +103,14 @@ class ChannelClosed(Event, frozen=True, tag="closed"):
 
 
 class LeaderStarted(Event, frozen=True, tag="leader"):
-    """First event of a leader. Every broker counted as alive gets a fresh grace period, because the clock of
-    the former leader may differ from this one's; of open connections only those to this leader are known."""
+    """First event of a leader. Times are counted anew by its clock (that of the former leader may differ);
+    of open connections only those to this leader are known."""
 
     node_id: str
     sessions: tuple[tuple[str, int, int], ...]
     """(broker name, broker id, session) of the heartbeat connections this node already has."""
+    silent: tuple[tuple[str, int, int], ...] = ()
+    """(broker name, broker id, ms since its last heartbeat came to this node) of the same."""
 
 
 class Scan(Event, frozen=True, tag="scan"):

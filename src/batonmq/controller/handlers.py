@@ -63,6 +63,7 @@ class Controller(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def leader_now_ms(self) -> int: ...
+    def monotonic_ms(self) -> int: ...
     def decided(self, outcome: Outcome) -> None:
         """Acts on the effects of an outcome."""
 
@@ -128,7 +129,7 @@ class Handlers:
                 remark=f"replica {broker_id} of broker set {header.broker_name} is not registered",
             )
         session = controller.sessions.of(request.connection)
-        session.brokers.add((header.broker_name, broker_id))
+        session.brokers[header.broker_name, broker_id] = controller.monotonic_ms()
         if not controller.leading:
             return _NOT_LEADER
         timeout_ms = header.heartbeat_timeout_mills

@@ -32,6 +32,8 @@ from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.registry import Header
 
 SNAPSHOT_VERSION = 1
+GRACE_PART = 3
+"""A broker that a new leader has not heard of for long gets this part of its timeout to be heard."""
 
 # -- what comes out ----------------------------------------------------------------------------------------
 
@@ -461,10 +463,23 @@ class ControllerMachine:
 
     def _leader_started(self, event: events.LeaderStarted) -> Outcome:
         sessions = {(name, broker_id): session for name, broker_id, session in event.sessions}
+        silent = {(name, broker_id): silent_ms for name, broker_id, silent_ms in event.silent}
         for broker_set in self.broker_sets.values():
+            name = broker_set.broker_name
             for broker_id, live in broker_set.live.items():
-                live.updated_ms = self.now_ms
-                live.session = sessions.get((broker_set.broker_name, broker_id), UNKNOWN_SESSION)
+                live.session = sessions.get((name, broker_id), UNKNOWN_SESSION)
+            # Brokers tell all controllers that they live, so this one knows who has been silent for how long:
+            # to count that from its own beginning would add an election of controllers to each of brokers.
+            # Who is silent has a moment left to be heard, and all of it where nobody was heard here.
+            before = {broker_id: silent.get((name, broker_id)) for broker_id in broker_set.live}
+            heard_here = any(
+                silent_ms is not None and silent_ms <= broker_set.live[broker_id].timeout_ms // 2
+                for broker_id, silent_ms in before.items()
+            )
+            for broker_id, live in broker_set.live.items():
+                longest_ms = live.timeout_ms - live.timeout_ms // GRACE_PART
+                silent_ms = (before[broker_id] or 0) if heard_here else 0
+                live.updated_ms = self.now_ms - min(silent_ms, longest_ms)
         return Outcome(effects=(ReignStarted(event.node_id),))
 
     def _scan(self, event: events.Scan) -> Outcome:

@@ -314,6 +314,10 @@ class ControllerService:
         """The time of this reign: the wall clock when it began, and steady from there on."""
         return self._reign_wall_ms + self._clock.monotonic_ms() - self._reign_monotonic_ms
 
+    def monotonic_ms(self) -> int:
+        """This node's own clock, whoever leads."""
+        return self._clock.monotonic_ms()
+
     def _on_role_change(self, role: Role, term: int, leader_id: str | None) -> None:
         leads = role is Role.LEADER and not self._stopping
         if leads and term != self._term:
@@ -345,7 +349,9 @@ class ControllerService:
             )
             self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
 
-        started = events.LeaderStarted(self.topology.self_id, self.sessions.known())
+        started = events.LeaderStarted(
+            self.topology.self_id, self.sessions.known(), self.sessions.silent(self.monotonic_ms())
+        )
         self.proposer.submit(started, begun, urgent=True)
 
     def _end_reign(self) -> None:

@@ -12,13 +12,14 @@ C = TypeVar("C")
 
 
 class Session:
-    """One connection; `brokers` are (broker name, broker id)."""
+    """One connection; `brokers` are (broker name, broker id), and when the last heartbeat of each came over
+    it: ms of this node's monotonic clock."""
 
     __slots__ = ("brokers", "id")
 
     def __init__(self, session_id: int) -> None:
         self.id = session_id
-        self.brokers: set[tuple[str, int]] = set()
+        self.brokers: dict[tuple[str, int], int] = {}
 
 
 class Sessions(Generic[C]):
@@ -41,8 +42,20 @@ class Sessions(Generic[C]):
 
     def known(self) -> tuple[tuple[str, int, int], ...]:
         """(broker name, broker id, session) of all; for a broker on several connections the latest counts."""
-        latest: dict[tuple[str, int], int] = {}
+        return tuple((name, broker_id, session.id) for (name, broker_id), session in self._latest())
+
+    def silent(self, now_ms: int) -> tuple[tuple[str, int, int], ...]:
+        """(broker name, broker id, ms since its last heartbeat came here) of the same."""
+        return tuple(
+            (name, broker_id, now_ms - session.brokers[name, broker_id])
+            for (name, broker_id), session in self._latest()
+        )
+
+    def _latest(self) -> list[tuple[tuple[str, int], Session]]:
+        latest: dict[tuple[str, int], Session] = {}
         for session in self._sessions.values():
             for broker in session.brokers:
-                latest[broker] = max(session.id, latest.get(broker, 0))
-        return tuple((name, broker_id, session) for (name, broker_id), session in sorted(latest.items()))
+                known = latest.get(broker)
+                if known is None or known.id < session.id:
+                    latest[broker] = session
+        return sorted(latest.items(), key=lambda item: item[0])

@@ -11,7 +11,7 @@ A script is a list of commands, one a line, `#` starts a comment:
     clean set=s [ids=1;2] [living]
     closed session=7 set=s id=1 [unclean]
     scan [unclean]
-    leader [sessions=s/1/7,s/2/8]
+    leader [sessions=s/1/7,s/2/8] [silent=s/1/2500,s/2/10]
     info set=s | next set=s                        reads
     group set=s replicas=3                         shorthand: claim, register, and one heartbeat of each
 
@@ -111,7 +111,9 @@ class Script:
             case "leader":
                 parts = [part.split("/") for part in args.get("sessions", "").split(",") if part]
                 sessions = tuple((part[0], int(part[1]), int(part[2])) for part in parts)
-                return events.LeaderStarted("n0", sessions)
+                parts = [part.split("/") for part in args.get("silent", "").split(",") if part]
+                silent = tuple((part[0], int(part[1]), int(part[2])) for part in parts)
+                return events.LeaderStarted("n0", sessions, silent)
         raise ValueError(f"unknown command {verb}")
 
     def state(self, name: str) -> str:

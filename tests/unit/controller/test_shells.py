@@ -265,11 +265,12 @@ async def test_a_read_without_barrier_is_refused_and_never_run(error: RaftError,
 def test_sessions_are_never_reused_and_the_latest_counts() -> None:
     sessions: Sessions[str] = Sessions()
     first = sessions.of("a")
-    first.brokers.add(("s", 1))
+    first.brokers["s", 1] = 5000
     second = sessions.of("b")
-    second.brokers |= {("s", 1), ("s", 2)}
+    second.brokers |= {("s", 1): 6000, ("s", 2): 7000}
     assert (first.id, second.id) == (1, 2)
     assert sessions.known() == (("s", 1, 2), ("s", 2, 2))
+    assert sessions.silent(9000) == (("s", 1, 3000), ("s", 2, 2000))
     assert sessions.closed("a") is first
     assert sessions.closed("a") is None
     assert sessions.of("a").id == 3
