@@ -207,6 +207,13 @@ class SlaveLink(Link):
         ):
             self.stranger = True
             self.close("haSecret is set here, and the master does not answer to it")
+        elif (
+            not self.session.transferring
+            and self._slow is None
+            and now_ms - self._opened_ms > self._ha.config.ha_connect_timeout
+        ):
+            # A line that works again is found out about by dialling, not by TCP's doubled waits.
+            self.close("no answer to the handshake")
         elif self.session.expired(now_ms):
             self.close("silent for too long")
         elif self._slow is None:
