@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from benchmarks import report
 from benchmarks.catchup import measure_catchup
 from benchmarks.clusters import JAVA, OURS, SYSTEMS, running
 from benchmarks.failover import FAULTS, ROUNDS, ROUNDS_JAVA, measure_failover
-from benchmarks.load import QUICK, DriverFailed, Durations, measure_load
+from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
 from benchmarks.startup import measure_startup
 
 PARTS = ("send", "batch", "consume", *FAULTS, "startup", "catchup")
@@ -40,6 +39,7 @@ class Plan:
     systems: list[str]
     quick: bool
     replicas: int
+    passes: int
     rounds: int
     """0: what each part has as its own number."""
     rounds_java: int
@@ -52,12 +52,15 @@ def run(plan: Plan, figures: report.Figures, say: Callable[[str], None]) -> None
         durations = QUICK if plan.quick else Durations()
         if plan.rounds:
             durations = replace(durations, rounds=plan.rounds)
-        with ExitStack() as stack:
-            clusters = {
-                system: stack.enter_context(running(system, replicas=plan.replicas))
-                for system in plan.systems
-            }
-            figures.throughput |= measure_load(clusters, LOAD & plan.parts, durations, say)
+        sent: dict[str, dict[str, Throughput]] = {}
+        for number in range(1 if plan.quick else plan.passes):
+            for system in plan.systems if number % 2 == 0 else plan.systems[::-1]:
+                with running(system, replicas=plan.replicas) as cluster:
+                    measured = measure_load(cluster, LOAD & plan.parts, durations, partial(of, system, say))
+                for part, result in measured.items():
+                    earlier = sent.setdefault(part, {}).get(system)
+                    sent[part][system] = result if earlier is None else earlier.joined(result)
+        figures.throughput |= sent
     for part in (part for part in FAULTS if part in plan.parts):
         for system in plan.systems:
             rounds = plan.rounds_java if system == JAVA else plan.rounds or ROUNDS[part]
@@ -86,8 +89,9 @@ def of(system: str, say: Callable[[str], None], text: str) -> None:
 @click.option(
     "--replicas", type=click.IntRange(2, 3), default=2, show_default=True, help="Brokers of the group."
 )
+@click.option("--passes", default=2, show_default=True, help="Of load, each in the opposite order.")
 @click.option(
-    "--rounds", default=0, help="Of load (5), failover (50), hang (10), switch (30) or catchup (2)."
+    "--rounds", default=0, help="Of load (3 a pass), failover (50), hang (10), switch (30) or catchup (2)."
 )
 @click.option("--rounds-java", default=ROUNDS_JAVA, show_default=True, help="Java's failover, hang, switch.")
 @click.option("--size", "size_mb", default=2000, show_default=True, help="MB of log, for catchup.")
@@ -103,6 +107,7 @@ def main(
     parts: tuple[str, ...],
     quick: bool,
     replicas: int,
+    passes: int,
     rounds: int,
     rounds_java: int,
     size_mb: int,
@@ -112,14 +117,14 @@ def main(
 ) -> None:
     """Measure BatonMQ beside Apache RocketMQ: same machine, same run, same clients.
 
-    PART is send, batch, consume (Java clients against all-ack replicas, both systems in turn), failover
+    PART is send, batch, consume (Java clients against all-ack replicas), failover
     (kill -9), hang (SIGSTOP), switch (electMaster), startup, catchup (a replica that was away) or all (the
     default, some forty minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
     and Maven are needed.
     """
     wanted = set(PARTS) if not parts or "all" in parts else set(parts)
     systems = [{"java": JAVA, "ours": OURS}[only]] if only else list(SYSTEMS)
-    plan = Plan(wanted, systems, quick, replicas, rounds, rounds_java, size_mb)
+    plan = Plan(wanted, systems, quick, replicas, passes, rounds, rounds_java, size_mb)
     logging.basicConfig(level=logging.ERROR)  # lost connections are the point of some parts
     console = Console()
     if not console.is_terminal:

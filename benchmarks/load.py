@@ -1,7 +1,8 @@
 """Sends and consumption through RocketMQ's own Java client, the same for all clusters: `java/Bench.java`.
 
-The clusters run at the same time and take turns, round by round: the speed of a shared machine changes within
-minutes, and what is compared should have had the same machine.
+One cluster at a time: Java's programs are busy when nobody asks anything of them, and the other cluster would
+pay for it. The speed of a shared machine changes within minutes, so there are several passes, each in the
+order opposite to that of the one before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ THREADS, BYTES, BATCH, QUEUES = 64, 1024, 32, 8
 BACKLOG = 1_000_000
 CONSUME_RUNS = 3
 AGAIN_S = 1
-"""Load before each round counts: another cluster had the processors' caches."""
+"""Load before each round counts."""
 
 Say = Callable[[str], None]
 
@@ -39,7 +40,7 @@ class Durations:
     measure: int = 10
     batch_warm: int = 12
     batch_measure: int = 5
-    rounds: int = 5
+    rounds: int = 3
 
 
 QUICK = Durations(5, 4, 3, 3, 2)
@@ -51,7 +52,7 @@ class Throughput:
 
     rates: list[int]
     rounds: list[float] = field(default_factory=list)
-    """The median of each round; round n of one system was measured just before round n of the other."""
+    """The median of each round."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     failed: int = 0
@@ -63,9 +64,27 @@ class Throughput:
         return statistics.median(self.rates)
 
     def by(self, other: Throughput) -> float:
-        """How many times the rate of `other`: the median over the rounds in which that had one."""
-        pairs = [(own, its) for own, its in zip(self.rounds, other.rounds, strict=True) if its]
-        return statistics.median(own / its for own, its in pairs) if pairs else math.inf
+        """How many times the rate of `other`: medians over all rounds."""
+        its = statistics.median(other.rounds)
+        return statistics.median(self.rounds) / its if its else math.inf
+
+    def joined(self, other: Throughput) -> Throughput:
+        """With what another pass of the same part found."""
+        both = self.cpu_us and other.cpu_us
+
+        def mean(own: float | None, its: float | None) -> float | None:
+            return None if own is None or its is None else (own + its) / 2
+
+        return Throughput(
+            self.rates + other.rates,
+            self.rounds + other.rounds,
+            mean(self.p50_ms, other.p50_ms),
+            mean(self.p99_ms, other.p99_ms),
+            self.failed + other.failed,
+            {name: (own + (other.cpu_us or {})[name]) / 2 for name, own in (self.cpu_us or {}).items()}
+            if both
+            else None,
+        )
 
     def as_json(self) -> dict[str, object]:
         return {"median": self.median, "min": min(self.rates), "max": max(self.rates), **asdict(self)}
@@ -165,63 +184,50 @@ Clusters = Mapping[str, LocalCluster]
 
 
 def measure_send(
-    clusters: Clusters, topic: str, batch: int, warm: int, seconds: int, rounds: int, say: Say
-) -> dict[str, Throughput]:
-    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each, in turn."""
-    found = {system: _Rounds() for system in clusters}
-    with ExitStack() as stack:
-        drivers: dict[str, Driver] = {}
-        for system, cluster in clusters.items():
-            asyncio.run(create_topic(cluster, topic, QUEUES))
-            driver = Driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch)
-            drivers[system] = stack.enter_context(driver)
-            say(f"{topic}, {system}: warming up")
-            driver.order(warm - 1, 1)
-            driver.result()
+    cluster: LocalCluster, topic: str, batch: int, warm: int, seconds: int, rounds: int, say: Say
+) -> Throughput:
+    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each."""
+    found = _Rounds()
+    asyncio.run(create_topic(cluster, topic, QUEUES))
+    with Driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch) as driver:
+        say(f"{topic}: warming up")
+        driver.order(warm - 1, 1)
+        driver.result()
         for number in range(rounds):
-            for system, driver in drivers.items():
-                say(f"{topic}, {system}: round {number + 1} of {rounds}")
-                meter = CostMeter(clusters[system].brokers)
-                driver.order(AGAIN_S, seconds)
-                found[system].results.append(driver.result(meter.hear))
-                found[system].cpu_us.append(meter.cpu_us)
-    return {system: each.throughput() for system, each in found.items()}
+            say(f"{topic}: round {number + 1} of {rounds}")
+            meter = CostMeter(cluster.brokers)
+            driver.order(AGAIN_S, seconds)
+            found.results.append(driver.result(meter.hear))
+            found.cpu_us.append(meter.cpu_us)
+    return found.throughput()
 
 
-def measure_consume(
-    clusters: Clusters, topic: str, counts: Mapping[str, int], runs: int, say: Say
-) -> dict[str, Throughput]:
-    """A push consumer reads the first messages of a backlog, as many as `counts` says; each run is a new
-    group and client. One run more than is measured warms the brokers up."""
-    rates: dict[str, list[int]] = {system: [] for system in clusters}
+def measure_consume(cluster: LocalCluster, topic: str, count: int, runs: int, say: Say) -> Throughput:
+    """A push consumer reads the first `count` messages of a backlog; each run is a new group and client.
+    One run more than is measured warms the brokers up."""
+    rates: list[int] = []
     for run in range(runs + 1):
-        for system, cluster in clusters.items():
-            say(f"consume, {system}: round {run} of {runs}")
-            arguments = ("consume", cluster.namesrv_address, topic, f"bench_{run}", counts[system])
-            with Driver(*arguments) as driver:
-                rates[system].append(int(str(driver.result()["messages_s"])))
-    return {
-        system: Throughput(each[1:], [float(rate) for rate in each[1:]]) for system, each in rates.items()
-    }
+        say(f"consume: round {run} of {runs}")
+        with Driver("consume", cluster.namesrv_address, topic, f"bench_{run}", count) as driver:
+            rates.append(int(str(driver.result()["messages_s"])))
+    return Throughput(rates[1:], [float(rate) for rate in rates[1:]])
 
 
 def measure_load(
-    clusters: Clusters, parts: set[str], durations: Durations, say: Say
-) -> dict[str, dict[str, Throughput]]:
-    """Those of send, batch and consume that `parts` names, on running clusters; by part, then by system."""
+    cluster: LocalCluster, parts: set[str], durations: Durations, say: Say
+) -> dict[str, Throughput]:
+    """Those of send, batch and consume that `parts` names, on a running cluster."""
     found = {}
     rounds = durations.rounds
     if "send" in parts:
-        found["send"] = measure_send(clusters, "BenchSend", 1, durations.warm, durations.measure, rounds, say)
+        found["send"] = measure_send(cluster, "BenchSend", 1, durations.warm, durations.measure, rounds, say)
     if "batch" in parts or "consume" in parts:
         warm = durations.batch_warm if "send" in parts else durations.warm
-        found["batch"] = measure_send(
-            clusters, "BenchBatch", BATCH, warm, durations.batch_measure, rounds, say
-        )
+        seconds = durations.batch_measure
+        found["batch"] = measure_send(cluster, "BenchBatch", BATCH, warm, seconds, rounds, say)
     if "consume" in parts:
         # The batches sent are the backlog; a quarter less than they surely are.
-        counts = {system: int(sum(sent.rates) * 0.75) for system, sent in found["batch"].items()}
-        counts = {system: min(BACKLOG, count) for system, count in counts.items()}
+        count = min(BACKLOG, int(sum(found["batch"].rates) * 0.75))
         runs = 1 if durations is QUICK else CONSUME_RUNS
-        found["consume"] = measure_consume(clusters, "BenchBatch", counts, runs, say)
+        found["consume"] = measure_consume(cluster, "BenchBatch", count, runs, say)
     return found

@@ -155,7 +155,7 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
     for part, measured in figures.throughput.items():
         add(f"{titles[part]}: messages", {s: _rate(r) for s, r in measured.items()})
         if part in ratios:
-            add("· times Java's, median of the rounds", {OURS: f"{ratios[part]:.2f}"})
+            add("· times Java's, medians of all rounds", {OURS: f"{ratios[part]:.2f}"})
         sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
         add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
         add("· processor time a message, each broker", {s: _cost(r) for s, r in sends.items()})
