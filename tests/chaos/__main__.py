@@ -172,7 +172,7 @@ def main(
     if page:
         write_page(DOCS / "reports" / "chaos.md", DOCS / "images", everything)
     if failure is not None:
-        raise click.ClickException(str(failure))
+        raise click.ClickException(str(failure) or f"{type(failure).__name__} broke off the run")
     sys.exit(1 if failed else 0)
 
 
