@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
 from collections.abc import Container
 
+from batonmq.common.complaints import Complaints
 from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
@@ -15,6 +17,8 @@ from batonmq.net.limits import Limits
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_MS = 3000
 """RocketMQ's `connectTimeoutMillis`."""
@@ -50,6 +54,7 @@ class RemotingClient:
         self._dispatcher = dispatcher if dispatcher is not None else Dispatcher()
         self._limits = limits if limits is not None else Limits()
         self._connect_timeout_ms = connect_timeout_ms
+        self._complaints = Complaints(log)
         self._turn: LoopTurn | None = None
         self._open: dict[str, Connection] = {}
         self._all: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
@@ -168,7 +173,13 @@ class RemotingClient:
             self._turn = LoopTurn(loop)
         turn = self._turn
         connection = Connection(
-            turn, self._dispatcher, self._limits, accepted=False, address=address, on_close=self._closed
+            turn,
+            self._dispatcher,
+            self._limits,
+            self._complaints,
+            accepted=False,
+            address=address,
+            on_close=self._closed,
         )
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):

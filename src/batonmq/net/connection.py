@@ -16,6 +16,7 @@ from typing import cast
 
 import msgspec
 
+from batonmq.common.complaints import Complaints
 from batonmq.net.calls import Calls
 from batonmq.net.dispatch import Body, Buffer, Dispatcher, Outcome, Reply, Request
 from batonmq.net.errors import CallTimeout, ConnectionLost
@@ -54,12 +55,14 @@ class Connection(asyncio.Protocol):
         turn: LoopTurn,
         dispatcher: Dispatcher,
         limits: Limits,
+        complaints: Complaints,
         *,
         accepted: bool,
         address: str = "?",
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
+        """`complaints` are the owner's, for all its connections: a bad peer closes one and opens the next."""
         loop = asyncio.get_running_loop()
         self.peer = address
         """``ip:port`` of the other side (the dialled address on a connection we opened)."""
@@ -75,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._handlers = dispatcher.handlers
         self._observer = dispatcher.observer
         self._limits = limits
+        self._complaints = complaints
         self._accepted = accepted
         self._on_open = on_open
         self._on_close = on_close
@@ -112,7 +116,7 @@ class Connection(asyncio.Protocol):
         try:
             commands = self._reader.feed(data)
         except FrameError as error:
-            log.warning("%s sent a bad frame, closing: %s", self.peer, error)
+            self._complain(f"sent a bad frame, closing: {error}")
             self.close()
             return
         if self._stalled:  # a read that was under way when reading was paused
@@ -245,13 +249,16 @@ class Connection(asyncio.Protocol):
 
     def _unsupported(self, request: Request) -> None:
         code = request.command.code
-        log.warning("%s request type %d not supported", self.peer, code)
+        self._complain(f"request type {code} not supported")
         request.reply(
             Reply(
                 code=int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
                 remark=f" request type {code} not supported",
             )
         )
+
+    def _complain(self, text: str) -> None:
+        self._complaints.warn(self.peer, text, int(self._loop.time() * 1000))
 
     def _bug(self, request: Request, error: BaseException) -> None:
         log.error("handler of code=%d failed", request.command.code, exc_info=error)

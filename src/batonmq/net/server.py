@@ -121,7 +121,10 @@ class RemotingServer:
     def _refused(self, peer: object, why: str) -> None:
         """A peer that is no client of this port, and may try again for ever."""
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        self._complaints.warn(name, why, int(asyncio.get_running_loop().time() * 1000))
+        self._complain(name, why)
+
+    def _complain(self, peer: str, text: str) -> None:
+        self._complaints.warn(peer, text, int(asyncio.get_running_loop().time() * 1000))
 
     def _connection(self) -> Connection:
         assert self._turn is not None
@@ -129,6 +132,7 @@ class RemotingServer:
             self._turn,
             self._dispatcher,
             self._limits,
+            self._complaints,
             accepted=True,
             on_open=self._opened,
             on_close=self._closed,
@@ -137,11 +141,8 @@ class RemotingServer:
     def _opened(self, connection: Connection) -> None:
         if self._stopping or len(self.connections) + len(self._sniffers) >= self._limits.max_connections:
             if not self._stopping:
-                log.warning(
-                    "%s refused: %d connections are open already",
-                    connection.peer,
-                    self._limits.max_connections,
-                )
+                most = self._limits.max_connections
+                self._complain(connection.peer, f"refused: {most} connections are open already")
             connection.abort()
             return
         self.connections[connection] = None

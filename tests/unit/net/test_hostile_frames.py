@@ -139,6 +139,22 @@ async def test_what_is_no_frame_closes_the_connection_with_one_line(
     await still_serves(server)
 
 
+async def test_a_flood_of_what_is_no_frame_is_a_line_of_each_kind(
+    server: RemotingServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = [bytes(8), NOT_FRAMES["http"], NOT_FRAMES["broken JSON"]]
+    unknown = [encode(Command(20_000 + number, {}, opaque=1)) for number in range(1000)]
+    for number in range(1000):
+        assert await send(server, kinds[number % len(kinds)]) == b""
+    answers = FrameReader().feed(await send(server, b"".join(unknown), eof=True))
+    assert len(answers) == 1000
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("batonmq")]
+    assert sum("bad frame" in line for line in lines) == len(kinds), "one client's, whatever its ports were"
+    assert sum("not supported" in line for line in lines) == 1
+    assert len(lines) == len(kinds) + 1
+    await still_serves(server)
+
+
 @pytest.mark.parametrize("name", BAD_REQUESTS)
 async def test_a_frame_with_a_bad_request_is_answered_and_the_connection_goes_on(
     name: str, server: RemotingServer
