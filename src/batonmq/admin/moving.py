@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -72,6 +73,17 @@ class Moved:
     took_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is left of the move of one set."""
+
+    before: BrokerSet
+    """As the old controllers have it."""
+    master: int
+    steps: Sequence[Callable[[], Awaitable[None]]]
+    """To be awaited one after the other; each raises as `Move.run`."""
+
+
 async def look(admin: Admin, controllers: str, cluster: str, name: str) -> BrokerSet | None:
     """What these controllers know of a set; None if nothing. Raises as `Admin`'s calls."""
     leader = await admin.leading_controller(controllers)
@@ -118,6 +130,26 @@ class Move:
         """All three steps, or what is left of them. Raises `AdminError` with what to do, and as `Admin`'s
         calls."""
         began = time.monotonic()
+        plan = await self.plan()
+        for step in plan.steps:
+            await step()
+        before, master = plan.before, plan.master
+        self._say(f"waiting for master {master}")
+        after = await self._until("the master to rule under the new controllers", self._master_moved, before)
+        return Moved(
+            self._name,
+            master,
+            before.master_epoch,
+            after.master_epoch,
+            tuple(sorted(after.members)),
+            time.monotonic() - began,
+        )
+
+    async def plan(self) -> Plan:
+        """What is left to do; a move that is broken off after any of these steps goes on with a new plan.
+
+        Raises `AdminError` when the set cannot be moved, and as `Admin`'s calls.
+        """
         leader = await self._admin.leading_controller(self._target)
         if leader == await self._admin.leading_controller(self._source):
             raise AdminError(f"these are the same controllers, led by {leader}: nothing to move")
@@ -143,26 +175,12 @@ class Move:
                 f"replicas {down} of {self._name} are down: start them, or take them out of the set with "
                 "cleanBrokerMetadata, before it is moved"
             )
-        if not copied:
-            await self._copy(before)
+        steps: list[Callable[[], Awaitable[None]]] = [] if copied else [partial(self._copy, before)]
         slaves = sorted(before.addresses.keys() - {master})
-        for broker_id in slaves:
-            await self._point(before, broker_id)
+        steps += [partial(self._point, before, broker_id) for broker_id in slaves]
         if master in before.alive:
-            self._say(f"waiting for slaves {slaves}")
-            await self._until("the slaves to leave the old controllers", self._slaves_moved, before)
-            await self._check_master(before)
-            await self._point(before, master)
-        self._say(f"waiting for master {master}")
-        after = await self._until("the master to rule under the new controllers", self._master_moved, before)
-        return Moved(
-            self._name,
-            master,
-            before.master_epoch,
-            after.master_epoch,
-            tuple(sorted(after.members)),
-            time.monotonic() - began,
-        )
+            steps.append(partial(self._hand_over_master, before, master, slaves))
+        return Plan(before, master, steps)
 
     # -- steps
 
@@ -186,6 +204,12 @@ class Move:
             address, broker_wire.UpdateBrokerConfig(), f"controllerAddr={self._target}\n".encode()
         )
         self._say(f"replica {broker_id} at {address} has controllerAddr={self._target}")
+
+    async def _hand_over_master(self, before: BrokerSet, master: int, slaves: list[int]) -> None:
+        self._say(f"waiting for slaves {slaves}")
+        await self._until("the slaves to leave the old controllers", self._slaves_moved, before)
+        await self._check_master(before)
+        await self._point(before, master)
 
     async def _check_master(self, before: BrokerSet) -> None:
         now = await self._at_source()

@@ -60,7 +60,7 @@ def move(cluster: LocalCluster, target: Program) -> Result:
     return run("moveControllers", *words, "--patience", "20", "--json")
 
 
-async def copy_and_move_slave(cluster: LocalCluster, source: str, target: str) -> None:
+async def begin(cluster: LocalCluster, source: str, target: str, steps: int) -> None:
     async with Admin(cluster.namesrv_address) as session:
         move = Move(
             session,
@@ -71,9 +71,10 @@ async def copy_and_move_slave(cluster: LocalCluster, source: str, target: str) -
             patience_s=20,
             say=lambda text: None,
         )
-        before = await move._at_source()
-        await move._copy(before)
-        await move._point(before, 2)
+        plan = await move.plan()
+        assert len(plan.steps) == 3, "the copy, the slave, the master"
+        for step in plan.steps[:steps]:
+            await step()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -98,12 +99,13 @@ def test_a_set_of_so_many_replicas_moves(tmp_path: Path, other: Program, count: 
         assert json.loads(again.stdout)[0]["epochAfter"] == row["epochAfter"]
 
 
-def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, other: Program) -> None:
-    """The slave has its new controllers, and the one who moves the set was killed."""
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, other: Program, steps: int) -> None:
+    """After the copy; when the slave has its new controllers; when the master has."""
     with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
         until_in_sync(cluster, 2)
         (source,) = cluster.controller_addresses
-        asyncio.run(copy_and_move_slave(cluster, source, other.address))
+        asyncio.run(begin(cluster, source, other.address, steps))
         done = move(cluster, other)
         assert done.exit_code == 0, done.output
         (row,) = json.loads(done.stdout)
