@@ -50,6 +50,23 @@ class Authority:
             "tls.server.trustCertPath": tls.server_trust_cert_path,
         }
 
+    def mutual(self, name: str) -> dict[str, object]:
+        """Lines of a program that demands certificates of all who connect, and shows its own."""
+        certificate, key = self.issue(name)
+        return {
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": certificate,
+            "tls.server.keyPath": key,
+            "tls.server.need.client.auth": "require",
+            "tls.server.authClient": "true",
+            "tls.server.trustCertPath": self.certificate,
+            "tls.enable": "true",
+            "tls.client.certPath": certificate,
+            "tls.client.keyPath": key,
+            "tls.client.authServer": "true",
+            "tls.client.trustCertPath": self.certificate,
+        }
+
 
 def authority(directory: Path) -> Authority:
     """A new authority; skips the test where there is no openssl."""

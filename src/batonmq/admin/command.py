@@ -1,19 +1,22 @@
 """How an admin command is declared: an async function of the session, the output and its options.
 
-`command` adds what all of them share (`-n`, `--json`, `--timeout`), runs the function and turns what goes
-wrong into one line on stderr and exit code 1.
+`command` adds what all of them share (`-n`, `--json`, `--timeout`, `--tls`), runs the function and turns what
+goes wrong into one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
+from batonmq.admin.tls import tls_context, tls_options
+from batonmq.common.config import ConfigError
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 
@@ -24,8 +27,22 @@ def command(name: str) -> Callable[[Work], click.Command]:
     """Make an async function ``(admin, out, **options)`` the command `name`; its docstring is the help."""
 
     def declare(work: Work) -> click.Command:
-        def run(namesrv: str | None, as_json: bool, timeout_ms: int, **options: Any) -> None:
-            asyncio.run(_run(work, namesrv, as_json, timeout_ms, options))
+        def run(
+            namesrv: str | None,
+            as_json: bool,
+            timeout_ms: int,
+            tls: bool,
+            tls_config: Path | None,
+            tls_trust: Path | None,
+            tls_cert: Path | None,
+            tls_key: Path | None,
+            **options: Any,
+        ) -> None:
+            try:
+                context = tls_context(tls, tls_config, tls_trust, tls_cert, tls_key)
+            except ConfigError as error:
+                raise click.ClickException(str(error)) from None
+            asyncio.run(_run(work, Admin(namesrv, timeout_ms, tls=context), Output(as_json), options))
 
         run.__doc__ = work.__doc__
         run.__click_params__ = list(getattr(work, "__click_params__", ()))  # type: ignore[attr-defined]
@@ -37,6 +54,7 @@ def command(name: str) -> Callable[[Work], click.Command]:
 
 
 _SHARED = (
+    *tls_options,
     click.option(
         "--timeout",
         "timeout_ms",
@@ -65,10 +83,10 @@ controller_option = click.option(
 )
 
 
-async def _run(work: Work, namesrv: str | None, as_json: bool, timeout_ms: int, options: Any) -> None:
+async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
     try:
-        async with Admin(namesrv, timeout_ms) as admin:
-            await work(admin, Output(as_json), **options)
+        async with session as admin:
+            await work(admin, out, **options)
     except MQError as error:
         raise click.ClickException(f"refused: {error}") from None
     except (NetError, AdminError) as error:

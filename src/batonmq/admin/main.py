@@ -126,4 +126,9 @@ def admin() -> None:
       batonmq admin topicStatus -t orders     what is in a topic?
       batonmq admin consumerProgress          is anybody behind?
       batonmq admin clusterList --json        the same for scripts
+
+    \b
+    Where programs speak TLS only:
+      batonmq admin clusterList --tls-trust ca.pem --tls-cert me.pem --tls-key me.key
+      export BATONMQ_TLS_CONFIG=tls.conf      or by mqadmin's tls.config.file
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Self
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectionLost, NetError
 from batonmq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue, TopicRouteData, decode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -22,6 +23,12 @@ from batonmq.protocol.registry import Header
 
 MASTER_ID = 0
 TIMEOUT_MS = 5_000
+
+_WANTS_TLS = "if it speaks TLS only (tls.server.mode=enforcing), give --tls"
+_WANTS_CERTIFICATE = (
+    "if it asks for a certificate (tls.server.need.client.auth), give --tls-cert and --tls-key"
+)
+"""What it may mean that a program closes a connection instead of answering the first request."""
 
 
 class AdminError(Exception):
@@ -55,10 +62,15 @@ _KINDS: Mapping[str, _Kind] = {
 class Admin:
     """Connections of one command. Calls raise `MQError`, `NetError` or `AdminError`."""
 
-    def __init__(self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(
+        self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._namesrv = [a.strip() for a in (namesrv or "").replace(",", ";").split(";") if a.strip()]
         self._timeout_ms = timeout_ms
-        self._net = RemotingClient()
+        self.tls = tls
+        """For connections beside those of this session; None: plain text."""
+        self._net = RemotingClient(tls=tls)
+        self._answered: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,8 +92,14 @@ class Admin:
     ) -> Response:
         """One request to one address. Raises `AdminError` when a program of another kind listens there."""
         try:
-            return await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+            answer = await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+        except ConnectionLost as error:
+            if address in self._answered:
+                raise
+            hint = _WANTS_TLS if self.tls is None else _WANTS_CERTIFICATE
+            raise ConnectionLost(address, f"{error.reason}; {hint}") from error
         except MQError as error:
+            self._answered.add(address)
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             wanted, found = _KINDS.get(type(header).__module__), await self._kind_of(address)
@@ -90,6 +108,8 @@ class Admin:
             raise AdminError(
                 f"{address} is a {found.name}, not a {wanted.name}: {wanted.option} takes {wanted.addresses}"
             ) from None
+        self._answered.add(address)
+        return answer
 
     async def _kind_of(self, address: str) -> _Kind | None:
         """What listens there, by which request it knows; None if that cannot be told."""

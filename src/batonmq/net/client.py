@@ -34,6 +34,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _reason(error: OSError) -> str:
     """What the system says, in its words alone: the event loops wrap it differently."""
+    if isinstance(error, ConnectionResetError) and not error.errno:  # made up by the event loop's TLS
+        return "closed the connection in the TLS handshake; perhaps it speaks plain text only"
     if isinstance(error, socket.gaierror) or not error.errno or isinstance(error, ssl.SSLError):
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)

@@ -47,24 +47,6 @@ ATTEMPTS = 20
 NAMES = ("n0", "n1", "n2")
 
 
-def mutual(ca: Authority, name: str) -> dict[str, object]:
-    """tls.* keys that demand certificates of all who connect, and show one."""
-    certificate, key = ca.issue(name)
-    return {
-        "tls.server.mode": "enforcing",
-        "tls.server.certPath": certificate,
-        "tls.server.keyPath": key,
-        "tls.server.need.client.auth": "require",
-        "tls.server.authClient": "true",
-        "tls.server.trustCertPath": ca.certificate,
-        "tls.enable": "true",
-        "tls.client.certPath": certificate,
-        "tls.client.keyPath": key,
-        "tls.client.authServer": "true",
-        "tls.client.trustCertPath": ca.certificate,
-    }
-
-
 def client_tls(trusted: Authority, own: Authority | None = None, name: str = "client") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -164,7 +146,7 @@ def shared(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
             "controllerDLegerPeers": peers,
             "controllerDLegerSelfId": name,
         }
-        keys = settings(tmp_path, name, {**own, **mutual(ca, name)})
+        keys = settings(tmp_path, name, {**own, **ca.mutual(name)})
         programs.append(Program(name, "controller", tmp_path, keys, port=port))
     addresses = [program.address for program in programs]
     yield from running(Controllers(programs, "g", list(NAMES), addresses, client_tls(ca, ca)))

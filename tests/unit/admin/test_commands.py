@@ -18,7 +18,16 @@ from batonmq.admin.times import parse_time
 def test_every_command_explains_itself(name: str) -> None:
     result = CliRunner().invoke(admin, [name, "--help"])
     assert result.exit_code == 0, result.output
-    assert "--namesrvAddr" in result.output and "--json" in result.output
+    for shared in (
+        "--namesrvAddr",
+        "--json",
+        "--timeout",
+        "--tls-config",
+        "--tls-trust",
+        "--tls-cert",
+        "--tls-key",
+    ):
+        assert shared in result.output
     first = result.output.splitlines()[2].strip()
     assert first and first[0].isupper(), "the help begins with a sentence"
 
@@ -55,6 +64,13 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["topicList", "-n", ";;"], "no name server: give -n"),
         (["getSyncStateSet", "-a", ";", "-b", "x"], "-a names none"),
         (["getControllerMetaData", "-a", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["topicList", "--tls-config", "/no/such"], "/no/such: cannot be read: No such file or directory"),
+        (
+            ["topicList", "--tls-trust", "/no/such"],
+            "tls.client.trustCertPath=/no/such: [Errno 2] No such file",
+        ),
+        (["topicList", "--tls-cert", __file__], f"tls.client.certPath={__file__}"),
+        (["topicList", "--tls-key", "/no/such"], "a key is of no use without its certificate, --tls-cert"),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_exit_code_not_zero(arguments: list[str], words: str) -> None:

@@ -136,6 +136,21 @@ def test_a_client_that_does_not_trust_the_server_fails_to_connect(certificate: t
     on_both_loops(main)
 
 
+def test_a_server_that_speaks_plain_text_only_is_told_from_one_that_is_down() -> None:
+    async def main() -> None:
+        server = make_server(TlsConfig(server_mode="disabled"))
+        await server.start()
+        client = RemotingClient(tls=client_context(TlsConfig(enable=True)))
+        with pytest.raises(ConnectFailed, match="TLS handshake; perhaps it speaks plain text only"):
+            await client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}))
+        await server.stop()
+        with pytest.raises(ConnectFailed, match="Connection refused"):
+            await client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}))
+        await client.close()
+
+    on_both_loops(main)
+
+
 def test_a_client_certificate_can_be_required(certificate: tuple[str, str]) -> None:
     cert, key = certificate
     config = TlsConfig(

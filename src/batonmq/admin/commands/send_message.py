@@ -38,7 +38,7 @@ async def main(
     if broker is not None and queue_id is not None:
         queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
     message = Message(topic, body.encode(), tags=tags, keys=[key] if key else ())
-    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv)) as producer:
+    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
         try:
             sent = await producer.send(message, queue=queue)
         except (SendFailed, NotSafelyStored) as error:
