@@ -77,7 +77,7 @@ async def remove(admin: Admin, controllers: str, node_id: str, wait_s: float) ->
         if node_id in (each.controller_id for each in known.members):
             await _to_leader(admin, controllers, wire.RemoveController(node_id))
             return None  # looks again: what was decided is seen by whoever leads
-        return True if known.leader_id is not None else None
+        return True if known.leader_id is not None and known.settled else None
 
     await _until(step, wait_s, f"whether {node_id} is removed is not known: give the command again")
 

@@ -216,8 +216,11 @@ class Handlers:
         return Reply(reply)
 
     async def on_remove(self, request: Request, header: wire.RemoveController) -> Reply:
-        await self._controller.membership.remove(header.controller_id)
-        log.info("controller %s was removed, by order of %s", header.controller_id, request.connection.peer)
+        membership, node_id = self._controller.membership, header.controller_id
+        known = node_id in membership.members.all()
+        await membership.remove(node_id)
+        if known:
+            log.info("controller %s was removed, by order of %s", node_id, request.connection.peer)
         return Reply()
 
     async def on_transfer(self, request: Request, header: wire.TransferControllerLeadership) -> Reply:

@@ -183,6 +183,13 @@ class Membership:
         """Takes a controller out. The leader hands over instead of removing itself: ask the next one."""
         with self._errors():
             self._require_leader()
+            core = self._node.core
+            if node_id not in self.members.all():
+                # By this order, whose answer was lost or whose giver was told an old membership. It is not
+                # done until it is committed.
+                if core.membership_index > core.commit_index:
+                    raise MembershipBusy("a change of the members is under way")
+                return
             if node_id == self._topology.self_id and len(self.members.voters) > 1:
                 await self.hand_over()
                 raise NotLeader(self._node.leader_id)

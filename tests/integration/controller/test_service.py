@@ -41,7 +41,9 @@ async def until(condition: Callable[[], Any], what: str, timeout_s: float = 10) 
 class Group:
     """Controllers in this process; each can be killed and started again."""
 
-    def __init__(self, tmp_path: Path, count: int, **overrides: Any) -> None:
+    def __init__(
+        self, tmp_path: Path, count: int, *, election_timeout_ms: int = 300, **overrides: Any
+    ) -> None:
         self.ports = free_ports(count)
         peers = ";".join(f"n{i}-127.0.0.1:{port}" for i, port in enumerate(self.ports))
         self.configs = [
@@ -51,7 +53,7 @@ class Group:
                 controller_d_leger_self_id=f"n{i}",
                 controller_store_path=str(tmp_path / f"n{i}"),
                 bind_address="127.0.0.1",
-                j_raft_election_timeout_ms=300,
+                j_raft_election_timeout_ms=election_timeout_ms,
                 **overrides,
             )
             for i in range(count)
