@@ -1,0 +1,16 @@
+"""Tests of replica groups run on uvloop, as the programs do: asyncio's own server leaves a connection open
+that was accepted in the very moment of `close` (python/cpython#109564), and here servers close under load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
