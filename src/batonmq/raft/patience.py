@@ -34,10 +34,14 @@ class Patience:
         self._early_attempts = 0
 
     def arm_first(self, now_ms: int) -> None:
-        """A short wait: pre-vote keeps a node that merely restarted from disturbing a leader."""
+        """A short wait: pre-vote keeps a node that merely restarted from disturbing a leader.
+
+        Not shorter than what it may have promised just before it restarted: a leader may still count on that.
+        """
         config = self.config
-        first = self._rng.randrange(2 * config.heartbeat_interval_ms, config.election_timeout_ms)
-        self.deadline_ms = now_ms + first
+        shortest = 2 * config.heartbeat_interval_ms
+        later = max(0, config.lease_promise_ms - shortest)
+        self.deadline_ms = now_ms + later + self._rng.randrange(shortest, config.election_timeout_ms)
 
     def arm(self, now_ms: int, voters: Iterable[str]) -> None:
         """Begin to wait anew."""

@@ -25,12 +25,12 @@ from batonmq.raft.state import Role
 MESSAGES: tuple[type, ...] = typing.get_args(Message)
 
 
-def core(name: str = "n0", size: int = 3, **options: object) -> RaftCore:
+def core(name: str = "n0", size: int = 3, seed: int = 1, **options: object) -> RaftCore:
     return RaftCore(
         name,
         RaftConfig(**options),  # type: ignore[arg-type]
         members=Members({f"n{i}": "" for i in range(size)}),
-        rng=random.Random(1),
+        rng=random.Random(seed),
         now_ms=0,
     )
 
@@ -126,6 +126,24 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
     ]
     leader.step("n1", reply, 20)
     assert leader.has_lease is honoured
+
+
+def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() -> None:
+    """The leader counts on its last word, and cannot know that it lives anew and has forgotten it."""
+    for seed in range(50):
+        leader = core(lease_read=True, max_clock_drift=0.0)
+        leader.become_candidate(transfer=False)
+        leader._note_vote("n1", True)
+        leader._note_vote("n0", True)
+        leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 0)
+        assert leader.has_lease
+        restarted = core("n1", seed=seed, lease_read=True)
+        due_ms = restarted.next_deadline_ms()
+        restarted.tick(due_ms)
+        assert restarted.role is Role.PRE_CANDIDATE
+        # n2, if it has not heard of n0 for long, votes for it at once.
+        leader.tick(due_ms)
+        assert not leader.has_lease, f"both could answer at {due_ms} ms"
 
 
 def test_a_leader_that_removed_itself_has_no_lease() -> None:
