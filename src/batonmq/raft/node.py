@@ -123,8 +123,8 @@ class RaftNode:
 
         self._worker = worker
         self._disk_busy = False
-        self._disk_idle: asyncio.Future[None] | None = None
-        """Set when the node stops and waits for the job under way."""
+        self._disk_idle = asyncio.Event()
+        """Set when the node has stopped and the job that was under way then is done."""
         self._drop_before = 0
         self._loaded: Snapshot | None = None
         self._load_wanted = False
@@ -187,8 +187,7 @@ class RaftNode:
         if self._maybe_core is None:
             return
         if self._disk_busy:
-            self._disk_idle = self._loop.create_future()
-            await self._disk_idle
+            await self._disk_idle.wait()
         self._worker.stop()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
@@ -648,21 +647,22 @@ class RaftNode:
             self._work(self._load_snapshot, self._snapshot_loaded)
 
     def _work(self, job: Callable[[], object], then: Callable[[], None]) -> None:
-        self._disk_busy = True
-
         def done(error: BaseException | None) -> None:
             self._disk_busy = False
-            if self._disk_idle is not None:
-                self._disk_idle.set_result(None)
+            if self._stopped is not None:
+                if error is not None:
+                    log.error("raft %s/%s: its disk failed as it stopped: %r", self.group, self.id, error)
+                self._disk_idle.set()
             elif error is not None:
                 self._crash(error)
-            elif self._running:
+            else:
                 try:
                     then()
                 except Exception as e:
                     self._crash(e)
 
         self._worker.submit(job, done)
+        self._disk_busy = True  # only now: who stops would wait for ever for a job that nobody took
 
     def _load_snapshot(self) -> None:
         self._loaded = self._storage.load_snapshot()

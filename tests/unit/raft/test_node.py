@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from batonmq.raft.node import RaftNode
 from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import RemotingTransport, SharedSecret
-from batonmq.raft.worker import ThreadWorker
+from batonmq.raft.worker import Done, Job, ThreadWorker
 
 CONFIG = RaftConfig(
     election_timeout_ms=200, trailing_entries=5, max_proposal_bytes=10_000, read_timeout_ms=800
@@ -368,3 +370,63 @@ async def test_a_corrupt_log_refuses_to_start_naming_the_file(group: Group) -> N
     path.write_bytes(data)
     with pytest.raises(StorageCorrupt, match=rf"{path}: offset \d+: damaged record"):
         await group.restart("n0")
+
+
+class _NoThreads(ThreadWorker):
+    """A process that may not begin a thread any more."""
+
+    def submit(self, job: Job, done: Done) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+class _Gated(ThreadWorker):
+    """The disk hangs until `gate` is set, and then says `error`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.gate: threading.Event | None = None
+        self.error = OSError("no space left on device")
+
+    def submit(self, job: Job, done: Done) -> None:
+        def gated() -> None:
+            if self.gate is not None:
+                self.gate.wait()
+                raise self.error
+            job()
+
+        super().submit(gated, done)
+
+
+async def test_a_node_whose_worker_takes_no_job_fails_and_can_be_stopped(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _NoThreads)
+    await group.begin("n0")
+    node = group.peers["n0"].node
+    assert not node._running
+    async with asyncio.timeout(2):
+        await node.stop()
+
+
+async def test_what_the_disk_says_while_a_node_stops_is_told(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also to whoever stops it a second time, or gives up waiting and tries again."""
+    monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _Gated)
+    await group.begin("n0")
+    node = (await group.leader()).node
+    assert isinstance(node._worker, _Gated)
+    await until(lambda: not node._disk_busy)
+    gate = node._worker.gate = threading.Event()
+    proposal = asyncio.ensure_future(node.propose(b"x"))
+    await until(lambda: node._disk_busy)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(node.stop(), 0.05)
+    with pytest.raises(ProposalUncertain):
+        await proposal
+    stops = [asyncio.ensure_future(node.stop()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    gate.set()
+    async with asyncio.timeout(2):
+        await asyncio.gather(*stops)
+    assert any("no space left on device" in message for message in caplog.messages)
