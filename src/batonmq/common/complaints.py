@@ -24,7 +24,7 @@ class Complaints:
         """`peer` is ``host:port``; `text` follows it in the line. `now_ms` is monotonic."""
         if len(text) > MOST_TEXT:
             text = text[:MOST_TEXT] + "…"
-        peer = peer[:MOST_TEXT]
+        peer, text = _one_line(peer[:MOST_TEXT]), _one_line(text)
         host = peer.rpartition(":")[0] or peer
         kind = (host, _NUMBERS.sub("#", text))
         if kind not in self._told and len(self._told) >= MOST_KINDS:
@@ -41,3 +41,8 @@ class Complaints:
 
     def _forget(self, now_ms: int) -> None:
         self._told = {kind: told for kind, told in self._told.items() if now_ms - told[0] < PERIOD_MS}
+
+
+def _one_line(text: str) -> str:
+    """A peer may call itself what it likes, but write no lines of its own into the log."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

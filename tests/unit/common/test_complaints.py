@@ -30,3 +30,10 @@ def test_what_a_stranger_sent_is_quoted_in_part_only(caplog: pytest.LogCaptureFi
     complaints.warn("10.0.0.1:1", f"is of another group, {'x' * 1_000_000!r}", 0)
     (line,) = caplog.messages
     assert len(line) < MOST_TEXT + 50 and all(len(text) < MOST_TEXT + 50 for _, text in complaints._told)
+
+
+def test_what_a_stranger_calls_himself_begins_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints(logging.getLogger("test"))
+    complaints.warn("n1\n2026-01-01 CRITICAL all is lost\x1b[2J", "sent\r\na malformed message", 0)
+    (line,) = caplog.messages
+    assert line.isprintable() and "all is lost" in line
