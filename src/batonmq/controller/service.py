@@ -344,13 +344,15 @@ class ControllerService:
             self.decided(outcome)
             if self.config.notify_broker_role_changed:
                 self.notices.remind_all()
-            self._at(
-                "brokers", min(FIRST_SCAN_MS, self.config.scan_not_active_broker_interval), self._scan_brokers
-            )
-            self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
+            # Heartbeats that came meanwhile count for nothing: it listens for as long before it judges.
+            deaf_ms = self.monotonic_ms() - asked_ms
+            first_ms = min(FIRST_SCAN_MS, self.config.scan_not_active_broker_interval)
+            self._at("brokers", deaf_ms + first_ms, self._scan_brokers)
+            self._at("masters", deaf_ms + self.config.scan_inactive_master_interval, self._scan_masters)
 
+        asked_ms = self.monotonic_ms()
         started = events.LeaderStarted(
-            self.topology.self_id, self.sessions.known(), self.sessions.silent(self.monotonic_ms())
+            self.topology.self_id, self.sessions.known(), self.sessions.silent(asked_ms)
         )
         self.proposer.submit(started, begun, urgent=True)
 

@@ -26,6 +26,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.raft.state import Role
 
 CLUSTER = "c"
 
@@ -334,6 +335,55 @@ async def test_a_restarted_controller_knows_everything_and_gives_brokers_time(tm
         assert (broker_set.sync_state_set, broker_set.sync_state_set_epoch) == ((1,), 3)
         await asyncio.sleep(0.5)
         assert broker_set.master_id == 1, "elected without giving the brokers time to come back"
+    finally:
+        await group.stop_all()
+        await first.stop()
+        await second.stop()
+
+
+async def test_a_new_leader_listens_as_long_as_it_was_deaf_before_it_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats that come before its first entry is committed count for nothing, which is not the brokers'
+    fault: disks were slow here, and the first that is heard afterwards was no better than the master."""
+    group = Group(tmp_path, 1, scan_not_active_broker_interval=20)
+    await group.start()
+    service = await group.leader()
+    address = group.address(service)
+    first, second = await brokers(address)
+
+    async def beat(broker: FakeBroker) -> None:
+        header = BrokerHeartbeat(CLUSTER, broker.address, broker.name, broker.broker_id, 1, 0, 0, 1_000, 100)
+        await broker.client.call(address, header, accept={0, int(ResponseCode.CONTROLLER_NOT_LEADER)})
+
+    try:
+        await first.elect(address)
+        await first.alter(address, 1, (1, 2), 1)
+        await beat(first)
+        await asyncio.sleep(0.2)
+        await beat(second)
+        propose = service.node.propose
+
+        async def slow(data: bytes) -> object:
+            monkeypatch.setattr(service.node, "propose", propose)
+            await asyncio.sleep(0.9)
+            return await propose(data)
+
+        monkeypatch.setattr(service.node, "propose", slow)
+        service._on_role_change(Role.FOLLOWER, service.node.term, None)
+        service._on_role_change(Role.LEADER, service.node.term, "n0")
+        began = time.monotonic()
+        while not service.leading:
+            await beat(first)
+            await beat(second)
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - began > 0.8
+        for _ in range(8):
+            await beat(second)
+            await asyncio.sleep(0.15)
+            await beat(first)
+        broker_set = service.machine.broker_sets["s"]
+        assert (broker_set.master_id, broker_set.master_epoch) == (1, 1)
     finally:
         await group.stop_all()
         await first.stop()
