@@ -56,10 +56,17 @@ def _kinds(load: Found) -> list[str]:
     return [kind for kind in KINDS if kind in load]
 
 
+def _phases(load: Found) -> dict[str, str]:
+    """Those that all kinds have: figures of different runs do not go side by side."""
+    return {
+        phase: label for phase, label in PHASES.items() if all(phase in load[kind] for kind in _kinds(load))
+    }
+
+
 def _load_table(load: Found) -> list[str]:
     kinds = _kinds(load)
     lines = [f"| requests a second | {' | '.join(kinds)} | aim |", "| --- |" + " ---: |" * (len(kinds) + 1)]
-    for phase, label in PHASES.items():
+    for phase, label in _phases(load).items():
         cells = [f"{load[kind][phase]['per_s']:,.0f}" for kind in kinds]
         lines.append(f"| {label} | {' | '.join(cells)} | {AIMS[phase]:,} |")
         latencies = [
@@ -76,14 +83,15 @@ def _draw_load(load: Found) -> Figure:
         kinds = _kinds(load)
         width = 0.8 / len(kinds)
         for place, kind in enumerate(kinds):
-            at = np.arange(len(PHASES)) + (place - (len(kinds) - 1) / 2) * width
+            phases = _phases(load)
+            at = np.arange(len(phases)) + (place - (len(kinds) - 1) / 2) * width
             colour = BLUE if kind == OURS else (GREY, "#a0aec0")[place % 2]
             bars = axes.bar(
-                at, [load[kind][phase]["per_s"] for phase in PHASES], width, color=colour, label=kind
+                at, [load[kind][phase]["per_s"] for phase in phases], width, color=colour, label=kind
             )
             axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
         axes.set_yscale("log")
-        axes.set_xticks(range(len(PHASES)), list(PHASES.values()))
+        axes.set_xticks(range(len(phases)), list(phases.values()))
         axes.set(title="64 broker sets, three controllers", ylabel="a second")
         axes.legend(frameon=False)
     return figure
