@@ -25,7 +25,16 @@ from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.registry import Header
 from tests.chaos.decision_check import Decision
 from tests.chaos.load import now_us
-from tests.simulation.controller_model import Alter, Altered, Elect, Elected, Read, Refused, SetState
+from tests.simulation.controller_model import (
+    DECISION_REFUSALS,
+    Alter,
+    Altered,
+    Elect,
+    Elected,
+    Read,
+    Refused,
+    SetState,
+)
 from tests.simulation.linearizability import Operation
 
 CLUSTER = "chaos"
@@ -38,17 +47,6 @@ BROKER_TIMEOUT_MS = 600_000
 """Of the brokers' heartbeats: their silence is not what is tested here."""
 PAUSE_S = 0.005
 RETRY_S = 0.05
-REFUSALS = frozenset(
-    {
-        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-        ResponseCode.CONTROLLER_INVALID_MASTER,
-        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-    }
-)
-"""Answers that were decided: they say something of the state."""
 ELECT_SHARE = 0.03
 """Of the writes: an operator demands another master."""
 
@@ -325,7 +323,7 @@ class DecisionLoad:
         if isinstance(error, NetError):
             if error.sent:
                 self.operations.append(Operation(name, kind, asked, None, request))
-        elif error.code in REFUSALS:
+        elif error.code in DECISION_REFUSALS:
             self.operations.append(Operation(name, kind, asked, now_us(), request, Refused(error.code)))
         elif error.code != ResponseCode.CONTROLLER_NOT_LEADER:  # which is said before anything is appended
             self.operations.append(Operation(name, kind, asked, None, request))

@@ -23,6 +23,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from tests.simulation.controller_model import (
+    DECISION_REFUSALS,
     Alter,
     Altered,
     ApplyId,
@@ -46,17 +47,7 @@ HEARTBEAT_TIMEOUT_MS = 10_000_000
 """Brokers are down only where their connection breaks: silence is not what is tested here."""
 NEVER_HAPPENED = frozenset({ResponseCode.CONTROLLER_NOT_LEADER})
 """Refusals that promise that nothing was or will be changed."""
-REFUSALS = frozenset(
-    {
-        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-        ResponseCode.CONTROLLER_INVALID_MASTER,
-        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
-    }
-)
+REFUSALS = DECISION_REFUSALS | {ResponseCode.CONTROLLER_BROKER_ID_INVALID}
 """Answers that the state machine gave."""
 
 

@@ -65,6 +65,19 @@ class Refused(NamedTuple):
     code: int
 
 
+DECISION_REFUSALS = frozenset(
+    {
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+    }
+)
+"""Answers to `Alter` and `Elect` that were decided: they say something of the state."""
+
+
 # -- ids ---------------------------------------------------------------------------------------------------
 
 
