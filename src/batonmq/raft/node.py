@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 _APPLY_PER_TURN = 1_000
 """Entries applied before other callbacks of the loop get a chance."""
 
+DISK_PATIENCE_S = 30.0
+"""How long a stopping node waits for its disk: longer than any flush of a disk that still works."""
+
 
 class StateMachine(Protocol):
     """What the log is for. Calls come in log order, on the event loop; none may block or raise."""
@@ -124,6 +127,7 @@ class RaftNode:
         self._worker = worker
         self._disk_busy = False
         self._disk_idle = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
         """Set when the node has stopped and the job that was under way then is done."""
         self._drop_before = 0
         self._loaded: Snapshot | None = None
@@ -182,13 +186,31 @@ class RaftNode:
         self._turn()
 
     async def stop(self) -> None:
-        """Stop taking part; everything unanswered fails with ProposalUncertain or NodeStopped."""
+        """Stop taking part; everything unanswered fails with ProposalUncertain or NodeStopped.
+
+        May be called again, also while another call waits. A disk that answers nothing for
+        ``DISK_PATIENCE_S`` is left alone, and the log says so: a write may still reach it."""
         self._halt(NodeStopped("the node was stopped"))
         if self._maybe_core is None:
             return
-        if self._disk_busy:
-            await self._disk_idle.wait()
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._worker.stop()
+        if self._disk_busy:
+            try:
+                async with asyncio.timeout(DISK_PATIENCE_S):
+                    await self._disk_idle.wait()
+            except TimeoutError:
+                log.error(
+                    "raft %s/%s: its disk did not answer for %g s; it is left as it is",
+                    self.group,
+                    self.id,
+                    DISK_PATIENCE_S,
+                )
+                return
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
         await self._loop.run_in_executor(None, self._storage.close)

@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -430,3 +431,42 @@ async def test_what_the_disk_says_while_a_node_stops_is_told(
     async with asyncio.timeout(2):
         await asyncio.gather(*stops)
     assert any("no space left on device" in message for message in caplog.messages)
+
+
+async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _Gated)
+    monkeypatch.setattr("batonmq.raft.node.DISK_PATIENCE_S", 0.05)
+    await group.begin("n0")
+    node = (await group.leader()).node
+    assert isinstance(node._worker, _Gated)
+    await until(lambda: not node._disk_busy)
+    gate = node._worker.gate = threading.Event()
+    proposal = asyncio.ensure_future(node.propose(b"x"))
+    await until(lambda: node._disk_busy)
+    async with asyncio.timeout(2):
+        await asyncio.gather(node.stop(), node.stop())
+        await node.stop()
+    with pytest.raises((ProposalUncertain, NodeStopped)):
+        await proposal
+    assert sum("its disk did not answer for 0.05 s" in message for message in caplog.messages) == 1
+    gate.set()
+
+
+async def test_stopping_together_closes_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two closes beside each other closed one file descriptor twice."""
+    await group.begin("n0")
+    node = (await group.leader()).node
+    closes = 0
+    close = node._storage.close
+
+    def slow() -> None:
+        nonlocal closes
+        closes += 1
+        time.sleep(0.02)
+        close()
+
+    monkeypatch.setattr(node._storage, "close", slow)
+    await asyncio.gather(*(node.stop() for _ in range(4)))
+    assert closes == 1
