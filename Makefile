@@ -1,7 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv from the locked requirements, and,
 # where Spark or Apache RocketMQ is involved, a Java runtime.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
-	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 SEEDS ?= 1000
 PYTEST ?= $(BIN)/pytest -q
@@ -13,8 +11,8 @@ help:  ## this text
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 .venv/python:
-	@test -n "$(PYTHON)" || { echo "BatonMQ needs Python 3.11 or newer; none was found on PATH (set PYTHON=...)" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "cannot create .venv: on Debian or Ubuntu install python3-venv" >&2; exit 1; }
+	@python=$(if $(PYTHON),"$(PYTHON)",$$(scripts/find-python)) && "$$python" -m venv .venv || \
+		{ echo "cannot create .venv: on Debian or Ubuntu install python3-venv" >&2; exit 1; }
 	@touch $@
 
 .venv/run: .venv/python requirements/run.lock pyproject.toml
@@ -25,7 +23,7 @@ help:  ## this text
 
 .venv/all: .venv/run requirements/all.lock
 	@echo "installing Spark, plots and the developers' tools into .venv (some 600 MB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/all.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements/all.lock
 	@touch $@
 
 install: .venv/run  ## the program alone, at .venv/bin/batonmq
