@@ -189,6 +189,8 @@ def decode_message_id(message_id: str) -> tuple[str, int, int]:
     if len(data) not in (16, 28):
         raise MessageFormatError(f"message id {message_id!r} must have 32 or 56 digits")
     ip, port = unpack_host(data[:-8])
+    if not 0 <= port < 65_536:  # a unique id is as long, and has the process id at this place
+        raise MessageFormatError(f"message id {message_id!r} is no offset id: {port} is no port")
     return ip, port, int.from_bytes(data[-8:], "big", signed=True)
 
 

@@ -12,6 +12,7 @@ from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import AdminError
 from batonmq.admin.times import parse_time
+from batonmq.protocol.message import UniqueIds
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -51,6 +52,10 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["sendMessage", "-t", "t", "-p", "x", "-b", "a"], "-b and -i belong together"),
         (["consumeMessage", "-t", "t", "-i", "1"], "-i needs -b"),
         (["queryMsgById", "-i", "zz"], "for a unique id use queryMsgByUniqueKey"),
+        (
+            ["queryMsgById", "-i", UniqueIds("10.0.0.1", 7, 1).next(0)],
+            "for a unique id use queryMsgByUniqueKey",
+        ),
         (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b"], "-c with the cluster's name is needed"),
         (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b", "-c", "c", "-b", "one"], "no broker ids: one"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "soon"], "no time: soon"),
