@@ -8,7 +8,7 @@ from batonmq.raft.worker import Done, Job
 
 
 class LoopWorker:
-    def submit(self, job: Job, done: Done) -> None:
+    def submit(self, job: Job, done: Done, *, brief: bool = False) -> None:
         future = asyncio.get_running_loop().run_in_executor(None, job)
         future.add_done_callback(lambda finished: done(finished.exception()))
 

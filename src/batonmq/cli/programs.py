@@ -203,7 +203,7 @@ def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Serv
     from batonmq.controller.service import ControllerService
 
     config, tls = load(config_path, ControllerConfig, TlsConfig, overrides=overrides)
-    return [ControllerService(config, tls=tls)]
+    return [ControllerService(config, tls=tls, alone=True)]
 
 
 @_program("broker", (BrokerConfig, StoreConfig, HAConfig, TlsConfig))

@@ -40,7 +40,7 @@ from batonmq.raft.node import RaftNode
 from batonmq.raft.state import Role
 from batonmq.raft.storage import Storage
 from batonmq.raft.transport import Authenticator, NoAuthentication, RemotingTransport, SharedSecret
-from batonmq.raft.worker import ThreadWorker, Worker
+from batonmq.raft.worker import QuickDiskWorker, ThreadWorker, Worker
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,9 @@ class ControllerService:
         worker: Worker | None = None,
         event_sink: EventSink | None = None,
         tls: TlsConfig | None = None,
+        alone: bool = False,
     ) -> None:
+        """``alone``: the process is nothing but this controller, whose loop may write to a quick disk."""
         self.config = config
         self.topology = config.topology()
         self.machine = ControllerMachine()
@@ -103,6 +105,7 @@ class ControllerService:
             self._raft_server_tls = ServerTls(accepting, enforcing=True)
         self._disk = disk
         self._worker = worker
+        self._alone = alone
         self._event_sink = event_sink
         self._leading = False
         self._term = 0
@@ -166,7 +169,7 @@ class ControllerService:
             self.machine,
             Storage(disk, topology.group, topology.self_id, segment_bytes=raft_config.segment_bytes),
             self._transport,
-            self._worker or ThreadWorker(f"raft-{name}"),
+            self._worker or (QuickDiskWorker if self._alone else ThreadWorker)(f"raft-{name}"),
             config=raft_config,
             rng=self._rng,
         )

@@ -297,6 +297,11 @@ class RaftNode:
         Raises NotLeader, TransferInProgress, Overloaded, ProposalTooLarge (nothing happened), ProposalLost
         (it never will be applied), ProposalUncertain (it may yet be), NodeStopped.
         """
+        return await self.submit(data)
+
+    def submit(self, data: bytes) -> asyncio.Future[object]:
+        """As ``propose``, for those who do not wait: NotLeader, TransferInProgress, Overloaded and
+        ProposalTooLarge may also be raised at once. Cancelling the future takes nothing back."""
         self._require_running()
         if self.core.role is not Role.LEADER:
             raise NotLeader(self.core.leader_id)
@@ -307,7 +312,7 @@ class RaftNode:
         future: asyncio.Future[object] = self._loop.create_future()
         self._queued.append((data, future))
         self._schedule()
-        return await future
+        return future
 
     async def read_index(self) -> None:
         """Return once this node's state machine shows everything that was committed before the call (6.4).
@@ -660,7 +665,8 @@ class RaftNode:
             return
         save = self.core.take_save()
         if save is not None:
-            self._work(partial(self._storage.save, save), partial(self._saved, save))
+            job, then = partial(self._storage.save, save), partial(self._saved, save)
+            self._work(job, then, brief=save.snapshot is None)
         elif self._drop_before:
             index, self._drop_before = self._drop_before, 0
             self._work(partial(self._storage.drop_before, index), self._wake_disk)
@@ -668,7 +674,7 @@ class RaftNode:
             self._load_wanted = False
             self._work(self._load_snapshot, self._snapshot_loaded)
 
-    def _work(self, job: Callable[[], object], then: Callable[[], None]) -> None:
+    def _work(self, job: Callable[[], object], then: Callable[[], None], *, brief: bool = False) -> None:
         def done(error: BaseException | None) -> None:
             self._disk_busy = False
             if self._stopped is not None:
@@ -683,7 +689,7 @@ class RaftNode:
                 except Exception as e:
                     self._crash(e)
 
-        self._worker.submit(job, done)
+        self._worker.submit(job, done, brief=brief)
         self._disk_busy = True  # only now: who stops would wait for ever for a job that nobody took
 
     def _load_snapshot(self) -> None:

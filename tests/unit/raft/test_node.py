@@ -376,7 +376,7 @@ async def test_a_corrupt_log_refuses_to_start_naming_the_file(group: Group) -> N
 class _NoThreads(ThreadWorker):
     """A process that may not begin a thread any more."""
 
-    def submit(self, job: Job, done: Done) -> None:
+    def submit(self, job: Job, done: Done, *, brief: bool = False) -> None:
         raise RuntimeError("can't start new thread")
 
 
@@ -388,14 +388,14 @@ class _Gated(ThreadWorker):
         self.gate: threading.Event | None = None
         self.error = OSError("no space left on device")
 
-    def submit(self, job: Job, done: Done) -> None:
+    def submit(self, job: Job, done: Done, *, brief: bool = False) -> None:
         def gated() -> None:
             if self.gate is not None:
                 self.gate.wait()
                 raise self.error
             job()
 
-        super().submit(gated, done)
+        super().submit(gated, done, brief=brief)
 
 
 async def test_a_node_whose_worker_takes_no_job_fails_and_can_be_stopped(
