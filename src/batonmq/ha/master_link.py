@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from batonmq.ha.core import LogBounds, MasterSession
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_AHEAD_TURNS = 8
-"""How far ahead of a slave that catches up the log is fetched from disk, in what one loop turn sends."""
+TURN_BYTES = 256 * 1024
+"""What one loop turn sends to a slave that catches up. Producers wait that long for their answers: with 1 MiB
+their p99 is half as long again, with less the slave catches up no slower."""
+FETCH_TURNS = 4
+"""How much of the log is fetched into memory at once for such a slave; the next such piece is fetched while
+this one is sent."""
 INTRODUCTION_MS = 5_000
 """A connection that has not said by then who it is, is dropped."""
 
@@ -36,7 +41,8 @@ class MasterLink(Link):
         self._resume: asyncio.Handle | None = None
         """Set while `pump` is to go on by itself, later."""
         self._fetched = 0
-        """Up to here the log was asked for ahead of time."""
+        """Up to here the log was brought into memory ahead of time."""
+        self._fetching: asyncio.Future[None] | None = None
         now_ms = ha.clock.monotonic_ms()
         key = ha.security.key
         self._proof = MasterProof(key, ha.nonce()) if key is not None else None
@@ -121,9 +127,9 @@ class MasterLink(Link):
         now_ms = ha.clock.monotonic_ms()
         limit = ha.config.ha_transfer_batch_size
         # The socket of a slave that catches up takes ten megabytes while it is fed, and producers wait.
-        left = ha.config.ha_send_buffer_size
-        if bounds.max_offset - session.next_offset > left:
-            self._fetch_ahead(left)
+        left = min(TURN_BYTES, ha.config.ha_send_buffer_size)
+        if bounds.max_offset - session.next_offset > left and not self._in_memory(left):
+            return
         flow = self._flow
         try:
             while not self._paused:
@@ -151,14 +157,29 @@ class MasterLink(Link):
         except (HAFrameError, StoreError) as error:
             self._misbehaved(error)
 
-    def _fetch_ahead(self, turn: int) -> None:
-        """So far back the log may be out of memory, and whoever touches a page that is waits for the disk."""
-        begin = self.session.next_offset
-        end = begin + READ_AHEAD_TURNS * turn
-        begin = max(begin, self._fetched)
-        if end - begin >= turn:
-            self._ha.store.read_ahead(begin, end - begin)
-            self._fetched = end
+    def _in_memory(self, turn: int) -> bool:
+        """Whether the next `turn` bytes were fetched; if not, the end of their fetching pumps.
+
+        So far back the log may be out of memory, and whoever touches a page of it then waits for the disk:
+        tens of milliseconds while the slave writes as fast as it can, and all producers wait, too."""
+        begin, piece = self.session.next_offset, FETCH_TURNS * turn
+        if self._fetching is None and self._fetched < begin + piece:
+            start = max(begin, self._fetched)
+            fetching = asyncio.get_running_loop().run_in_executor(None, self._ha.store.fetching(start, piece))
+            fetching.add_done_callback(partial(self._has_fetched, start + piece))
+            self._fetching = fetching
+        return self._fetched >= begin + turn
+
+    def _has_fetched(self, end: int, fetching: asyncio.Future[None]) -> None:
+        self._fetching = None
+        if fetching.cancelled():
+            return
+        if (error := fetching.exception()) is not None:
+            self._ha.complain(
+                self.peer, f"the part of the log that comes next for it cannot be read: {error}"
+            )
+        self._fetched = end
+        self.pump()
 
     def _pump_later(self, wait_ms: int) -> None:
         self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)

@@ -18,6 +18,8 @@ from batonmq.store.errors import StoreError
 
 ALLOCATE_STEP = 16 << 20
 """Blocks are asked for in steps this large, in bytes: writing into allocated blocks costs a fifth."""
+FETCH_BYTES = 1 << 20
+"""Read at once by `MappedFile.fetch`, which has to have room for it."""
 _NAME = re.compile(r"\d{20}")
 
 
@@ -115,9 +117,16 @@ class MappedFile:
         """Whether `size` bytes from `position` on are zero, read without the map (see `zero`)."""
         return not os.pread(self._fd, size, position).strip(b"\0")
 
-    def read_ahead(self, position: int, size: int) -> None:
-        """Have the disk asked for these bytes, without waiting for them; free where they are in memory."""
-        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+    def fetch(self, position: int, size: int) -> None:
+        """Have these bytes in memory; waits for the disk. For other threads than the one that owns the file,
+        too: raises `OSError` when it has been closed meanwhile."""
+        end = position + size
+        page = bytearray(min(size, FETCH_BYTES))
+        while position < end:
+            read = os.preadv(self._fd, [memoryview(page)[: end - position]], position)
+            if not read:
+                return
+            position += read
 
     def modified_ms(self) -> int:
         """Time of the last write, ms since the epoch."""

@@ -41,7 +41,7 @@ from batonmq.store.disk import DiskState, expired_count, is_delete_hour, judge, 
 from batonmq.store.errors import OffsetGap, StoreError
 from batonmq.store.index import Index, Key, keys_of
 from batonmq.store.lock import StoreLock
-from batonmq.store.mapped import MappedLog, sync_path
+from batonmq.store.mapped import MappedFile, MappedLog, sync_path
 from batonmq.store.recovery import starting_point, walk
 from batonmq.store.results import (
     Boundary,
@@ -702,13 +702,22 @@ class MessageStore:
         end = min(file.size, self.max_offset - file.base, begin + max_bytes)
         return memoryview(file.map)[begin:end]
 
-    def read_ahead(self, offset: int, size: int) -> None:
-        """What `read` will be asked for soon: the disk fetches what is not in memory meanwhile."""
+    def fetching(self, offset: int, size: int) -> Callable[[], None]:
+        """A job for another thread: when it is done, `read` of these bytes, or of those of them that are in
+        the log, finds them in memory. It raises `OSError` when the disk fails or a file is deleted meanwhile.
+        """
         end = min(offset + size, self.max_offset)
+        pieces: list[tuple[MappedFile, int, int]] = []
         while offset < end and (file := self._log.file_at(offset)) is not None:
             piece = min(end, file.base + file.size) - offset
-            file.read_ahead(offset - file.base, piece)
+            pieces.append((file, offset - file.base, piece))
             offset += piece
+
+        def fetch() -> None:
+            for file, position, piece in pieces:
+                file.fetch(position, piece)
+
+        return fetch
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""

@@ -5,6 +5,7 @@ import contextlib
 import random
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -81,7 +82,7 @@ async def test_a_slave_that_catches_up_leaves_turns_to_others(replicas, monkeypa
     for number in range(300):
         master.put(bytes([number % 256]) * 1000)
     sent, fetched = [], []
-    pump, read, read_ahead = MasterLink.pump, master.store.read, master.store.read_ahead
+    pump, read, fetching = MasterLink.pump, master.store.read, master.store.fetching
 
     def watched(link):
         before = link.session.next_offset
@@ -89,21 +90,76 @@ async def test_a_slave_that_catches_up_leaves_turns_to_others(replicas, monkeypa
         sent.append(link.session.next_offset - before)
 
     def reading(offset, max_bytes):
-        assert any(begin <= offset < begin + size for begin, size in fetched)
+        far_behind = master.store.max_offset - offset > turn
+        assert not far_behind or any(begin <= offset < begin + size for begin, size in fetched)
         return read(offset, max_bytes)
 
-    def fetching(offset, size):
-        fetched.append((offset, size))
-        read_ahead(offset, size)
+    def watched_fetching(offset, size):
+        job = fetching(offset, size)
+
+        def fetch():
+            assert threading.current_thread() is not threading.main_thread()
+            job()
+            fetched.append((offset, size))
+
+        return fetch
 
     monkeypatch.setattr(MasterLink, "pump", watched)
     monkeypatch.setattr(master.store, "read", reading)
-    monkeypatch.setattr(master.store, "read_ahead", fetching)
+    monkeypatch.setattr(master.store, "fetching", watched_fetching)
     await slave.follow(master, 1)
     await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert max(sent) <= turn + frame
     assert sum(sent) == master.store.max_offset
+    assert len(fetched) > 3
     monkeypatch.undo()
+    assert slave.log() == master.log()
+
+
+async def test_a_log_that_cannot_be_fetched_ahead_is_still_sent(replicas, monkeypatch, caplog):
+    """Its file may have been deleted meanwhile; what cannot be read at all the reading itself finds out."""
+    master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+
+    def broken():
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(master.store, "fetching", lambda offset, size: broken)
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.log() == master.log()
+    assert "cannot be read: [Errno 9] Bad file descriptor" in caplog.text
+
+
+async def test_a_link_that_ends_while_the_log_is_fetched_sends_no_more(replicas, monkeypatch):
+    master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+    gate, begun = threading.Event(), threading.Event()
+    fetching = master.store.fetching
+
+    def gated(offset, size):
+        job = fetching(offset, size)
+
+        def fetch():
+            begun.set()
+            gate.wait(10)
+            job()
+
+        return fetch
+
+    monkeypatch.setattr(master.store, "fetching", gated)
+    await slave.follow(master, 1)
+    await until(begun.is_set)
+    await slave.ha.become_slave(None, 1, 1)
+    await until(lambda: not master.ha._links)
+    gate.set()
+    monkeypatch.undo()
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert slave.log() == master.log()
 
 
