@@ -274,7 +274,14 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
     assert made is not None and made.read_queue_nums == 8 and made.perm == 6
     assert "deleted" not in service.broker.topics
     file = cluster.root / f"store{1 - master}" / "config" / "topics.json"
-    await until(lambda: file.exists() and "fresh" in file.read_text())  # written in the background
+
+    def written() -> bool:
+        try:
+            return "fresh" in file.read_text()
+        except FileNotFoundError:  # not yet, or just between the renaming of the old one and of the new one
+            return False
+
+    await until(written)  # in the background
 
 
 async def test_a_slave_refuses_sends(cluster: Cluster) -> None:
