@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ async def start_ours(directory: Path) -> list[Program]:
 async def move(cluster: str, name: str, source: list[str], target: list[str]) -> str:
     """As an operator does it; returns what was printed."""
     process = await asyncio.create_subprocess_exec(
-        "batonmq", "admin", "moveControllers", "-c", cluster, "-b", name,
+        sys.executable, "-m", "batonmq", "admin", "moveControllers", "-c", cluster, "-b", name,
         "-a", ";".join(source), "-t", ";".join(target),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
