@@ -127,8 +127,8 @@ class RaftNode:
         self._worker = worker
         self._disk_busy = False
         self._disk_idle = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
         """Set when the node has stopped and the job that was under way then is done."""
+        self._closing: asyncio.Task[None] | None = None
         self._drop_before = 0
         self._loaded: Snapshot | None = None
         self._load_wanted = False
@@ -297,11 +297,6 @@ class RaftNode:
         Raises NotLeader, TransferInProgress, Overloaded, ProposalTooLarge (nothing happened), ProposalLost
         (it never will be applied), ProposalUncertain (it may yet be), NodeStopped.
         """
-        return await self.submit(data)
-
-    def submit(self, data: bytes) -> asyncio.Future[object]:
-        """As ``propose``, for those who do not wait: NotLeader, TransferInProgress, Overloaded and
-        ProposalTooLarge may also be raised at once. Cancelling the future takes nothing back."""
         self._require_running()
         if self.core.role is not Role.LEADER:
             raise NotLeader(self.core.leader_id)
@@ -312,7 +307,7 @@ class RaftNode:
         future: asyncio.Future[object] = self._loop.create_future()
         self._queued.append((data, future))
         self._schedule()
-        return future
+        return await future
 
     async def read_index(self) -> None:
         """Return once this node's state machine shows everything that was committed before the call (6.4).

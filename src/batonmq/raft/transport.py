@@ -142,7 +142,6 @@ class RemotingTransport:
         if connection is not None:
             if not connection.congested:
                 connection.oneway(self._header, self._authenticator.seal(payload))
-                connection.flush()  # a node sends each peer one payload a turn: there is nothing to wait for
             return
         task = self._connecting.get(peer_id)
         if task is None:

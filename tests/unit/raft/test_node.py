@@ -409,10 +409,10 @@ async def test_a_node_whose_worker_takes_no_job_fails_and_can_be_stopped(
         await node.stop()
 
 
-async def test_what_the_disk_says_while_a_node_stops_is_told(
-    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also to whoever stops it a second time, or gives up waiting and tries again."""
+async def _with_a_hanging_disk(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> tuple[RaftNode, threading.Event, asyncio.Future[object]]:
+    """A leader, what lets its disk fail in the end, and a proposal that waits for it."""
     monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _Gated)
     await group.begin("n0")
     node = (await group.leader()).node
@@ -421,6 +421,14 @@ async def test_what_the_disk_says_while_a_node_stops_is_told(
     gate = node._worker.gate = threading.Event()
     proposal = asyncio.ensure_future(node.propose(b"x"))
     await until(lambda: node._disk_busy)
+    return node, gate, proposal
+
+
+async def test_what_the_disk_says_while_a_node_stops_is_told(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also to whoever stops it a second time, or gives up waiting and tries again."""
+    node, gate, proposal = await _with_a_hanging_disk(group, monkeypatch)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(node.stop(), 0.05)
     with pytest.raises((ProposalUncertain, NodeStopped)):  # the latter if the disk was busy with less
@@ -436,15 +444,8 @@ async def test_what_the_disk_says_while_a_node_stops_is_told(
 async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _Gated)
     monkeypatch.setattr("batonmq.raft.node.DISK_PATIENCE_S", 0.05)
-    await group.begin("n0")
-    node = (await group.leader()).node
-    assert isinstance(node._worker, _Gated)
-    await until(lambda: not node._disk_busy)
-    gate = node._worker.gate = threading.Event()
-    proposal = asyncio.ensure_future(node.propose(b"x"))
-    await until(lambda: node._disk_busy)
+    node, gate, proposal = await _with_a_hanging_disk(group, monkeypatch)
     async with asyncio.timeout(2):
         await asyncio.gather(node.stop(), node.stop())
         await node.stop()
