@@ -7,6 +7,7 @@ of labels that are no names of somebody's, and the bounds of buckets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.protocol.bodies import ConsumeFromWhere
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.store.config import StoreConfig
@@ -120,12 +121,13 @@ async def drive_controller(address: str) -> None:
 
 
 async def until_leading(address: str) -> None:
+    """Until it serves as a leader: Java's says that it leads before it answers anything but 2007."""
     client = RemotingClient()
     deadline = time.monotonic() + 60
     try:
         while True:
-            reply = await client.call(address, wire.GetMetadata())
-            if isinstance(reply.header, wire.GetMetadataReply) and reply.header.is_leader:
+            with contextlib.suppress(NotLeaderError):
+                await client.call(address, wire.GetNextBrokerId(NAME, CLUSTER))
                 return
             assert time.monotonic() < deadline, "no leader within 60 s"
             await asyncio.sleep(0.2)

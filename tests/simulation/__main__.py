@@ -13,6 +13,7 @@ import io
 import logging
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -38,13 +39,20 @@ class Told(NamedTuple):
     healed_s: float = 0.0
 
 
+def what_broke(seed: int, error: Exception) -> str:
+    """An invariant says what broke; what is raised for another reason needs the place it was raised at."""
+    if isinstance(error, AssertionError):
+        return f"seed {seed}: {type(error).__name__}: {error}"
+    return f"seed {seed}: {''.join(traceback.format_exception(error))}"
+
+
 def tell(seed: int, replicas: int | None, replace_controllers: bool) -> Told:
     """Run one story; never raises."""
     logging.disable(logging.CRITICAL)
     try:
         story = run(seed, replace(shape_of(seed, replicas), replace_controllers=replace_controllers))
     except Exception as error:
-        return Told(seed, f"{type(error).__name__}: {error}")
+        return Told(seed, what_broke(seed, error))
     return Told(seed, None, len(story.acked), len(story.masters), story.healed_s)
 
 
@@ -121,7 +129,7 @@ def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[st
         with contextlib.redirect_stderr(told):
             group = raft_sim.run_seed(seed, raft_sim.Shape(nodes=nodes))
     except Exception as error:
-        return seed, f"{type(error).__name__}: {error}\n{told.getvalue()}", Counter()
+        return seed, f"{what_broke(seed, error)}\n{told.getvalue()}", Counter()
     checks = group.checks
     counts = Counter(
         proposals=len(checks.acknowledged),
@@ -147,7 +155,7 @@ def tell_controllers(seed: int, controllers: int | None) -> tuple[int, str | Non
     try:
         return seed, None, controller_sim.run(seed, GroupShape(controllers=controllers)).counts
     except Exception as error:
-        return seed, f"seed {seed}: {type(error).__name__}: {error}", Counter()
+        return seed, what_broke(seed, error), Counter()
 
 
 @main.command()
