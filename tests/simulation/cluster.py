@@ -27,6 +27,7 @@ from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
+from batonmq.raft.errors import NodeStopped
 from batonmq.raft.state import Role
 from batonmq.store.config import FlushDiskType, StoreConfig
 from tests.simulation.disks import TrackedDisk, World, lose_tails
@@ -430,4 +431,7 @@ class SimCluster:
     def leads(controller: Node) -> bool:
         """Whether this controller takes itself for the leading one."""
         raft = getattr(controller.service, "node", None)
-        return raft is not None and raft.role is Role.LEADER
+        try:
+            return raft is not None and raft.role is Role.LEADER
+        except NodeStopped:  # it is reading its log, and knows nothing of itself yet
+            return False
