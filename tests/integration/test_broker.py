@@ -1,10 +1,12 @@
 """A whole broker over real sockets: what it accepts, what it refuses and with which code, what survives."""
 
 import asyncio
+import errno
 import gc
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -46,6 +48,7 @@ from batonmq.protocol.headers.broker import (
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
 from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.mapped import MappedFile
 
 ALL = PullSysFlag.SUBSCRIPTION
 PULLED = (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -423,6 +426,49 @@ async def test_pull_statuses(start: Starter) -> None:
         assert (answer.header.min_offset, answer.header.max_offset) == (0, 3)
     assert (await rig.pull(0, queue=1)).code == ResponseCode.PULL_NOT_FOUND
     assert (await rig.pull(5, queue=1)).code == ResponseCode.PULL_OFFSET_MOVED
+
+
+async def test_nobody_waits_while_old_messages_are_read_from_disk(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    for number in range(3):
+        await rig.send(b"%d" % number)
+    await rig.broker.stop()
+    again = await start()
+    fetch, reading, disk = MappedFile.fetch, threading.Event(), threading.Event()
+
+    def slowly(file: MappedFile, position: int, size: int) -> None:
+        reading.set()
+        assert disk.wait(10)
+        fetch(file, position, size)
+
+    monkeypatch.setattr(MappedFile, "fetch", slowly)
+    pull = asyncio.create_task(again.messages())
+    await asyncio.to_thread(reading.wait, 10)
+    assert (await again.send()).queue_offset == 3
+    assert len(await again.messages(3)) == 1
+    assert not pull.done()
+    disk.set()
+    assert [message.body for message in await pull][:3] == [b"0", b"1", b"2"]
+
+
+async def test_old_messages_that_the_disk_no_longer_gives_are_an_error_of_the_pull(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    await rig.send()
+    await rig.broker.stop()
+    again = await start()
+
+    def broken(file: MappedFile, position: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(MappedFile, "fetch", broken)
+    with pytest.raises(MQError, match=r"the messages cannot be read: .*Input/output error") as refused:
+        await again.pull(0)
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert (await again.send()).queue_offset == 1
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,7 @@ class BrokerService:
         broker.schedule.stop()
         for server in self._servers:
             await server.stop(drain_ms=0)
+        self._pulls.close()
         if broker.ha is not None:
             await broker.ha.stop()
         broker.appender.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -83,6 +84,9 @@ class GetResult:
     """Bytes in `buffers`."""
     suggest_slave: bool = False
     """The reader is so far behind that it should read from a slave."""
+    fetch: Callable[[], None] | None = None
+    """Brings `buffers` into memory, if they may be out of it: for another thread, for it waits for the disk,
+    and so would whoever touches them before. Raises `OSError` when the disk fails or the file was deleted."""
 
 
 class Boundary(Enum):

@@ -128,6 +128,8 @@ class MessageStore:
         self._last_timestamp = 0
         self._memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._recover(clean)
+        self._opened_at = self.max_offset
+        """Of what is before, nobody knows whether it is in memory."""
         self._abort_path.write_text(str(os.getpid()))
 
     @classmethod
@@ -651,7 +653,8 @@ class MessageStore:
         config = self.config
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = self.max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
-        views, total, count = result.buffers, 0, 0
+        runs: list[tuple[MappedFile, int, int]] = []
+        total = count = 0
         begin = end = -1
         file = None
         for physical_offset, size, code in UNIT.iter_unpack(units):
@@ -679,14 +682,18 @@ class MessageStore:
                         result.status = GetStatus.MESSAGE_WAS_REMOVING
                     continue
                 if file is not None:
-                    views.append(memoryview(file.map)[begin - file.base : end - file.base])
+                    runs.append((file, begin - file.base, end - begin))
                 file, begin, end = found, physical_offset, physical_offset + size
             total += size
             count += 1
         if file is not None:
-            views.append(memoryview(file.map)[begin - file.base : end - file.base])
+            runs.append((file, begin - file.base, end - begin))
+            result.buffers = [memoryview(file.map)[at : at + length] for file, at, length in runs]
             result.status = GetStatus.FOUND
             result.suggest_slave = end < near
+            first, at, _ = runs[0]
+            if first.base + at < max(near, self._opened_at):
+                result.fetch = partial(_fetch, runs)
         result.next_offset, result.count, result.size = next_offset, count, total
         return result
 
@@ -707,17 +714,12 @@ class MessageStore:
         the log, finds them in memory. It raises `OSError` when the disk fails or a file is deleted meanwhile.
         """
         end = min(offset + size, self.max_offset)
-        pieces: list[tuple[MappedFile, int, int]] = []
+        runs: list[tuple[MappedFile, int, int]] = []
         while offset < end and (file := self._log.file_at(offset)) is not None:
-            piece = min(end, file.base + file.size) - offset
-            pieces.append((file, offset - file.base, piece))
-            offset += piece
-
-        def fetch() -> None:
-            for file, position, piece in pieces:
-                file.fetch(position, piece)
-
-        return fetch
+            length = min(end, file.base + file.size) - offset
+            runs.append((file, offset - file.base, length))
+            offset += length
+        return partial(_fetch, runs)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""
@@ -1036,6 +1038,11 @@ class MessageStore:
 
 _Item = tuple[int, Buffer, bytes, bytes]
 """Flag, body, properties, properties behind their length."""
+
+
+def _fetch(runs: Sequence[tuple[MappedFile, int, int]]) -> None:
+    for file, position, length in runs:
+        file.fetch(position, length)
 
 
 def _single_item(message: StoredMessage) -> tuple[_Item, ...]:

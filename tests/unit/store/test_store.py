@@ -214,6 +214,22 @@ def test_get_keeps_to_its_limits_and_its_filter(opener):
     assert (far.get("T", 0, 0, 32).count, far.get("T", 0, 0, 32).suggest_slave) == (2, True)
 
 
+def test_what_may_be_out_of_memory_can_be_fetched_first(opener):
+    far = opener(access_message_in_memory_max_ratio=0)
+    opener.put(far, *numbered(opener, 60))
+    assert far.get("T", 0, 0, 1).fetch is not None
+    far.close()
+    store = opener()  # whether the last process left its pages in memory nobody knows
+    result = store.get("T", 0, 0, 32)
+    assert result.fetch is not None
+    result.fetch()
+    opener.put(store, *numbered(opener, 1))
+    assert store.get("T", 0, 60, 32).fetch is None
+    store.abandon()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        result.fetch()
+
+
 def test_offsets_are_found_by_time(opener):
     store = opener()
     begin = opener.clock.now_ms()

@@ -7,7 +7,9 @@ body is views of the mapped commit log: no message becomes a Python object here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +33,7 @@ from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMe
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from batonmq.broker.context import Broker
 
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES: Final = 128 * 1024 * 1024
 """Bytes a pull may ask for at most; the store's own limits are much lower."""
+READERS: Final = 4
+"""Pulls that wait for the disk at once. Threads of their own: what writes must not queue behind them."""
 PULLING_GROUPS: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
@@ -84,6 +88,7 @@ class PullHandlers:
         self._broker = broker
         self._held: HeldPulls[Pull] = HeldPulls()
         self._alarm = Alarm(broker.clock, self._held.next_deadline_ms, self._on_deadline)
+        self._reading = ThreadPoolExecutor(READERS, "batonmq-read")
 
     @property
     def held(self) -> int:
@@ -92,7 +97,7 @@ class PullHandlers:
 
     # -- requests
 
-    def on_pull(self, request: Request, header: PullMessage) -> Reply | None:
+    def on_pull(self, request: Request, header: PullMessage) -> Reply | Awaitable[Reply] | None:
         broker = self._broker
         if not broker.role.is_master and not broker.config.slave_read_enable:
             raise rejected()
@@ -114,7 +119,17 @@ class PullHandlers:
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             self._hold(pull)
             return None
-        return self._reply(pull, result, code, suggested, remark)
+        reply = self._reply(pull, result, code, suggested, remark)
+        return reply if result.fetch is None else self._fetched(result.fetch, reply)
+
+    async def _fetched(self, fetch: Callable[[], None], reply: Reply) -> Reply:
+        """`reply` when what it carries is in memory: writing it to the socket would wait for the disk, and
+        all clients with it; of a disk that cannot be read any more the process would die (SIGBUS)."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._reading, fetch)
+        except OSError as error:
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"the messages cannot be read: {error}") from error
+        return reply
 
     # -- long polling
 
@@ -129,6 +144,10 @@ class PullHandlers:
         for held in self._held.release_all():
             self._answer(held.pull)
         self._alarm.cancel()
+
+    def close(self) -> None:
+        """Let go of the threads that read; to be called when no request comes any more."""
+        self._reading.shutdown(wait=False)
 
     def _hold(self, pull: Pull) -> None:
         header = pull.header
