@@ -1,4 +1,4 @@
-"""``make chaos``, ``python -m tests.chaos``: the scenarios of seed 004 on real processes."""
+"""``make chaos``, ``python -m tests.chaos``: the scenarios on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios: what strikes, how long it lasts, and what is aimed at. Source: seed 004, "Chaos Testing".
+"""The scenarios: what strikes, how long it lasts, and what is aimed at.
 
 Those of `GROUP` strike a replica group while messages are sent and consumed; those of `CONTROLLERS_ALONE`
 strike controllers without brokers, while clients have them decide.

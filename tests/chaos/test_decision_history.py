@@ -53,7 +53,7 @@ def test_a_history_in_order() -> None:
 
 
 def test_a_change_granted_by_the_wrong_epoch() -> None:
-    """The fence of seed 001: two changes that start from the same set, both granted."""
+    """The fence of RIP-67: two changes that start from the same set, both granted."""
     operations = history()
     fenced = operations[10]
     operations[10] = replace(fenced, asked=fenced.asked._replace(set_epoch=fenced.asked.set_epoch - 1))

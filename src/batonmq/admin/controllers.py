@@ -113,10 +113,17 @@ async def _check_newcomer(admin: Admin, controllers: str, node_id: str, address:
             f"at {address} is controller {found.answered_by} of group {found.group}, not {node_id} of "
             f"{group.group}"
         )
-    if found.standing == "voter" and node_id not in (each.controller_id for each in group.members):
+    if node_id in (each.controller_id for each in group.members):
+        return
+    if found.standing == "voter":
         raise AdminError(
             f"{node_id} was started to found a group of its own: start it with an empty directory and "
             f"controllerJoinRunningGroup=true"
+        )
+    if found.standing == "removed":
+        raise AdminError(
+            f"{node_id} was removed from the group, or was not started to join it: start it with an empty "
+            f"directory, an id that no member ever had and controllerJoinRunningGroup=true"
         )
 
 

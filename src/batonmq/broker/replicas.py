@@ -177,18 +177,22 @@ class ReplicasManager:
             return header.controller_leader_address
 
         asking = [asyncio.ensure_future(ask(address)) for address in self._controllers]
+        reasons: list[str] = []
         try:
             for earliest in asyncio.as_completed(asking):
                 try:
                     return await earliest
-                except (NetError, MQError) as error:
-                    log.debug("looking for the leading controller: %s", error)
+                except NetError as error:
+                    reasons.append(str(error))
+                except MQError as error:
+                    reasons.append(error.remark)
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
         raise NotLeaderError(
-            ResponseCode.CONTROLLER_NOT_LEADER, f"none of {';'.join(self._controllers)} knows a leader"
+            ResponseCode.CONTROLLER_NOT_LEADER,
+            f"no controller of controllerAddr leads ({'; '.join(sorted(set(reasons)))})",
         )
 
     def _learn_controllers(self, metadata: wire.GetMetadataReply) -> None:
@@ -241,6 +245,17 @@ class ReplicasManager:
 
     # -- registering, and looking at the role from time to time
 
+    def _advice(self, error: Exception) -> str:
+        """What an operator can do about it, where there is something."""
+        registering = self.core.next_step() is Step.REGISTER
+        code = error.code if isinstance(error, MQError) else None
+        if registering and code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            return (
+                "; its id was removed from the controllers (cleanBrokerMetadata): to come back, as a new "
+                "replica, this broker must be stopped and started with an empty store"
+            )
+        return ""
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         told, wait_s, well = "", RETRY_S[0], loop.time()
@@ -254,7 +269,7 @@ class ReplicasManager:
             except (NetError, MQError, OSError) as error:
                 step = self.core.next_step().name.lower().replace("_", " ")
                 if str(error) != told and loop.time() - well > GRACE_S:
-                    log.warning("controller, %s: %s", step, error)
+                    log.warning("controller, %s: %s%s", step, error, self._advice(error))
                     told = str(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_S[1])

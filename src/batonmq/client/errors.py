@@ -22,8 +22,10 @@ class NoNameServer(NetError):
         addresses = ";".join(address for address, _ in problems)
         super().__init__(addresses, "no answer")
         reasons = "; ".join(f"{address}: {reason}" for address, reason in problems)
+        closed = any("closed" in reason for _, reason in problems)
+        secure = "; if it wants TLS, or a certificate, give tls=" if closed else ""
         self.args = (
-            f"no name server answers ({reasons}); check the address, and that a name server runs there",
+            f"no name server answers ({reasons}); check the address, and that a name server runs there{secure}",
         )
 
 

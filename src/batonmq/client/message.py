@@ -63,6 +63,8 @@ class Message:
         flag: int = 0,
         wait_store_ok: bool = True,
     ) -> None:
+        if isinstance(body, str):
+            raise TypeError("the body of a message is bytes, not str: encode it, e.g. text.encode()")
         self.topic = topic
         self.body = body
         self.tags = tags

@@ -70,6 +70,8 @@ class Producer:
         poll_interval_ms: how often the route is asked for when nothing fails.
         client_ip: this machine's address in client and message ids; found out when None.
         auto_create: send to unknown topics, which brokers with `autoCreateTopicEnable` create.
+        tls: talk TLS to name servers and brokers; RocketMQ's certificates name no hosts as a rule, so that
+            `check_hostname` must be off (docs/client.md, TLS).
     """
 
     def __init__(

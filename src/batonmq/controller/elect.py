@@ -1,6 +1,6 @@
 """Who becomes master. Pure policy; the state machine carries the decision out.
 
-The order of preference is RocketMQ's (`DefaultElectPolicy`, seed 000 "Elect Master"): a living master stays,
+The order of preference is RocketMQ's (`DefaultElectPolicy`; RIP-44, "Elect Master"): a living master stays,
 unless another broker is designated; then the living member of the SyncStateSet with the highest
 (epoch, max offset), ties going to the lower `electionPriority` and then to the lower id. Replicas outside
 the SyncStateSet may lack acknowledged messages, so they are considered only when an unclean election is

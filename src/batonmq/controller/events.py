@@ -1,9 +1,9 @@
 """What may stand in the controller's replicated log.
 
 One log entry carries the events of one turn of the leader's loop and the time they are judged by: the leader
-stamps it once, so every replica sees the same heartbeats as fresh and elects the same master (RIP-67, seed
-004). Whatever else a decision needs beyond the state, such as whether an unclean election is allowed, travels
-in the event too.
+stamps it once, so every replica sees the same heartbeats as fresh and elects the same master (RIP-67).
+Whatever else a decision needs beyond the state, such as whether an unclean election is allowed, travels in
+the event too.
 
 Events are msgpack arrays headed by a tag. New fields go to the end, with a default; a tag that is not known
 stops the replica (`UnknownEvent`): skipping it would let replicas diverge silently.

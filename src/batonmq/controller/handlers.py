@@ -1,4 +1,4 @@
-"""What a controller does with each request: three classes of events (seed 004), each a table and a function.
+"""What a controller does with each request: three classes of events, each a table and a function.
 
 - `WRITES` change or decide. They become events of the log and are answered with what the state machine said
   of them when it applied them. Leader only.

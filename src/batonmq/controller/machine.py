@@ -1,7 +1,7 @@
 """The controller's replicated state machine: log entries in, answers and effects out.
 
 It owns the broker sets and decides everything when an entry is applied, from nothing but the state and the
-entry (seed 001, RIP-67). It never reads a clock, sleeps, or opens anything; the order of the log is the only
+entry (RIP-67). It never reads a clock, sleeps, or opens anything; the order of the log is the only
 order there is, so two requests can never be judged by the same old state.
 
 Answers carry RocketMQ's response codes and its 5.5 bodies. Effects are for the node that leads: the service
@@ -249,7 +249,7 @@ class ControllerMachine:
         if asked != NO_BROKER and asked not in broker_set.replicas:
             return _refuse(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-                f"broker set {event.broker_name} has no replica {asked}",
+                f"broker set {event.broker_name} has no replica {asked}, only {_ids(broker_set.replicas)}",
             )
         if asked != NO_BROKER and not event.designated and asked not in broker_set.live:
             # Who asks for itself lives, though its first heartbeat may still be on the way (Java brokers send
@@ -631,3 +631,7 @@ _HANDLERS: dict[type[events.Event], Callable[[ControllerMachine, Any], Outcome]]
     events.LeaderStarted: ControllerMachine._leader_started,
     events.Scan: ControllerMachine._scan,
 }
+
+
+def _ids(replicas: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(replicas))) or "none"

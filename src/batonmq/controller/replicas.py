@@ -6,7 +6,7 @@ Owns the rules by which this state may change, so that no caller can break them:
 - the SyncStateSet epoch rises with every change of the set;
 - the master, if there is one, is a member of the SyncStateSet, and all members are registered replicas.
 
-Names and numbers follow RocketMQ's controller mode (RIP-44, seed 000): ids start at 1, epochs at 0.
+Names and numbers follow RocketMQ's controller mode (RIP-44): ids start at 1, epochs at 0.
 """
 
 from __future__ import annotations

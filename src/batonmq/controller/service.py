@@ -239,6 +239,15 @@ class ControllerService:
             )
 
     def _on_removed(self, index: int) -> None:
+        if self.node.core.log.last_index == 0:
+            log.warning(
+                "controller %s is no member of the group %s, which runs, and was not started to join it: it "
+                "takes no part; stop it. To be added it needs an empty directory, an id that no member ever "
+                "had, controllerJoinRunningGroup=true and addController",
+                self.topology.self_id,
+                self.topology.group,
+            )
+            return
         log.warning(
             "controller %s was removed from the group %s (log index %d): it takes no part any more; stop it. "
             "To come back it needs an empty directory, a new id, controllerJoinRunningGroup=true and "

@@ -72,6 +72,11 @@ class MasterLink(Link):
         if self._transport is not None:
             self.reason = str(exc) if exc else "closed by the slave"
             self._transport = None
+            if self._proof is not None and self._proof.challenged and not self._proof.done:
+                self._ha.complain(
+                    self.peer,
+                    "went away instead of proving the secret: is haSecret the same on both sides?",
+                )
         if self._resume is not None:
             self._resume.cancel()
         if self.replica is not None and self.reason:

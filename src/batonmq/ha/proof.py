@@ -55,6 +55,11 @@ class MasterProof:
         self.done = False
         """The slave knows the secret."""
 
+    @property
+    def challenged(self) -> bool:
+        """The slave has been shown that this side knows the secret; it is its turn."""
+        return bool(self._slave_nonce)
+
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """(what to answer, what came behind the proof). At most 35 bytes are kept. Raises `ProofFailed`."""
         self._rest += data

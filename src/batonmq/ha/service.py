@@ -252,7 +252,8 @@ class HAService:
             self.epoch = epoch
             self.set_master_address(master_ha_address)
             self._follower = asyncio.get_running_loop().create_task(self._follow())
-            log.info("replicating as slave of broker %d epoch=%d at %s", master_id, epoch, master_ha_address)
+            where = master_ha_address or "an address that it has not told yet"
+            log.info("replicating as slave of broker %d epoch=%d at %s", master_id, epoch, where)
 
     def set_master_address(self, master_ha_address: str | None) -> None:
         """Where the master's replication port is; a link to another address is dropped."""

@@ -381,7 +381,8 @@ class Connection(asyncio.Protocol):
             calls.forget(opaque)
             raise
         except CallTimeout:
-            if timeout_ms >= _DEAF_AFTER_MS and reads == self._reads and not self._accepted:
+            silent = reads == self._reads and not self._accepted
+            if silent and timeout_ms >= _DEAF_AFTER_MS and not self.closed:
                 log.warning("%s said nothing for %.0f ms, closing the connection", self.peer, timeout_ms)
                 self.abort()
             raise

@@ -132,11 +132,13 @@ def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[ssl.SSLContext, 
 
 
 def _load_chain(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str) -> None:
+    """The key may stand in the certificate's file."""
     try:
         # A function, or OpenSSL would ask on the terminal for the password of an encrypted key.
         context.load_cert_chain(cert, key or None, lambda: password)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{prefix}.certPath={cert}, {prefix}.keyPath={key}: {error}") from error
+        given = f"{prefix}.keyPath={key}" if key else f"no {prefix}.keyPath"
+        raise ConfigError(f"{prefix}.certPath={cert}, {given}: {error}") from error
 
 
 def _load_trust(context: ssl.SSLContext, prefix: str, path: str) -> None:

@@ -190,7 +190,9 @@ async def test_leadership_is_handed_to_whom_the_operator_names(operator: Operato
         await controllers.transfer(operator.admin, operator.addresses, "n7", 10)
 
 
-async def test_what_would_be_a_mistake_is_refused(operator: Operator) -> None:
+async def test_what_would_be_a_mistake_is_refused(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
     leader = await operator.leader()
     founder = await operator.newcomer("n3", joins=False)
     with pytest.raises(AdminError, match="found a group of its own"):
@@ -213,6 +215,11 @@ async def test_what_would_be_a_mistake_is_refused(operator: Operator) -> None:
         await operator.remove(followers[1].topology.self_id)  # the one that lives
     assert leader.leading and len(leader.node.members.voters) == 3
     await operator.remove(followers[0].topology.self_id)
+    await until(lambda: founder.membership.standing == "removed", "the group has said that n3 is no member")
+    with pytest.raises(AdminError, match="was not started to join it"):
+        await operator.add(founder)
+    told = [record.getMessage() for record in caplog.records if "controller n3 " in record.getMessage()]
+    assert [text.split(",")[0] for text in told] == ["controller n3 is no member of the group g"]
 
 
 async def test_the_log_says_who_belongs_to_it_after_a_restart(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from batonmq.protocol.headers.broker import (
     UpdateConsumerOffset,
     UpdateSubscriptionGroup,
 )
+from batonmq.protocol.headers.controller import CleanBrokerData
 from batonmq.store.config import StoreConfig
 
 
@@ -324,3 +326,24 @@ async def test_without_controllers_replication_goes_on(cluster: Cluster) -> None
     await cluster.start_controller()
     await until(lambda: len(cluster.members()) == 1)
     await cluster.send(b"again")
+
+
+async def test_a_replica_that_was_cleaned_says_how_it_can_come_back(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batonmq.broker.replicas.GRACE_S", 0.0)
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    slave = 1 - cluster.master
+    broker_id = cluster.brokers[slave]._replicas.core.broker_id
+    await cluster.brokers.pop(slave).stop()
+    await until(lambda: len(cluster.members()) == 1, 30)
+    clean = CleanBrokerData("b", "DefaultCluster", str(broker_id), True)
+    await cluster.client.call(cluster.controller_address, clean)
+    await cluster.start(slave)
+    await until(lambda: "cleanBrokerMetadata): to come back" in caplog.text)
+    await cluster.brokers.pop(slave).stop()
+    shutil.rmtree(cluster.root / f"store{slave}")
+    await cluster.start(slave)
+    await cluster.whole()

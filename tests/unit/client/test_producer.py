@@ -341,3 +341,8 @@ async def test_the_next_name_server_is_asked() -> None:
 async def test_bad_group_name() -> None:
     with pytest.raises(MQError, match="illegal"):
         Producer("a b", "127.0.0.1:1")
+
+
+def test_a_text_is_no_body():
+    with pytest.raises(TypeError, match=r"bytes, not str: encode it"):
+        Message("T", "text")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Each request has one class (seed 004), and who may answer it follows from the class."""
+"""Each request has one class, and who may answer it follows from the class."""
 
 from __future__ import annotations
 

@@ -110,6 +110,8 @@ async def test_secrets_that_differ_are_one_line_and_no_storm(replicas, caplog, a
     assert not slave.store.max_offset and not master.store.confirm_offset
     told = [line for line in caplog.messages if line.startswith("lost master")]
     assert len(told) == 1 and words in told[0]
+    if slave.ha.security.key is not None and at_master is SECRET:
+        assert "is haSecret the same on both sides?" in caplog.text
     assert len([line for line in caplog.messages if "replication port: 127.0.0.1" in line]) <= 1
 
 

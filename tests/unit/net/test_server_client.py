@@ -209,6 +209,18 @@ async def test_calls_time_out_each_by_its_own_time() -> None:
         assert (await client.invoke(address, Command(ECHO, {}, b"x"))).body == b"x"
 
 
+async def test_a_silent_server_is_left_with_one_line_however_many_calls_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("batonmq.net.connection._DEAF_AFTER_MS", 50)
+    async with pair(dispatcher(never=lambda request: None, echo=echo)) as (_, client, address):
+        await client.invoke(address, Command(ECHO, {}))
+        calls = [client.invoke(address, Command(NEVER, {}), timeout_ms=60) for _ in range(20)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(each, CallTimeout | ConnectionLost) for each in ended)
+    assert len([line for line in caplog.messages if "said nothing for" in line]) == 1
+
+
 async def test_a_cancelled_call_is_forgotten() -> None:
     async with pair(dispatcher(never=lambda request: None, echo=echo)) as (_, client, address):
         await client.invoke(address, Command(ECHO, {}))

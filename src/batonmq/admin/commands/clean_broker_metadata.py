@@ -12,7 +12,7 @@ from batonmq.protocol.headers import controller as wire
 @controller_option
 @click.option("-b", "--brokerControllerIdsToClean", "ids", help="Broker ids, ; between. Without: all.")
 @click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
-@click.option("-c", "--clusterName", "cluster", help="Cluster; needed unless -l.")
+@click.option("-c", "--clusterName", "cluster", help="Cluster; needed unless -l, but not looked at.")
 @click.option("-l", "--cleanLivingBroker", "living", is_flag=True, help="Also replicas that are alive.")
 async def main(
     admin: Admin, out: Output, controller: str, ids: str | None, name: str, cluster: str | None, living: bool

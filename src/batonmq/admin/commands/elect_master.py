@@ -12,11 +12,12 @@ from batonmq.protocol.headers import controller as wire
 @controller_option
 @click.option("-b", "--brokerId", "broker_id", type=int, required=True, help="Id of the replica.")
 @click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
-@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
+@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster; not looked at.")
 async def main(admin: Admin, out: Output, controller: str, broker_id: int, name: str, cluster: str) -> None:
     """Make a replica the master of its group.
 
-    Refused unless it is alive and in the SyncStateSet: see getSyncStateSet for the ids.
+    Refused unless it is alive and in the SyncStateSet: see getSyncStateSet for the ids, which are not those
+    of clusterList (0 for the master). As with RocketMQ's controllers the group's name alone says which it is.
 
     \b
       batonmq admin electMaster -a 127.0.0.1:9878 -c DefaultCluster -bn broker-a -b 2

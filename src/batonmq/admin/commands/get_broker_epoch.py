@@ -20,7 +20,10 @@ async def main(admin: Admin, out: Output, cluster: str | None, name: str | None)
     if cluster is None and name is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")
     rows = []
-    for broker_name, broker_id, address in await admin.replicas(cluster):
+    replicas = await admin.replicas(cluster)
+    if name is not None and name not in (broker_name for broker_name, _, _ in replicas):
+        raise AdminError(f"no broker {name} is registered{f' in cluster {cluster}' if cluster else ''}")
+    for broker_name, broker_id, address in replicas:
         if name not in (None, broker_name):
             continue
         answer = await admin.ask(address, wire.GetBrokerEpochCache())

@@ -28,4 +28,10 @@ async def main(
     targets = await admin.targets(broker, cluster, slaves=every)
     for address in targets:
         await admin.ask(address, wire.UpdateBrokerConfig(), f"{key}={value}\n".encode())
-    out.done(f"{key}={value} at {', '.join(targets)}", key=key, value=value, brokers=targets)
+    left: list[str] = []
+    if broker is None and not every:
+        left = sorted({*await admin.targets(None, cluster, slaves=True)}.difference(targets))
+    text = f"{key}={value} at {', '.join(targets)}"
+    if left:
+        text += f"; not at the slaves {', '.join(left)}, one of which may be the next master: -a true for all"
+    out.done(text, key=key, value=value, brokers=targets)
