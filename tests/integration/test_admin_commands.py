@@ -167,6 +167,7 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     assert "did you mean fileReservedTime" in await run(*change, "fileReservdTime", "-v", "1", fails=True)
     assert (await run("haStatus", "-b", broker))[0]["role"] == "master"
     assert "controllerMode" in await run("getBrokerEpoch", "-b", "broker-a", fails=True)
+    assert "no text that can be sent" in await run("topicRoute", "-t", "\udcff", fails=True)
     assert "no broker nobody is registered" in await run("getBrokerEpoch", "-b", "nobody", fails=True)
     assert (await run("wipeWritePerm", "-b", "broker-a"))[0]["topicsWiped"] > 0
     assert (await run("addWritePerm", "-b", "broker-a"))[0]["topicsAdded"] > 0

@@ -17,10 +17,22 @@ from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.admin.tls import tls_context, tls_options
 from batonmq.common.config import ConfigError
-from batonmq.net.errors import NetError
+from batonmq.net.client import split_address
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
+
+
+def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Addresses that can be none are told before anything is tried, or tried again."""
+    for address in (text or "").replace(",", ";").split(";"):
+        if address.strip():
+            try:
+                split_address(address.strip())
+            except ConnectFailed as error:
+                raise click.ClickException(str(error)) from None
+    return text
 
 
 def command(name: str) -> Callable[[Work], click.Command]:
@@ -58,7 +70,7 @@ _SHARED = (
     click.option(
         "--timeout",
         "timeout_ms",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 24 * 60 * 60 * 1000),
         default=TIMEOUT_MS,
         show_default=True,
         help="How long each request may take, ms.",
@@ -69,17 +81,25 @@ _SHARED = (
         "--namesrvAddr",
         "namesrv",
         envvar="NAMESRV_ADDR",
+        callback=_addresses,
         help="Name servers, host:port;host:port. [env: NAMESRV_ADDR]",
     ),
 )
 
-broker_option = click.option("-b", "--brokerAddr", "broker", help="One broker, host:port.")
+broker_option = click.option(
+    "-b", "--brokerAddr", "broker", callback=_addresses, help="One broker, host:port."
+)
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
 topic_option = click.option("-t", "--topic", required=True, help="Topic.")
 group_option = click.option("-g", "--groupName", "group", required=True, help="Consumer group.")
 controller_option = click.option(
-    "-a", "--controllerAddress", "controller", required=True, help="Controllers, host:port;host:port."
+    "-a",
+    "--controllerAddress",
+    "controller",
+    required=True,
+    callback=_addresses,
+    help="Controllers, host:port;host:port.",
 )
 
 
@@ -91,3 +111,5 @@ async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
         raise click.ClickException(f"refused: {error}") from None
     except (NetError, AdminError) as error:
         raise click.ClickException(str(error)) from None
+    except UnicodeEncodeError as error:
+        raise click.ClickException(f"{error.object!r} is no text that can be sent as UTF-8") from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from batonmq.common.config import ConfigError
+from batonmq.common.files import sync_directory, write_beside
 
 log = logging.getLogger(__name__)
 
@@ -72,20 +72,11 @@ class TableFile:
 
     def write(self, data: bytes) -> None:
         """Replace the contents, durably. Blocks on fsync; raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".tmp")
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        fresh = write_beside(self.path, data)
         if self.path.exists():
             self.path.replace(self.backup)  # a crash right here is covered: load() goes on to the backup
         fresh.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self.path.parent)
 
     async def save(self, contents: Callable[[], bytes]) -> None:
         """`write` what `contents` returns by then, in the executor; returns when that or something newer is

@@ -23,10 +23,10 @@ class NoNameServer(NetError):
         super().__init__(addresses, "no answer")
         reasons = "; ".join(f"{address}: {reason}" for address, reason in problems)
         closed = any("closed" in reason for _, reason in problems)
-        secure = "; if it wants TLS, or a certificate, give tls=" if closed else ""
-        self.args = (
-            f"no name server answers ({reasons}); check the address, and that a name server runs there{secure}",
-        )
+        advice = "check the address, and that a name server runs there"
+        if closed:
+            advice += "; if it wants TLS, or a certificate, give tls="
+        self.args = (f"no name server answers ({reasons}); {advice}",)
 
 
 class SendFailed(ClientError):

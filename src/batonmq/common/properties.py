@@ -85,7 +85,12 @@ def _unescape(text: str) -> str:
                 raise ValueError(f"malformed \\u escape: \\u{digits}") from None
         else:
             out.append(_ESCAPES.get(code, code))
-    return "".join(out)
+    said = "".join(out)
+    try:
+        # Java writes what is beyond 16 bits as two escapes.
+        return said.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError(f"\\u escapes of half a character: {text}") from None
 
 
 def with_changes(text: str, changes: Mapping[str, str]) -> str:

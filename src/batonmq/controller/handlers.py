@@ -30,6 +30,7 @@ from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.membership import VOTER, Membership
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
+from batonmq.controller.replicas import FIRST_BROKER_ID
 from batonmq.controller.sessions import Sessions
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -41,6 +42,12 @@ from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
+MAX_HEARTBEAT_BYTES = 2_048
+"""Header fields of a heartbeat; names and addresses have 255 characters at most."""
+MAX_WRITE_BYTES = 1 << 20
+"""Header fields and body of any other write."""
+MAX_ID_GAP = 1_000
+"""So far beyond the next broker id may be claimed: ids of another controller's group have gaps."""
 HEARTBEAT_DONE = Reply(code=0, remark="Heart beat success")
 _NOT_LEADER = Reply(code=NOT_LEADER.code, remark=NOT_LEADER.remark)
 
@@ -102,6 +109,9 @@ class Handlers:
         controller = self._controller
         if not controller.leading:
             return _NOT_LEADER
+        size = len(request.command.raw_ext) + len(request.command.body)
+        if size > MAX_WRITE_BYTES:
+            raise _too_large(size, MAX_WRITE_BYTES)
 
         def answer(outcome: Outcome) -> None:
             if outcome.effects:
@@ -120,6 +130,8 @@ class Handlers:
             return Reply(
                 code=int(ResponseCode.CONTROLLER_INVALID_REQUEST), remark="Heart beat with empty brokerId"
             )
+        if len(request.command.raw_ext) > MAX_HEARTBEAT_BYTES:
+            raise _too_large(len(request.command.raw_ext), MAX_HEARTBEAT_BYTES)
         broker_set = controller.machine.broker_sets.get(header.broker_name)
         if broker_set is None or broker_id not in broker_set.replicas:
             if not controller.leading:
@@ -278,7 +290,19 @@ def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> e
     )
 
 
+def _too_large(size: int, most: int) -> MQError:
+    return MQError(
+        ResponseCode.CONTROLLER_INVALID_REQUEST, f"a request of {size} bytes; {most} are more than it needs"
+    )
+
+
 def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> events.AnyEvent:
+    if header.designate_elect and header.broker_id < FIRST_BROKER_ID:
+        # NO_BROKER is the controller's own word, and may depose a master.
+        raise MQError(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"broker set {header.broker_name} has no replica {header.broker_id}, ids begin with 1",
+        )
     return events.ElectMaster(
         header.broker_name,
         header.broker_id,
@@ -294,7 +318,15 @@ def _register(_: Controller, __: Request, header: wire.RegisterBrokerToControlle
     )
 
 
-def _apply_broker_id(_: Controller, __: Request, header: wire.ApplyBrokerId) -> events.AnyEvent:
+def _apply_broker_id(controller: Controller, _: Request, header: wire.ApplyBrokerId) -> events.AnyEvent:
+    broker_set = controller.machine.broker_sets.get(header.broker_name)
+    if broker_set is not None and header.applied_broker_id > broker_set.next_broker_id + MAX_ID_GAP:
+        # Ids are given out upwards of the greatest: one at the end of the numbers would be the last.
+        raise MQError(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"{header.applied_broker_id} is no broker id of {header.broker_name}, whose next is "
+            f"{broker_set.next_broker_id}",
+        )
     return events.ApplyBrokerId(
         header.cluster_name, header.broker_name, header.applied_broker_id, header.register_check_code
     )

@@ -26,6 +26,10 @@ COMPANY = 32
 some 1,000 µs of processor time, each event in it some 20: with so many, more company would gain little."""
 MAX_EVENTS = 2_048
 """Events of one entry; applying them blocks the loop for some 10 µs each."""
+MAX_BEATS = 1_024
+"""Heartbeats of one event: those of `MAX_HEARTBEAT_BYTES` (handlers.py) fit into an entry."""
+MAX_ENTRY_BYTES = 3 << 20
+"""An entry that would be larger is made several; below `RaftConfig.max_proposal_bytes`."""
 
 Callback = Callable[[Outcome], None]
 
@@ -115,21 +119,12 @@ class Proposer:
         return False
 
     def _move_beats(self) -> None:
-        if not self._beats:
-            return
-        beats, self._beats = tuple(self._beats), []
-        callbacks, self._beat_callbacks = self._beat_callbacks, []
-
-        def all_of_them(outcome: Outcome) -> None:
-            # The effects belong to the entry: only the first callback reports them.
-            callbacks[0](outcome)
-            if outcome.effects:
-                outcome = Outcome(code=outcome.code, remark=outcome.remark)
-            for callback in callbacks[1:]:
-                callback(outcome)
-
-        self._events.append(events.Heartbeats(beats))
-        self._callbacks.append(all_of_them)
+        while self._beats:
+            beats, self._beats = tuple(self._beats[:MAX_BEATS]), self._beats[MAX_BEATS:]
+            callbacks = self._beat_callbacks[:MAX_BEATS]
+            self._beat_callbacks = self._beat_callbacks[MAX_BEATS:]
+            self._events.append(events.Heartbeats(beats))
+            self._callbacks.append(_to_all(callbacks))
 
     def _arm(self) -> None:
         """Sees to it that what waits is sent when it is due."""
@@ -157,11 +152,29 @@ class Proposer:
             return
         batch, self._events = self._events[:MAX_EVENTS], self._events[MAX_EVENTS:]
         callbacks, self._callbacks = self._callbacks[:MAX_EVENTS], self._callbacks[MAX_EVENTS:]
-        data = events.encode(self._now_ms(), tuple(batch))
-        task = self._loop.create_task(self._propose(data, callbacks))
-        self._tasks.add(task)
+        self._send(self._now_ms(), batch, callbacks)
         if self._events:
             self._arm()
+
+    def _send(self, now_ms: int, batch: list[events.AnyEvent], callbacks: list[Callback | None]) -> None:
+        """One entry for all of `batch`; several if it is too large or somebody's event cannot be written, so
+        that nobody else's is lost with it."""
+        data, problem = b"", ""
+        try:
+            data = events.encode(now_ms, tuple(batch))
+        except (TypeError, ValueError, OverflowError) as error:
+            problem = f"the request cannot be written to the log: {error}"
+        if not problem and len(data) <= MAX_ENTRY_BYTES:
+            task = self._loop.create_task(self._propose(data, callbacks))
+            self._tasks.add(task)
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            self._send(now_ms, batch[:half], callbacks[:half])
+            self._send(now_ms, batch[half:], callbacks[half:])
+        else:
+            problem = problem or f"the request is too large for the log: {len(data)} bytes"
+            invalid = Outcome(code=int(ResponseCode.CONTROLLER_INVALID_REQUEST), remark=problem)
+            _answer(callbacks, [invalid])
 
     async def _propose(self, data: bytes, callbacks: list[Callback | None]) -> None:
         try:
@@ -183,6 +196,18 @@ class Proposer:
         if not self._closed and (self._events or self._beats):
             self._arm()
         _answer(callbacks, outcomes)
+
+
+def _to_all(callbacks: list[Callback]) -> Callback:
+    def answer(outcome: Outcome) -> None:
+        # The effects belong to the event: only the first callback reports them.
+        callbacks[0](outcome)
+        if outcome.effects:
+            outcome = Outcome(code=outcome.code, remark=outcome.remark)
+        for callback in callbacks[1:]:
+            callback(outcome)
+
+    return answer
 
 
 def _failure(why: str) -> Outcome:

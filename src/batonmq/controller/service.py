@@ -15,6 +15,7 @@ from typing import Any
 from batonmq.common import config as conf
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import require
+from batonmq.common.files import replace_file
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
@@ -485,7 +486,5 @@ def _addresses(members: Mapping[str, str]) -> str:
 
 
 def _write_file(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    """The configuration holds the group's secret."""
+    replace_file(path, text.encode(), private=True)

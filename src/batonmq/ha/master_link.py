@@ -79,7 +79,9 @@ class MasterLink(Link):
                 )
         if self._resume is not None:
             self._resume.cancel()
-        if self.replica is not None and self.reason:
+        tracker = self._ha.tracker
+        known = self.replica is not None and tracker is not None and tracker.knows(self.replica.broker_id)
+        if known and self.replica is not None and self.reason:
             log.info("slave %d at %s is gone: %s", self.replica.broker_id, self.peer, self.reason)
         self._ha.left(self)
 

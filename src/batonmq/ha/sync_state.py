@@ -72,9 +72,11 @@ class SyncStateTracker:
         return replica
 
     def disconnected(self, broker_id: int) -> None:
-        """The slave's link is gone."""
+        """The slave's link is gone. Of a stranger nothing is kept: there may be any number of them."""
         replica = self.replicas.get(broker_id)
-        if replica is not None:
+        if replica is not None and not self.knows(broker_id):
+            del self.replicas[broker_id]
+        elif replica is not None:
             replica.connected = False
             replica.ack_offset = -1
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from batonmq.common import config as configuration
 from batonmq.common.clock import Clock
 from batonmq.common.config import ConfigError
+from batonmq.common.files import replace_file
 from batonmq.common.properties import with_changes
 from batonmq.namesrv.config import NamesrvConfig
-from batonmq.namesrv.files import replace_file
 from batonmq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
 from batonmq.net.dispatch import Dispatcher, Reply, Request

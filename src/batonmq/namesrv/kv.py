@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from batonmq.common.config import ConfigError
-from batonmq.namesrv.files import replace_file
+from batonmq.common.files import replace_file
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import Body, BodyError, decode, encode

@@ -32,8 +32,10 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     """What the system says, in its words alone: the event loops wrap it differently."""
+    if isinstance(error, UnicodeError):
+        return "is no host name"
     if isinstance(error, ConnectionResetError) and not error.errno:  # made up by the event loop's TLS
         return "closed the connection in the TLS handshake; perhaps it speaks plain text only"
     if isinstance(error, socket.gaierror) or not error.errno or isinstance(error, ssl.SSLError):
@@ -190,7 +192,8 @@ class RemotingClient:
                 )
         except TimeoutError as error:
             raise ConnectFailed(address, f"no connection within {self._connect_timeout_ms} ms") from error
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            # UnicodeError: the host is no name that could be looked up (IDNA).
             raise ConnectFailed(address, _reason(error)) from error
         self._open[address] = connection
         self._all[connection] = None

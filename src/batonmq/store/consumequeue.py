@@ -12,6 +12,7 @@ import os
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from batonmq.store.config import UNIT_SIZE
@@ -137,6 +138,24 @@ class ConsumeQueue:
         self._tail = (-1, "")
 
     # -- loading and cutting
+
+    def close_gap(self, min_physical: int) -> bool:
+        """Before `load`: make one run of files again of those of which one in the middle is missing.
+
+        Files before the gap go if all their records are before `min_physical`, where the log begins. Else
+        those after it go, and True is returned: the queue is to be built anew from where it ends now."""
+        gap = next((at for at, (a, b) in enumerate(pairwise(self._bases), 1) if b != a + self._size), 0)
+        if not gap:
+            return False
+        last = self.unit((self._bases[gap - 1] + self._size) // UNIT_SIZE - 1)
+        expired = last is not None and last[1] != FILLER_SIZE and last[0] + last[1] <= min_physical
+        goes = self._bases[:gap] if expired else self._bases[gap:]
+        self._bases = self._bases[gap:] if expired else self._bases[:gap]
+        for base in goes:
+            path = self._path(base)
+            self._files.drop(path)
+            Path(path).unlink()
+        return self.close_gap(min_physical) if expired else True
 
     def load(self, safe_end: int, *, trusted: bool, holds: Callable[[int, int, int], bool]) -> None:
         """Find the end: the units whose records end at or before commit log offset `safe_end` are kept, all

@@ -170,6 +170,11 @@ class MessageStore:
         for topic_path in sorted(self.config.consume_queue_path.glob("*/*")):
             if topic_path.name.isdigit() and topic_path.is_dir():
                 self._queue(topic_path.parent.name, int(topic_path.name))
+        broken = [queue for queue in self._queues.values() if queue.close_gap(self.min_offset)]
+        for queue in broken:
+            log.error(
+                "%s: a file is missing; the queue is built anew from the log behind it", queue.directory
+            )
         start = starting_point(self._log, self._queues.values(), checkpoint, clean=clean)
         walked = walk(self._log, start, crc=config.check_crc_on_recover)
         if walked.damage is not None and not walked.damage.torn:
@@ -201,6 +206,8 @@ class MessageStore:
         for queue in self._queues.values():
             queue.load(known_good, trusted=clean, holds=partial(self._holds, queue.queue_id))
         self._dispatched = max((queue.end_physical for queue in self._queues.values()), default=0)
+        for queue in broken:
+            self._dispatched = min(self._dispatched, queue.end_physical)
         self._dispatched = max(self._dispatched, self.min_offset)
         self._set_queue_minima()
         self._open_index(None if clean else checkpoint.index_timestamp)

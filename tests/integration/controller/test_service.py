@@ -285,10 +285,48 @@ async def test_errors_are_rocketmqs(one: Group) -> None:
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             ),
             (wire.GetSyncStateData(), b"[1]", ResponseCode.CONTROLLER_INVALID_REQUEST),
+            (
+                wire.AlterSyncStateSet("x", 1, 1),
+                b'{"syncStateSet":[%d],"syncStateSetEpoch":1}' % 2**64,
+                ResponseCode.CONTROLLER_INVALID_REQUEST,
+            ),
+            (
+                wire.AlterSyncStateSet("x", 1, 1),
+                b'{"syncStateSet":[1%s],"syncStateSetEpoch":1}' % (b",2" * (1 << 20)),
+                ResponseCode.CONTROLLER_INVALID_REQUEST,
+            ),
+            (
+                BrokerHeartbeat(CLUSTER, "h" * 5_000, "x", 1),
+                b"",
+                ResponseCode.CONTROLLER_INVALID_REQUEST,
+            ),
         ]:
             with pytest.raises(MQError) as caught:
                 await client.call(address, header, body)
             assert caught.value.code == code, header
+    finally:
+        await client.close()
+
+
+async def test_ids_that_only_a_mistake_can_name_are_refused(one: Group) -> None:
+    address = one.address(await one.leader())
+    client = RemotingClient()
+    try:
+        await client.call(address, wire.ApplyBrokerId("s", 1, "h:1;1", CLUSTER))
+        await client.call(address, wire.RegisterBrokerToController(CLUSTER, "s", 1, "127.0.0.1:1"))
+        await client.call(address, BrokerHeartbeat(CLUSTER, "127.0.0.1:1", "s", 1, 0, 0, 0, 60_000, 100))
+        elected = await client.call(address, wire.ElectMaster(CLUSTER, "s", 1))
+        with pytest.raises(MQError) as caught:
+            await client.call(address, wire.ApplyBrokerId("s", 2**63 - 1, "h:2;1", CLUSTER))
+        assert caught.value.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        follows = await client.call(address, wire.GetNextBrokerId("s", CLUSTER))
+        assert isinstance(follows.header, wire.GetNextBrokerIdReply) and follows.header.next_broker_id == 2
+        with pytest.raises(MQError, match="has no replica -1") as caught:
+            await client.call(address, wire.ElectMaster(CLUSTER, "s", -1, designate_elect=True))
+        info = await client.call(address, wire.GetReplicaInfo("s"))
+        assert isinstance(elected.header, wire.ElectMasterReply)
+        assert isinstance(info.header, wire.GetReplicaInfoReply)
+        assert (info.header.master_broker_id, info.header.master_epoch) == (1, elected.header.master_epoch)
     finally:
         await client.close()
 

@@ -68,7 +68,7 @@ async def check_views(group: ReplicaGroup, views: Views, *, down: Collection[Pro
     """Hold what `views` shows against what is so, with no load and these replicas down; the master epoch."""
     running = [program for program in group.cluster.brokers if program not in down]
     await group.in_sync(len(running))
-    (master,) = [program for program in running if await _takes_sends(group, program)]
+    master = await _taking_sends(group, running)
     end = await _settled(group, running)
     stores = {
         program.address: group.cluster.store_path(number)
@@ -115,6 +115,15 @@ async def _settled(group: ReplicaGroup, running: list[Program]) -> int:
         if len(ends) == 1:
             return ends.pop()
         assert time.monotonic() < deadline, ends
+
+
+async def _taking_sends(group: ReplicaGroup, running: Collection[Program]) -> Program:
+    """The one that takes messages; it was elected before it heard of it."""
+    async with asyncio.timeout(10):
+        while not (masters := [program for program in running if await _takes_sends(group, program)]):
+            await asyncio.sleep(0.05)
+    (master,) = masters
+    return master
 
 
 async def _takes_sends(group: ReplicaGroup, program: Program) -> bool:

@@ -25,6 +25,12 @@ def test_with_changes(text: str, changes: dict[str, str], result: str) -> None:
     assert with_changes(text, changes) == result
 
 
+def test_escapes_beyond_16_bits_are_two_and_half_of_one_is_none() -> None:
+    assert parse_properties("a=\\ud83d\\ude00\n") == {"a": "\U0001f600"}
+    with pytest.raises(ConfigError, match="half a character"):
+        parse_properties("a=\\ud83d:1\n")
+
+
 words = st.text(alphabet="ab=:#! \\\t\n\r\f\u2028é", min_size=1, max_size=6)
 values = st.text(alphabet="ab=:#! \\\t\n\r\f\u2028é", max_size=8)
 files = st.text(alphabet="ab=:# \\\n\r", max_size=30)

@@ -15,6 +15,7 @@ from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
@@ -56,7 +57,7 @@ class Asked:
     """A request; what is answered to it later."""
 
     def __init__(self, body: bytes = b"") -> None:
-        self.command = SimpleNamespace(body=body)
+        self.command = Command(0, body=body)
         self.connection = "peer"
         self.replies: list[Reply] = []
 

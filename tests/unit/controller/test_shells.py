@@ -12,9 +12,17 @@ import pytest
 
 from batonmq.controller import events, notices
 from batonmq.controller.eventlog import EventLog
+from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
 from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
 from batonmq.controller.notices import RoleChangeNotices
-from batonmq.controller.proposer import COMPANY, MAX_EVENTS, PIPELINE, Proposer
+from batonmq.controller.proposer import (
+    COMPANY,
+    MAX_BEATS,
+    MAX_ENTRY_BYTES,
+    MAX_EVENTS,
+    PIPELINE,
+    Proposer,
+)
 from batonmq.controller.reads import Reads
 from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
@@ -154,6 +162,39 @@ async def test_an_entry_is_bounded() -> None:
         mine.submit(claim(1), outcomes.append)
     await settle(lambda: len(outcomes) == MAX_EVENTS + 1)
     assert [len(entry.events) for entry in log.entries] == [MAX_EVENTS, 1]
+    await mine.close()
+
+
+async def test_an_event_that_cannot_be_written_takes_no_other_with_it() -> None:
+    log, outcomes = FakeLog(), dict[str, Outcome]()
+    mine = proposer(log)
+
+    def note(name: str) -> Callable[[Outcome], None]:
+        return lambda outcome: outcomes.__setitem__(name, outcome)
+
+    mine.submit(claim(1), note("first"))
+    mine.submit(events.AlterSyncStateSet("s", 1, 1, (2**64,), 1), note("no number"))
+    mine.submit_beat(beat(1), note("beat"))
+    mine.submit(events.RegisterBroker("c", "s", 1, "h" * MAX_ENTRY_BYTES), note("too long"))
+    mine.submit(claim(2), note("last"))
+    await settle(lambda: len(outcomes) == 5)
+    invalid = {name for name, out in outcomes.items() if out.code == ResponseCode.CONTROLLER_INVALID_REQUEST}
+    assert invalid == {"no number", "too long"}
+    assert outcomes["first"].code == outcomes["beat"].code == outcomes["last"].code == 0
+    assert set(log.machine.broker_sets["s"].replicas) == {1, 2}
+    await mine.close()
+
+
+async def test_heartbeats_of_any_number_fit_into_entries() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log)
+    for number in range(MAX_BEATS + 1):
+        mine.submit_beat(beat(number), outcomes.append)
+    await settle(lambda: len(outcomes) == MAX_BEATS + 1)
+    sizes = [len(e.beats) for entry in log.entries for e in entry.events if isinstance(e, events.Heartbeats)]
+    assert sum(sizes) == MAX_BEATS + 1 and max(sizes) <= MAX_BEATS
+    largest = events.Beat("c", "s" * MAX_HEARTBEAT_BYTES, 1, "h", 2**63 - 1, *[2**63 - 1] * 5)
+    assert len(events.encode(1, (events.Heartbeats((largest,) * MAX_BEATS),))) < MAX_ENTRY_BYTES
     await mine.close()
 
 

@@ -248,6 +248,45 @@ def test_deleted_consume_queues_are_built_again(opener):
     assert opener.bodies(opener()) == [b"%d" % n for n in range(100)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("missing", [0, 1, 3, 5])
+def test_a_consume_queue_of_which_a_file_is_missing_is_built_again(opener, caplog, clean, missing):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(200)])
+    store.flush()
+    store.flush_queues()
+    store.close() if clean else store.abandon()
+    files = sorted((opener.root / "store/consumequeue/T/0").iterdir())
+    assert len(files) == 7
+    files[missing].unlink()
+    again = opener()
+    first = 16 if missing == 0 else 0  # as after the expiry of what the first file held
+    assert opener.bodies(again, 0) == [b"%d" % n for n in range(0, 200, 2)][first:]
+    assert opener.bodies(again, 1) == [b"%d" % n for n in range(1, 200, 2)]
+    assert ("a file is missing" in caplog.text) == (missing > 0)
+    opener.put(again, opener.message(b"more", queue_id=0))
+    assert opener.bodies(again, 0)[-1] == b"more"
+    assert verify(opener.root / "store").ok
+
+
+def test_before_a_gap_goes_what_the_log_no_longer_holds(opener):
+    store = opener()
+    opener.put(store, *[opener.message(bytes(400)) for _ in range(120)])
+    store.flush()
+    store.flush_queues()
+    store.close()
+    logs = sorted((opener.root / "store/commitlog").iterdir())
+    for path in logs[:-2]:
+        path.unlink()
+    files = sorted((opener.root / "store/consumequeue/T/0").iterdir())
+    files[1].unlink()
+    again = opener()
+    bounds = again.queue_bounds("T", 0)
+    assert bounds.max_offset == 120 and bounds.min_offset > 32
+    assert len(opener.messages(again)) == 120 - bounds.min_offset
+    assert not files[0].exists()
+
+
 def test_bytes_of_an_older_log_behind_the_end_stay_dead(opener):
     """Cut, then written anew with records of the same length: what lay behind must not come back."""
     store = opener()

@@ -25,8 +25,8 @@ class Body(msgspec.Struct, rename="camel"):
 class SyncStateSetBody(Body):
     """Answer to registration and getReplicaInfo, request of alterSyncStateSet and of role change notices."""
 
-    sync_state_set: tuple[int, ...] = ()
-    sync_state_set_epoch: int = 0
+    sync_state_set: tuple[I64, ...] = ()
+    sync_state_set_epoch: I32 = 0
 
 
 class BrokerMemberGroup(Body):
