@@ -197,7 +197,14 @@ class Session:
         except TopicNotExistError:
             if not fallback:
                 raise
-            answer = await self.ask_namesrv(GetRouteInfo(AUTO_CREATE_TOPIC))
+            try:
+                answer = await self.ask_namesrv(GetRouteInfo(AUTO_CREATE_TOPIC))
+            except TopicNotExistError as error:
+                raise TopicNotExistError(
+                    error.code,
+                    f"the name server knows neither topic {topic} nor a broker that would create it: none has "
+                    f"registered yet, or autoCreateTopicEnable is off",
+                ) from None
             route = parse_route(topic, decode(answer.body, TopicRouteData))
             return TopicRoute(
                 tuple(queue for queue in route.write_queues if queue.queue_id < 4), (), route.brokers
