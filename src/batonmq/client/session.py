@@ -202,8 +202,8 @@ class Session:
             except TopicNotExistError as error:
                 raise TopicNotExistError(
                     error.code,
-                    f"the name server knows neither topic {topic} nor a broker that would create it: none has "
-                    f"registered yet, or autoCreateTopicEnable is off",
+                    f"the name server knows neither topic {topic} nor a broker that would create it: none "
+                    f"has registered yet, or autoCreateTopicEnable is off",
                 ) from None
             route = parse_route(topic, decode(answer.body, TopicRouteData))
             return TopicRoute(

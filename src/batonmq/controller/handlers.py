@@ -42,8 +42,8 @@ from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
-MAX_HEARTBEAT_BYTES = 2_048
-"""Header fields of a heartbeat; names and addresses have 255 characters at most."""
+MAX_HEARTBEAT_BYTES = 4_096
+"""Header fields of a heartbeat; names have 255 characters at most, each perhaps an escape of six."""
 MAX_WRITE_BYTES = 1 << 20
 """Header fields and body of any other write."""
 MAX_ID_GAP = 1_000

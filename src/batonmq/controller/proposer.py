@@ -26,7 +26,7 @@ COMPANY = 32
 some 1,000 µs of processor time, each event in it some 20: with so many, more company would gain little."""
 MAX_EVENTS = 2_048
 """Events of one entry; applying them blocks the loop for some 10 µs each."""
-MAX_BEATS = 1_024
+MAX_BEATS = 512
 """Heartbeats of one event: those of `MAX_HEARTBEAT_BYTES` (handlers.py) fit into an entry."""
 MAX_ENTRY_BYTES = 3 << 20
 """An entry that would be larger is made several; below `RaftConfig.max_proposal_bytes`."""
