@@ -463,13 +463,17 @@ class HAService:
         link.replica = self.tracker.connected(
             session.slave_id, async_learner=session.async_learner, now_ms=self.clock.monotonic_ms()
         )
-        if self.tracker.knows(session.slave_id):
-            learner = " as learner" if session.async_learner else ""
-            offset = session.next_offset
-            log.info("slave %d at %s follows from %d%s", session.slave_id, link.peer, offset, learner)
-        else:
-            # One that has just got its id, or a stranger with one of his own.
-            self.complain(link.peer, "follows as a slave with an id that this master does not know yet")
+        known = self.tracker.knows(session.slave_id)
+        log.log(
+            # Who has just got its id is told of when the SyncStateSet grows; strangers come in any number.
+            logging.INFO if known else logging.DEBUG,
+            "slave %d at %s follows from %d%s",
+            session.slave_id,
+            link.peer,
+            session.next_offset,
+            " as learner" if session.async_learner else "",
+        )
+        if not known:
             self.on_sync_state_change()
 
     def acked(self, link: MasterLink) -> None:

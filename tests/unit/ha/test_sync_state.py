@@ -183,3 +183,13 @@ def test_acks_of_strangers_move_nothing_3015():
     state.registered |= {9}
     assert state.acked_by(3, 500) == 300
     assert state.propose(0) == {1, 2, 9}
+
+
+def test_strangers_leave_nothing_behind():
+    state = tracker((1, 2))
+    for stranger in range(100, 1100):
+        ack(state, stranger, 100)
+        state.disconnected(stranger)
+    ack(state, 2, 150)
+    state.disconnected(2)
+    assert set(state.replicas) == {2}, "of a replica that left it is known when it was last level"
