@@ -139,23 +139,29 @@ class ConsumeQueue:
 
     # -- loading and cutting
 
-    def close_gap(self, min_physical: int) -> bool:
-        """Before `load`: make one run of files again of those of which one in the middle is missing.
-
-        Files before the gap go if all their records are before `min_physical`, where the log begins. Else
-        those after it go, and True is returned: the queue is to be built anew from where it ends now."""
-        gap = next((at for at, (a, b) in enumerate(pairwise(self._bases), 1) if b != a + self._size), 0)
-        if not gap:
-            return False
+    def hole(self) -> int | None:
+        """Where in the commit log the last record ends before a file that is missing between others, 0 if the
+        units do not say; None if the files are one run."""
+        gap = self._gap()
+        if gap is None:
+            return None
         last = self.unit((self._bases[gap - 1] + self._size) // UNIT_SIZE - 1)
-        expired = last is not None and last[1] != FILLER_SIZE and last[0] + last[1] <= min_physical
-        goes = self._bases[:gap] if expired else self._bases[gap:]
-        self._bases = self._bases[gap:] if expired else self._bases[:gap]
+        return last[0] + last[1] if last is not None and last[1] != FILLER_SIZE else 0
+
+    def close_hole(self, *, keep_newer: bool) -> None:
+        """Delete the files on one side of the hole: those before it if `keep_newer`, else those behind it."""
+        gap = self._gap()
+        goes = self._bases[:gap] if keep_newer else self._bases[gap:]
+        self._bases = self._bases[gap:] if keep_newer else self._bases[:gap]
         for base in goes:
             path = self._path(base)
             self._files.drop(path)
             Path(path).unlink()
-        return self.close_gap(min_physical) if expired else True
+
+    def _gap(self) -> int | None:
+        """Index in `_bases` of the first file that does not begin where the one before it ends."""
+        pairs = enumerate(pairwise(self._bases), 1)
+        return next((at for at, (one, next_one) in pairs if next_one != one + self._size), None)
 
     def load(self, safe_end: int, *, trusted: bool, holds: Callable[[int, int, int], bool]) -> None:
         """Find the end: the units whose records end at or before commit log offset `safe_end` are kept, all

@@ -170,16 +170,13 @@ class MessageStore:
         for topic_path in sorted(self.config.consume_queue_path.glob("*/*")):
             if topic_path.name.isdigit() and topic_path.is_dir():
                 self._queue(topic_path.parent.name, int(topic_path.name))
-        broken = [queue for queue in self._queues.values() if queue.close_gap(self.min_offset)]
-        for queue in broken:
-            log.error(
-                "%s: a file is missing; the queue is built anew from the log behind it", queue.directory
-            )
+        on_disk, stopped_cleanly = checkpoint.safe_offset, clean
+        clean = not self._mend_queues() and clean
         start = starting_point(self._log, self._queues.values(), checkpoint, clean=clean)
         walked = walk(self._log, start, crc=config.check_crc_on_recover)
         if walked.damage is not None and not walked.damage.torn:
             log.error("commit log is cut at %d: %s", walked.end, walked.damage.reason)
-        if not clean:
+        if not stopped_cleanly:
             log.warning(
                 "the last stop was not clean: %d records checked from offset %d on, the log ends at %d",
                 walked.records,
@@ -188,14 +185,14 @@ class MessageStore:
             )
         self._log.cut_unread(walked.end)
         self.max_offset = self.flushed_offset = walked.end
-        self.lost_bytes = max(0, checkpoint.safe_offset - walked.end)
+        self.lost_bytes = max(0, on_disk - walked.end)
         if self.lost_bytes:
             log.error(
                 "%s: the log ends at %d, but had been on disk up to %d: %d bytes are lost. Files were "
                 "deleted, damaged or restored from an older copy, or the disk does not keep what it confirms",
                 config.commit_log_path,
                 walked.end,
-                checkpoint.safe_offset,
+                on_disk,
                 self.lost_bytes,
             )
         for file in self._log.files:
@@ -206,13 +203,30 @@ class MessageStore:
         for queue in self._queues.values():
             queue.load(known_good, trusted=clean, holds=partial(self._holds, queue.queue_id))
         self._dispatched = max((queue.end_physical for queue in self._queues.values()), default=0)
-        for queue in broken:
-            self._dispatched = min(self._dispatched, queue.end_physical)
         self._dispatched = max(self._dispatched, self.min_offset)
         self._set_queue_minima()
         self._open_index(None if clean else checkpoint.index_timestamp)
         self._pending_whole = False
         self.dispatch()
+
+    def _mend_queues(self) -> bool:
+        """Make one run again of the files of queues of which one is missing. True: what is behind a hole is
+        to be built anew, as after a crash. The checkpoint says from where on before anything is deleted, so
+        that a crash now, or a power cut before the new units are on disk, loses nothing."""
+        rebuild = False
+        for queue in self._queues.values():
+            while (end := queue.hole()) is not None:
+                expired = 0 < end <= self.min_offset  # all that is before the hole
+                if not expired:
+                    rebuild = True
+                    log.error("%s: a file is missing; it is built anew from %d on", queue.directory, end)
+                    # Without a safe offset nothing is known to be on disk: then from the log's beginning.
+                    safe = min(end, self._checkpoint.safe_offset)
+                    self._checkpoint.safe_offset = max(safe, self.min_offset)
+                    self._checkpoint.save()
+                    self._abort_path.write_text(str(os.getpid()))
+                queue.close_hole(keep_newer=expired)
+        return rebuild
 
     def _holds(self, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Whether the log has a record of this size, queue id and queue offset there, or had it long ago."""

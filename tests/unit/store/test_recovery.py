@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from batonmq.protocol.message import decode_record
 from batonmq.store.checkpoint import Checkpoint
+from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify
 
 SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -267,6 +268,21 @@ def test_a_consume_queue_of_which_a_file_is_missing_is_built_again(opener, caplo
     opener.put(again, opener.message(b"more", queue_id=0))
     assert opener.bodies(again, 0)[-1] == b"more"
     assert verify(opener.root / "store").ok
+
+
+def test_a_crash_while_a_consume_queue_is_built_again_loses_nothing(opener, monkeypatch):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(200)])
+    store.close()
+    sorted((opener.root / "store/consumequeue/T/0").iterdir())[3].unlink()
+
+    def power_cut(self):
+        raise OSError("power")
+
+    with monkeypatch.context() as now, pytest.raises(OSError, match="power"):
+        now.setattr(MessageStore, "dispatch", power_cut)
+        opener()
+    assert opener.bodies(opener(), 0) == [b"%d" % n for n in range(0, 200, 2)]
 
 
 def test_before_a_gap_goes_what_the_log_no_longer_holds(opener):
