@@ -139,6 +139,7 @@ async def test_groups_and_offsets(cluster: tuple[Run, str]) -> None:
     assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (3, 1, 2)
     (row,) = await run("brokerConsumeStats", "-b", broker)
     assert (row["group"], row["diff"]) == ("Buyers", 2)
+    assert "no offsets are known of group Nobody" in await run("consumerProgress", "-g", "Nobody", fails=True)
     assert (await run("statsAll", "-t", "Orders"))[0]["behind"] == 2
     await run("deleteSubGroup", "-b", broker, "-g", "Buyers", "-r", "true")
     assert await run("consumerProgress") == []

@@ -38,7 +38,8 @@ class SendFailed(ClientError):
     """
 
     def __init__(self, topic: str, attempts: int, cause: Exception | None, maybe_stored: bool) -> None:
-        super().__init__(f"send to {topic} failed after {attempts} attempts: {cause}")
+        tried = f"failed after {attempts} attempts" if attempts else "was not possible"
+        super().__init__(f"send to {topic} {tried}: {cause}")
         self.topic = topic
         self.attempts = attempts
         self.cause = cause

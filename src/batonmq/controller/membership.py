@@ -117,14 +117,15 @@ class Membership:
         shown = []
         for peer, address in members.all().items():
             role = VOTER if peer in members.voters else LEARNER
+            lag = core.lag(peer) if leads else None
             shown.append(
                 wire.ControllerMember(
                     peer,
                     address,
                     self.rpc_address(peer) or "",
                     "leader" if peer == leader else role,
-                    bool(core.heard([peer])) if leads else None,
-                    core.lag(peer) if leads else None,
+                    lag is not None if leads else None,
+                    lag,
                 )
             )
         return wire.ControllerMembers(

@@ -125,6 +125,15 @@ async def test_a_newcomer_waits_without_disturbing_and_then_knows_everything(ope
 
 
 @calm
+async def test_a_learner_that_was_never_there_does_not_answer(operator: Operator) -> None:
+    leader = await operator.leader()
+    (port,) = free_ports(1)
+    await leader.membership.add("n9", f"127.0.0.1:{port}", "")
+    answers = {each.controller_id: each.answers for each in leader.membership.show().members}
+    assert answers == {"n0": True, "n1": True, "n2": True, "n9": False}
+
+
+@calm
 async def test_who_is_removed_says_so_once_and_disturbs_nobody(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -295,7 +295,7 @@ async def test_attempts_may_have_a_timeout_of_their_own() -> None:
 
 async def test_nobody_there() -> None:
     producer = Producer("g", "127.0.0.1:1", send_timeout_ms=150)
-    with pytest.raises(SendFailed) as caught:
+    with pytest.raises(SendFailed, match="was not possible: ") as caught:
         await producer.send(Message("t", b"x"))
     assert isinstance(caught.value.cause, NetError) and not caught.value.maybe_stored
     assert caught.value.attempts == 0

@@ -22,7 +22,7 @@ async def main(
     For a broker that will not come back: it no longer counts as a member of its group.
 
     \b
-      batonmq admin cleanBrokerMetadata -a 127.0.0.1:9878 -c DefaultCluster -bn broker-a -b 2
+      batonmq admin cleanBrokerMetadata -a 127.0.0.1:9877 -c DefaultCluster -bn broker-a -b 2
     """
     if not living and not cluster:
         raise AdminError("-c with the cluster's name is needed unless -l is given")

@@ -60,6 +60,11 @@ async def _one(admin: Admin, out: Output, group: str, topic: str | None, cluster
                     time_text(at.last_timestamp),
                 ]
             )
+    if not rows:
+        about = f"group {group}" if topic is None else f"group {group} and topic {topic}"
+        raise MQError(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"no offsets are known of {about}: nothing was consumed yet"
+        )
     columns = ["topic", "broker", "queueId", "brokerOffset", "consumerOffset", "diff", "inflight", "lastTime"]
     out.table(columns, sorted(rows))
 

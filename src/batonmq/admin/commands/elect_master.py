@@ -20,7 +20,7 @@ async def main(admin: Admin, out: Output, controller: str, broker_id: int, name:
     of clusterList (0 for the master). As with RocketMQ's controllers the group's name alone says which it is.
 
     \b
-      batonmq admin electMaster -a 127.0.0.1:9878 -c DefaultCluster -bn broker-a -b 2
+      batonmq admin electMaster -a 127.0.0.1:9877 -c DefaultCluster -bn broker-a -b 2
     """
     leader = await admin.leading_controller(controller)
     header = wire.ElectMaster(

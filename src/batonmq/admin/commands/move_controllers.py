@@ -39,7 +39,7 @@ async def main(
 
     \b
       batonmq admin moveControllers -n 127.0.0.1:9876 -c DefaultCluster \\
-        -a '10.0.0.1:9878;10.0.0.2:9878;10.0.0.3:9878' -t '10.0.1.1:9878;10.0.1.2:9878;10.0.1.3:9878'
+        -a '10.0.0.1:9877;10.0.0.2:9877;10.0.0.3:9877' -t '10.0.1.1:9877;10.0.1.2:9877;10.0.1.3:9877'
     """
     wanted = list(names) or [group.broker_name for group in await admin.groups(cluster)]
     rows = []
