@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.client import consumer as module
 from batonmq.client.consumer import Consumer, RetryLater
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
+from batonmq.client.push import handling, pulling
 from batonmq.net.errors import NetError
 from batonmq.protocol import bodies
 from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
@@ -139,7 +139,7 @@ async def test_a_failed_message_is_sent_back_and_the_rest_goes_on() -> None:
 
 
 async def test_when_sending_back_fails_it_is_retried_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOCAL_RETRY_S", 0.05)
+    monkeypatch.setattr(handling, "LOCAL_RETRY_S", 0.05)
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")
         cluster.topic("t", a=1)
@@ -363,7 +363,7 @@ async def test_a_new_master_that_is_behind_for_a_moment_does_not_turn_us_back() 
 
 
 async def test_an_offset_beyond_the_end_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOVED_BACK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(pulling, "MOVED_BACK_PATIENCE_S", 0.3)
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")
         cluster.topic("t", a=1)

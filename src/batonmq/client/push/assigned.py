@@ -1,0 +1,30 @@
+"""What is known of one queue while it is this client's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from batonmq.client.process_queue import ProcessQueue
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.codes import MASTER_ID
+from batonmq.protocol.message import MessageExt
+
+
+@dataclass(slots=True, eq=False)
+class Assigned:
+    """A queue that is ours: its buffer, how far its puller is, its lock."""
+
+    queue: MessageQueue
+    buffer: ProcessQueue = field(default_factory=lambda: ProcessQueue(-1))
+    dropped: bool = False
+    locked_until: float = 0.0
+    last_pull_ms: int = 0
+    last_consume_ms: int = 0
+    replica_id: int = MASTER_ID
+    moved_back_since: float | None = None
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when messages are done: more may be pulled."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    orderly: asyncio.Queue[list[MessageExt]] = field(default_factory=asyncio.Queue)
+    """What its own worker is to handle, when messages are handled in order."""

@@ -1,0 +1,97 @@
+"""Being a member of the group, as its brokers see it: heartbeats, and a goodbye in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from batonmq.client.push.subscriptions import Subscriptions
+from batonmq.client.push.tasks import log
+from batonmq.client.routes import TopicRoute
+from batonmq.client.session import Session
+from batonmq.net.errors import NetError
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import ConsumeFromWhere, ConsumeType, MessageModel
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import Heartbeat, UnregisterClient
+
+HEARTBEAT_INTERVAL_S = 30.0
+
+
+class Heartbeats:
+    """Tells all brokers of the subscribed topics what this client consumes."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        subscriptions: Subscriptions,
+        model: MessageModel,
+        from_where: ConsumeFromWhere,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._subscriptions = subscriptions
+        self._model = model
+        self._from_where = from_where
+        self._known: set[str] = set()
+        """Brokers that know us."""
+        self._now = asyncio.Event()
+
+    def soon(self) -> None:
+        """A broker seems not to know us: do not wait for the next turn."""
+        self._now.set()
+
+    def route_changed(self, route: TopicRoute) -> None:
+        if not route.addresses() <= self._known:
+            self._now.set()  # a broker that does not know us refuses our pulls
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                    await self._now.wait()
+            self._now.clear()
+            await self.beat()
+
+    async def beat(self) -> None:
+        """One heartbeat to every broker."""
+        data = bodies.HeartbeatData(
+            self._session.client_id,
+            consumer_data_set=[
+                bodies.ConsumerData(
+                    self._group,
+                    ConsumeType.PASSIVELY,
+                    self._model,
+                    self._from_where,
+                    [subscription.data for subscription in self._subscriptions.values()],
+                )
+            ],
+        )
+        body = bodies.encode(data)
+
+        async def greet(address: str) -> None:
+            try:
+                await self._session.net.call(address, Heartbeat(), body)
+                self._known.add(address)
+            except (NetError, MQError) as error:
+                self._known.discard(address)
+                log.info("heartbeat to %s: %s", address, error)
+
+        await asyncio.gather(*map(greet, self._addresses()))
+
+    def _addresses(self) -> set[str]:
+        routes = filter(None, map(self._session.known_route, self._subscriptions))
+        return {address for route in routes for address in route.addresses()}
+
+    async def say_goodbye(self) -> None:
+        """Leave the group."""
+        goodbye = UnregisterClient(self._session.client_id, consumer_group=self._group)
+        connections = filter(None, map(self._session.net.connected, self._known))
+        answers = await asyncio.gather(
+            *(connection.call(goodbye, timeout_ms=1_000) for connection in connections),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                log.info("unregister: %s", answer)

@@ -1,0 +1,78 @@
+"""Locks of queues that are consumed in order: their broker lets one client of the group have each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from batonmq.client.push.assigned import Assigned
+from batonmq.client.push.tasks import log
+from batonmq.client.session import Session
+from batonmq.net.errors import NetError
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import LockBatchMq, UnlockBatchMq
+
+LOCK_INTERVAL_S = 20.0
+LOCK_LIFE_S = 30.0
+"""A queue lock that was not renewed for this long must not be relied on (brokers drop it after 60 s)."""
+
+
+class QueueLocks:
+    """Locks queues for this client; ``pause_s`` lies between two tries while another client has one."""
+
+    def __init__(self, session: Session, group: str, pause_s: float) -> None:
+        self._session = session
+        self._group = group
+        self._pause_s = pause_s
+
+    async def may_work(self, held: Assigned) -> bool:
+        """A queue must be locked; False after a pause when another client has it."""
+        if held.locked_until >= asyncio.get_running_loop().time():
+            return True
+        if await self._lock(held):
+            return True
+        await asyncio.sleep(self._pause_s)
+        return False
+
+    async def renew(self, assigned: Mapping[MessageQueue, Assigned]) -> None:
+        """Keep the locks of what is assigned, as long as it is."""
+        while True:
+            await asyncio.sleep(LOCK_INTERVAL_S)
+            for held in list(assigned.values()):
+                await self._lock(held)
+
+    async def _lock(self, held: Assigned) -> bool:
+        """Have the queue for ourselves, as its broker sees it."""
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        body = bodies.encode(
+            bodies.LockBatchRequestBody(self._group, self._session.client_id, False, [held.queue])
+        )
+        try:
+            answer = await self._session.call_master(
+                held.queue.broker_name, held.queue.topic, LockBatchMq(), body, timeout_ms=1_000
+            )
+        except (NetError, MQError) as error:
+            log.info("%s is not locked: %s", held.queue, error)
+            return False
+        locked = bodies.decode(answer.body, bodies.LockBatchResponseBody).lock_ok_mq_set
+        if held.queue in locked:
+            held.locked_until = asked + LOCK_LIFE_S
+            return True
+        return False
+
+    async def unlock(self, held: Assigned) -> None:
+        """Let another client have the queue, if it was ever locked."""
+        if not held.locked_until:
+            return
+        body = bodies.encode(
+            bodies.UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue])
+        )
+        try:
+            await self._session.call_master(
+                held.queue.broker_name, held.queue.topic, UnlockBatchMq(), body, timeout_ms=1_000
+            )
+        except (NetError, MQError) as error:
+            log.warning("%s stays locked until that expires: %s", held.queue, error)

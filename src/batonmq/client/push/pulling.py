@@ -1,0 +1,180 @@
+"""Filling the buffers of queues, from whichever replica has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from batonmq.client.filter import matches
+from batonmq.client.push.assigned import Assigned
+from batonmq.client.push.beginning import Beginning
+from batonmq.client.push.handling import Handling
+from batonmq.client.push.heartbeats import Heartbeats
+from batonmq.client.push.locks import QueueLocks
+from batonmq.client.push.subscriptions import Subscriptions
+from batonmq.client.push.tasks import log
+from batonmq.client.session import OUTAGE_POLL_S, Session
+from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol.bodies import MessageModel, MessageQueue, SubscriptionData
+from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
+from batonmq.protocol.compression import CompressionError
+from batonmq.protocol.errors import MQError, error_for
+from batonmq.protocol.frame import Command
+from batonmq.protocol.headers.broker import PullMessage, PullMessageResponse
+from batonmq.protocol.message import MessageExt, MessageFormatError, decode_records
+from batonmq.protocol.names import retry_topic
+
+SUSPEND_MS = 15_000
+"""How long a broker may hold a pull that finds nothing (long polling)."""
+PULL_TIMEOUT_MS = 30_000
+MOVED_BACK_PATIENCE_S = 10.0
+"""How long a broker must say that the queue ends before our offset until we believe it: a new master shows
+the end only once its replicas have confirmed it."""
+UNREADABLE_RETRY_S = 5.0
+"""Messages that cannot be decoded are pulled again after this time."""
+
+_FOUND = int(ResponseCode.SUCCESS)
+_NOTHING = frozenset({int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)})
+_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """How much of a queue is asked for in one pull, and how much may be held (`ProcessQueue.is_full`)."""
+
+    batch_size: int
+    max_messages: int
+    max_bytes: int
+    max_span: int
+
+
+class Puller:
+    """Keeps the buffers of queues filled; ``locks`` is None unless they are consumed in order."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        subscriptions: Subscriptions,
+        model: MessageModel,
+        limits: PullLimits,
+        *,
+        beginning: Beginning,
+        heartbeats: Heartbeats,
+        locks: QueueLocks | None,
+        handling: Handling,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._retry_topic = retry_topic(group)
+        self._subscriptions = subscriptions
+        self._model = model
+        self._limits = limits
+        self._beginning = beginning
+        self._heartbeats = heartbeats
+        self._locks = locks
+        self._handling = handling
+
+    async def run(self, held: Assigned) -> None:
+        """Keep one queue's buffer filled, across whatever happens to its broker."""
+        limits = self._limits
+        while not held.dropped:
+            try:
+                if self._locks is not None and not await self._locks.may_work(held):
+                    continue
+                if held.buffer.next_offset < 0:
+                    held.buffer.next_offset = await self._beginning.of(held.queue)
+                if held.buffer.is_full(limits.max_messages, limits.max_bytes, limits.max_span):
+                    held.room.clear()
+                    await held.room.wait()
+                    continue
+                await self._pull(held)
+            except NetError as error:
+                log.info("pull of %s: %s", held.queue, error)
+                await self._look_around(held.queue)
+            except MQError as error:
+                log.warning("pull of %s: %s", held.queue, error)
+                if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+                    self._heartbeats.soon()
+                await self._look_around(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
+            except (MessageFormatError, CompressionError) as error:
+                log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
+                await asyncio.sleep(UNREADABLE_RETRY_S)
+
+    async def _look_around(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
+        await asyncio.sleep(patience_s)
+        with contextlib.suppress(NetError, MQError):  # the old route is tried again
+            await self._session.refresh(queue.topic)
+
+    async def _pull(self, held: Assigned) -> None:
+        queue, buffer = held.queue, held.buffer
+        subscription = self._subscriptions[queue.topic].data
+        route = self._session.known_route(queue.topic)
+        address = route.replica(queue.broker_name, held.replica_id) if route is not None else None
+        if address is None:
+            raise ConnectFailed(queue.broker_name, "has no live replica")
+        flags = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+        commit_offset = 0
+        if self._model is MessageModel.CLUSTERING and buffer.commit_offset > 0:
+            flags |= PullSysFlag.COMMIT_OFFSET
+            commit_offset = buffer.commit_offset
+        header = PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=buffer.next_offset,
+            max_msg_nums=self._limits.batch_size,
+            sys_flag=flags,
+            commit_offset=commit_offset,
+            suspend_timeout_millis=SUSPEND_MS,
+            sub_version=subscription.sub_version,
+            subscription=subscription.sub_string,
+            expression_type=subscription.expression_type,
+        )
+        held.last_pull_ms = self._session.clock.now_ms()
+        answer = await self._session.net.invoke(
+            address,
+            Command(int(PullMessage.code), header.to_ext(), binary=True),
+            timeout_ms=PULL_TIMEOUT_MS,
+        )
+        if answer.code != _FOUND and answer.code not in _NOTHING and answer.code != _MOVED:
+            raise error_for(answer.code, answer.remark, answer.ext)
+        if held.dropped:
+            return
+        found = PullMessageResponse.from_ext(answer.ext)
+        if answer.code == _MOVED and not self._believe(held, found):
+            await self._look_around(queue, patience_s=10 * OUTAGE_POLL_S)
+            return
+        held.replica_id = found.suggest_which_broker_id
+        held.moved_back_since = None
+        if answer.code == _MOVED:
+            buffer.restart()
+            log.warning(
+                "%s: no offset %d, going on at %d", queue, buffer.next_offset, found.next_begin_offset
+            )
+        if answer.code == _FOUND:
+            self._received(held, decode_records(answer.body), subscription)
+        buffer.next_offset = found.next_begin_offset
+
+    def _believe(self, held: Assigned, found: PullMessageResponse) -> bool:
+        """Go where the broker sends us: forwards (messages expired) at once, backwards only after a while."""
+        if found.next_begin_offset >= held.buffer.next_offset:
+            return True
+        now = asyncio.get_running_loop().time()
+        if held.moved_back_since is None:
+            held.moved_back_since = now
+        held.replica_id = MASTER_ID
+        return now - held.moved_back_since > MOVED_BACK_PATIENCE_S
+
+    def _received(self, held: Assigned, messages: list[MessageExt], subscription: SubscriptionData) -> None:
+        messages = [message for message in messages if matches(subscription, message.tags)]
+        if not messages:
+            return
+        held.buffer.add(messages)
+        for message in messages:
+            message.properties["MIN_OFFSET"] = str(message.queue_offset)
+            origin = message.properties.get("RETRY_TOPIC")
+            if origin and message.topic == self._retry_topic:
+                message.topic = origin
+        self._handling.take(held, messages)

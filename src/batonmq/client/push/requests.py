@@ -1,0 +1,116 @@
+"""What brokers ask a consumer, most of it for mqadmin."""
+
+from __future__ import annotations
+
+from batonmq.client.push.assignment import Assignment
+from batonmq.client.push.retries import RetryLater
+from batonmq.client.push.subscriptions import Subscriptions, call
+from batonmq.client.push.tasks import log
+from batonmq.client.session import Session
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import ConsumeType
+from batonmq.protocol.codes import PROTOCOL_VERSION
+from batonmq.protocol.headers.client import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    NotifyConsumerIdsChanged,
+    ResetConsumerClientOffset,
+)
+from batonmq.protocol.message import decode_records
+
+
+class BrokerRequests:
+    """Answers them, for as long as there are connections."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        subscriptions: Subscriptions,
+        assignment: Assignment,
+        *,
+        orderly: bool,
+        concurrency: int,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._subscriptions = subscriptions
+        self._assignment = assignment
+        self._orderly = orderly
+        self._concurrency = concurrency
+        self.start_ms = 0
+        """When the consumer was started."""
+
+    def bind(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(NotifyConsumerIdsChanged, self._ids_changed)
+        dispatcher.on(ResetConsumerClientOffset, self._reset_offsets)
+        dispatcher.on(GetConsumerRunningInfo, self._running_info)
+        dispatcher.on(GetConsumerStatusFromClient, self._status)
+        dispatcher.on(ConsumeMessageDirectly, self._consume_directly)
+
+    def _ids_changed(self, request: Request, header: NotifyConsumerIdsChanged) -> None:
+        if header.consumer_group == self._group:
+            self._assignment.rebalance_soon()
+
+    async def _reset_offsets(self, request: Request, header: ResetConsumerClientOffset) -> Reply:
+        """mqadmin resetOffsetByTime: go on from other offsets."""
+        await self._assignment.reset(bodies.decode(request.command.body, bodies.ResetOffsetBody).offset_table)
+        return Reply()
+
+    def _running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
+        info = bodies.ConsumerRunningInfo(
+            properties={
+                "PROP_CLIENT_VERSION": f"BatonMQ/{PROTOCOL_VERSION}",
+                "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
+                "PROP_CONSUMER_START_TIMESTAMP": str(self.start_ms),
+                "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
+                "PROP_NAMESERVER_ADDR": ";".join(self._session.namesrv),
+                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
+            },
+            subscription_set=[subscription.data for subscription in self._subscriptions.values()],
+            mq_table={
+                queue: bodies.ProcessQueueInfo(
+                    commit_offset=held.buffer.commit_offset,
+                    cached_msg_count=held.buffer.count,
+                    cached_msg_size_in_mib=held.buffer.size >> 20,
+                    locked=held.locked_until > 0,
+                    droped=held.dropped,
+                    last_pull_timestamp=held.last_pull_ms,
+                    last_consume_timestamp=held.last_consume_ms,
+                )
+                for queue, held in self._assignment.queues.items()
+            },
+        )
+        return Reply(body=bodies.encode(info))
+
+    def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:
+        """mqadmin consumerStatus: the next offset to commit of each queue of a topic."""
+        table = {
+            queue: held.buffer.commit_offset
+            for queue, held in self._assignment.queues.items()
+            if queue.topic == header.topic
+        }
+        return Reply(body=bodies.encode(bodies.GetConsumerStatusBody(message_queue_table=table)))
+
+    async def _consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
+        """mqadmin queryMsgById -g: have the handler try this message now. Nothing is
+        committed and nothing is sent back."""
+        (message,) = decode_records(request.command.body)
+        began_ms = self._session.clock.monotonic_ms()
+        result = bodies.ConsumeMessageDirectlyResult(order=self._orderly)
+        subscription = self._subscriptions.get(message.properties.get("RETRY_TOPIC") or message.topic)
+        try:
+            if subscription is None:
+                raise LookupError(f"no handler for {message.topic}")
+            await call(subscription.handler, [message])
+            result.consume_result = bodies.ConsumeResult.SUCCESS
+        except RetryLater as later:
+            result.consume_result, result.remark = bodies.ConsumeResult.LATER, str(later)
+        except Exception as error:
+            log.exception("handler failed on %s, which a tool sent", header.msg_id)
+            result.consume_result = bodies.ConsumeResult.THROW_EXCEPTION
+            result.remark = f"{type(error).__name__}: {error}"
+        result.spent_time_mills = self._session.clock.monotonic_ms() - began_ms
+        return Reply(body=bodies.encode(result))

@@ -1,0 +1,49 @@
+"""What a consumer has subscribed to, and how its handlers are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from batonmq.protocol.bodies import SubscriptionData
+from batonmq.protocol.message import MessageExt
+
+Handler = Callable[[MessageExt], Awaitable[None] | None]
+BatchHandler = Callable[[list[MessageExt]], Awaitable[None] | None]
+
+
+@dataclass(slots=True)
+class Subscription:
+    data: SubscriptionData
+    handler: BatchHandler
+    batch_size: int
+
+
+Subscriptions: TypeAlias = Mapping[str, Subscription]
+"""By topic; complete once the consumer has started."""
+
+
+def one_by_one(handler: Any) -> Callable[[list[MessageExt]], Any]:
+    return lambda messages: handler(messages[0])
+
+
+async def call(handler: Callable[[list[MessageExt]], Any], messages: list[MessageExt]) -> None:
+    outcome = handler(messages)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+def for_retried(subscriptions: Subscriptions) -> BatchHandler:
+    """The handler of the retry topic."""
+
+    async def handle(messages: list[MessageExt]) -> None:
+        """A message that failed before goes to the handler of the topic it came from."""
+        for message in messages:
+            subscription = subscriptions.get(message.topic)
+            if subscription is None:
+                raise LookupError(f"no handler for {message.topic}, which was subscribed once")
+            await call(subscription.handler, [message])
+
+    return handle

@@ -1,0 +1,32 @@
+"""Tasks of a consumer: none fails unseen, and none outlives what it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+log = logging.getLogger("batonmq.client.consumer")
+"""Of all parts: a user knows the consumer, not what it is made of."""
+
+
+def spawn(work: Coroutine[Any, Any, None], into: set[asyncio.Task[None]]) -> None:
+    """Run ``work`` as one of the tasks ``into``, until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    into.add(task)
+    task.add_done_callback(into.discard)
+    task.add_done_callback(_report)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks (but not the one that runs this) and wait until they have ended."""
+    others: Sequence[asyncio.Task[None]] = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a task of the consumer failed", exc_info=task.exception())
