@@ -13,6 +13,7 @@ from batonmq.raft.core import RaftCore
 from batonmq.raft.log import RaftLog
 from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import AppendReply, VoteReply
+from batonmq.raft.outbox import Outbox
 from batonmq.raft.patience import Patience
 from batonmq.raft.progress import Progress
 from tests.simulation import memory_disk
@@ -55,15 +56,15 @@ def _commit_minority() -> list[Patch]:
 
 def _unsaved(kind: type) -> Callable[[], list[Patch]]:
     def patches() -> list[Patch]:
-        original = RaftCore._send_durable
+        original = Outbox.send_durable
 
-        def send(self: RaftCore, peer: str, message: Any) -> None:
+        def send(self: Outbox, peer: str, message: Any) -> None:
             if isinstance(message, kind):
-                self._send(peer, message)
+                self.send(peer, message)
             else:
                 original(self, peer, message)
 
-        return [(RaftCore, "_send_durable", send)]
+        return [(Outbox, "send_durable", send)]
 
     return patches
 

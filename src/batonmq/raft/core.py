@@ -15,8 +15,6 @@ Sections in comments are those of the dissertation.
 
 from __future__ import annotations
 
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -48,9 +46,12 @@ from batonmq.raft.messages import (
     VoteReply,
     encode,
 )
+from batonmq.raft.outbox import Outbox
+from batonmq.raft.outgoing import Outgoing
 from batonmq.raft.patience import Chance, Patience
 from batonmq.raft.progress import Flow, Progress
 from batonmq.raft.quorum import Vote, reached_by_majority, tally
+from batonmq.raft.reads import Reads
 from batonmq.raft.state import HardState, ReadContext, Ready, Role, Save
 
 
@@ -91,25 +92,13 @@ class RaftCore:
         """The index by which this node was removed, as far as it knows: it asks for no votes any more."""
         self.peers: dict[str, Progress] = {}
         self._votes: dict[str, bool] = {}
+        self._outbox = Outbox(self.log, self.term)
         self._patience = Patience(node_id, config, rng, now_ms)
         self._heartbeat_deadline_ms = now_ms
         self._notice_due_ms: int | None = None
 
-        self._messages: list[tuple[str, Message]] = []
-        self._reads_done: list[tuple[int, int | None]] = []
-
-        self._unsaved_from = self.log.last_index + 1
-        self.durable_index = self.log.last_index
-        self._hard_dirty = False
-        self._durable_term = self.term
-        self._deferred: list[tuple[str, Message]] = []
-        self._in_flight: Save | None = None
-
         self._round = 0
-        self._reads_early: list[ReadContext] = []
-        self._reads_new: list[ReadContext] = []
-        self._reads_in_round: deque[tuple[int, int, list[ReadContext]]] = deque()
-        self._forwarded: set[int] = set()
+        self._reads = Reads()
         self._term_start_index = 0
         self._lease_forbidden = False
 
@@ -117,11 +106,8 @@ class RaftCore:
         self._transfer_deadline_ms = 0
 
         self._incoming: Incoming | None = None
-        self._installed_unsaved: Snapshot | None = None
-        self._installed_unapplied: Snapshot | None = None
-        self._outgoing: Snapshot | None = None
-        self._outgoing_checksum = 0
-        self._outgoing_asked = False
+        self._installed: Snapshot | None = None
+        self._outgoing = Outgoing()
 
         if not self._start_alone():
             self._patience.arm_first(now_ms)
@@ -170,7 +156,7 @@ class RaftCore:
         return self._heartbeat_deadline_ms
 
     def has_save(self) -> bool:
-        return self._in_flight is None and self._dirty()
+        return self._outbox.has_save()
 
     @property
     def has_lease(self) -> bool:
@@ -272,21 +258,19 @@ class RaftCore:
         if self.role is Role.LEADER:
             self._read(number)
         elif self.leader_id is not None:
-            self._forwarded.add(number)
-            self._send(self.leader_id, ReadRequest(self.term, number))
+            self._reads.forward(number)
+            self._outbox.send(self.leader_id, ReadRequest(self.term, number))
         else:
-            self._reads_done.append((number, None))
+            self._reads.done(number, None)
 
     def forget_read(self, number: int) -> None:
         """The asker gave up."""
-        self._forwarded.discard(number)
+        self._reads.forget(number)
 
     def snapshot_loaded(self, snapshot: Snapshot) -> None:
         """The answer to ``Ready.needs_snapshot``."""
-        self._outgoing_asked = False
         if self.role is Role.LEADER:
-            self._outgoing = snapshot
-            self._outgoing_checksum = zlib.crc32(snapshot.data)
+            self._outgoing.loaded(snapshot)
 
     def compacted(self, meta: SnapshotMeta) -> None:
         """A snapshot of this node's own state is durable: entries before it may be forgotten."""
@@ -294,7 +278,7 @@ class RaftCore:
             return
         self.snapshot = meta
         # An entry that is not yet on this disk must stay until it is.
-        self.log.compact(min(meta.index - self.config.trailing_entries, self.durable_index))
+        self.log.compact(min(meta.index - self.config.trailing_entries, self._outbox.durable_index))
         self._memberships.forget_before(meta.index)
         self._check()
 
@@ -309,46 +293,26 @@ class RaftCore:
                 if peer != self.id:
                     self._feed(peer, progress)
             self._tell_commits()
-        messages, self._messages = self._messages, []
-        reads, self._reads_done = self._reads_done, []
-        snapshot, self._installed_unapplied = self._installed_unapplied, None
+        messages = self._outbox.take_messages()
+        reads = self._reads.take_done()
+        snapshot, self._installed = self._installed, None
         first = self._handed_out + 1
         entries = self.log.slice(first, self.commit_index) if self.commit_index >= first else []
         self._handed_out = self.commit_index
-        needs_snapshot = self._outgoing_asked
-        return Ready(messages, snapshot, first, entries, reads, needs_snapshot)
+        return Ready(messages, snapshot, first, entries, reads, self._outgoing.asked)
 
     def take_save(self) -> Save | None:
         """The next unit for the disk, if there is any and none is under way."""
-        if not self.has_save():
+        if not self._outbox.has_save():
             return None
-        last = self.log.last_index
-        save = Save(
-            HardState(self.term, self.voted_for, self.commit_index),
-            self._unsaved_from,
-            self.log.slice(self._unsaved_from, last),
-            self._installed_unsaved,
-            last,
-            self.log.last_term,
-            self._deferred,
-        )
-        self._unsaved_from = last + 1
-        self._hard_dirty = False
-        self._installed_unsaved = None
-        self._deferred = []
-        self._in_flight = save
-        return save
+        return self._outbox.take_save(HardState(self.term, self.voted_for, self.commit_index))
 
     def saved(self, save: Save, now_ms: int) -> list[tuple[str, Message]]:
         """``save`` is durable; returns the messages that waited for it."""
-        assert save is self._in_flight, "saves complete in order"
         self.now_ms = max(self.now_ms, now_ms)
-        self._in_flight = None
-        self._durable_term = save.hard_state.term
-        if self.log.term(save.last_index) == save.last_term:
-            self.durable_index = max(self.durable_index, save.last_index)
+        self._outbox.saved(save)
         if self.role is Role.LEADER:
-            self.peers[self.id].match = self.durable_index
+            self.peers[self.id].match = self._outbox.durable_index
             self._advance_commit()
         elif (
             self.role is Role.CANDIDATE
@@ -367,15 +331,14 @@ class RaftCore:
         if term > self.term:
             self.term = term
             self.voted_for = None
-            self._hard_dirty = True
+            self._outbox.hard_state_changed()
         if leader_id != self.leader_id or self.role is Role.LEADER:
             self._refuse_reads()
         self.role = Role.FOLLOWER
         self.leader_id = leader_id
         self.peers = {}
         self.transfer_target = None
-        self._outgoing = None
-        self._outgoing_asked = False
+        self._outgoing.forget()
         self._arm_election()
 
     def become_pre_candidate(self) -> None:
@@ -396,7 +359,7 @@ class RaftCore:
             self._refuse_reads()
         self.term += 1
         self.voted_for = self.id
-        self._hard_dirty = True
+        self._outbox.hard_state_changed()
         self._votes = {}
         self._arm_election()
         self._ask_for_votes(
@@ -412,7 +375,7 @@ class RaftCore:
         self._incoming = None
         self.peers = {}
         self._fit_peers()
-        self.peers[self.id].match = self.durable_index
+        self.peers[self.id].match = self._outbox.durable_index
         self._term_start_index = self.log.last_index + 1
         self._heartbeat_deadline_ms = self.now_ms
         self._notice_due_ms = None
@@ -431,7 +394,7 @@ class RaftCore:
         if (pre_vote or (isinstance(message, RequestVote) and not message.transfer)) and self._is_sticky():
             if pre_vote:
                 # A node that fell behind learns the term even while this one follows a leader.
-                self._send(sender, PreVoteReply(self.term, False))
+                self._outbox.send(sender, PreVoteReply(self.term, False))
             return False
         from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
         if message.term > self.term:
@@ -441,11 +404,11 @@ class RaftCore:
         elif message.term < self.term:
             if from_leader:
                 # Frees a leader of an old term that this node would otherwise keep ignoring.
-                self._send_durable(sender, AppendReply(self.term, 0, rejected=True))
+                self._outbox.send_durable(sender, AppendReply(self.term, 0, rejected=True))
             elif pre_vote:
-                self._send(sender, PreVoteReply(self.term, False))
+                self._outbox.send(sender, PreVoteReply(self.term, False))
             elif isinstance(message, RequestVote):
-                self._send_durable(sender, VoteReply(self.term, False))
+                self._outbox.send_durable(sender, VoteReply(self.term, False))
             return False
         return True
 
@@ -476,7 +439,7 @@ class RaftCore:
         """
         index, members = self.committed_membership()
         if sender not in members.voters and sender not in self.members.all():
-            self._send(sender, NotMember(self.term, index))
+            self._outbox.send(sender, NotMember(self.term, index))
 
     def _on_not_member(self, sender: str, message: NotMember) -> None:
         # Without the entry that removed it, it cannot be elected anyway: this only ends useless questions.
@@ -504,12 +467,12 @@ class RaftCore:
     def _ask_for_votes(self, request: PreVote | RequestVote, *, durable: bool) -> None:
         for voter in self.members.voters:
             if voter != self.id:
-                (self._send_durable if durable else self._send)(voter, request)
+                (self._outbox.send_durable if durable else self._outbox.send)(voter, request)
 
     def _on_pre_vote(self, sender: str, message: PreVote) -> None:
         free = message.term > self.term or self.voted_for in (None, sender)
         granted = free and self.log.is_up_to_date(message.last_index, message.last_term)
-        self._send(sender, PreVoteReply(message.term if granted else self.term, granted))
+        self._outbox.send(sender, PreVoteReply(message.term if granted else self.term, granted))
 
     def _on_vote(self, sender: str, message: RequestVote) -> None:
         granted = self.voted_for in (None, sender) and self.log.is_up_to_date(
@@ -518,11 +481,11 @@ class RaftCore:
         if granted:
             if self.voted_for is None:
                 self.voted_for = sender
-                self._hard_dirty = True
+                self._outbox.hard_state_changed()
             # Also ends a pre-vote of its own.
             self._patience.yield_to_candidate()
             self.become_follower(self.term, self.leader_id)
-        self._send_durable(sender, VoteReply(self.term, granted))
+        self._outbox.send_durable(sender, VoteReply(self.term, granted))
 
     def _on_pre_vote_reply(self, sender: str, message: PreVoteReply) -> None:
         if message.granted and message.term != self.term + 1:
@@ -567,7 +530,7 @@ class RaftCore:
             # All up to the commit index is known to match: skip what is already here.
             skip = self.commit_index - prev
             if skip > len(message.entries):
-                self._send_durable(sender, AppendReply(self.term, self.commit_index))
+                self._outbox.send_durable(sender, AppendReply(self.term, self.commit_index))
                 return
             prev, entries = self.commit_index, message.entries[skip:]
         else:
@@ -576,7 +539,7 @@ class RaftCore:
                 hint_index, hint_term = log.last_with_term_at_most(
                     min(prev, log.last_index), message.prev_term
                 )
-                self._send_durable(sender, AppendReply(self.term, prev, True, hint_index, hint_term))
+                self._outbox.send_durable(sender, AppendReply(self.term, prev, True, hint_index, hint_term))
                 return
         last = prev + len(entries)
         if prev < log.last_index and entries:
@@ -585,7 +548,7 @@ class RaftCore:
             log.extend(entries)
             self._memberships.note(prev + 1, entries)
         self._commit(min(message.commit, last))
-        self._send_durable(sender, AppendReply(self.term, last))
+        self._outbox.send_durable(sender, AppendReply(self.term, last))
 
     def _drop_known(self, prev: int, entries: list[Entry]) -> tuple[list[Entry], int]:
         """Skip entries that the log holds; cut the log where it disagrees (3.5)."""
@@ -603,8 +566,7 @@ class RaftCore:
 
     def _truncate(self, index: int) -> None:
         self.log.truncate(index)
-        self._unsaved_from = min(self._unsaved_from, index)
-        self.durable_index = min(self.durable_index, index - 1)
+        self._outbox.truncated(index)
         self._memberships.cut(index)
 
     def _on_heartbeat(self, sender: str, message: Heartbeat) -> None:
@@ -613,7 +575,9 @@ class RaftCore:
         self._commit(min(message.commit, self.log.last_index))
         if message.round:
             promise_ms = self.config.lease_promise_ms
-            self._send_term(sender, HeartbeatReply(self.term, message.round, message.sent_ms, promise_ms))
+            self._outbox.send_term(
+                sender, HeartbeatReply(self.term, message.round, message.sent_ms, promise_ms)
+            )
 
     def _commit(self, index: int) -> None:
         if index > self.commit_index:
@@ -625,7 +589,7 @@ class RaftCore:
         meta = message.meta
         if meta.index <= self.commit_index:
             self._incoming = None
-            self._send_durable(sender, AppendReply(self.term, self.commit_index))
+            self._outbox.send_durable(sender, AppendReply(self.term, self.commit_index))
             return
         if message.total > self.config.max_snapshot_bytes:
             return
@@ -637,11 +601,11 @@ class RaftCore:
             snapshot = incoming.finish()
             if snapshot is not None:
                 self._install(snapshot)
-                self._send_durable(sender, AppendReply(self.term, self.commit_index))
+                self._outbox.send_durable(sender, AppendReply(self.term, self.commit_index))
                 return
-            self._send(sender, InstallReply(self.term, meta.index, 0))
+            self._outbox.send(sender, InstallReply(self.term, meta.index, 0))
             return
-        self._send(sender, InstallReply(self.term, meta.index, len(incoming.data)))
+        self._outbox.send(sender, InstallReply(self.term, meta.index, len(incoming.data)))
 
     def _install(self, snapshot: Snapshot) -> None:
         meta = snapshot.meta
@@ -652,15 +616,12 @@ class RaftCore:
         self.log.reset(meta.index, meta.term)
         self._memberships = Memberships(meta.index, meta.members)
         self.commit_index = self._handed_out = meta.index
-        self._unsaved_from = meta.index + 1
-        self.durable_index = meta.index
         self.snapshot = meta
-        self._installed_unsaved = self._installed_unapplied = snapshot
+        self._outbox.installed(snapshot)
+        self._installed = snapshot
 
     def _on_read_reply(self, sender: str, message: ReadReply) -> None:
-        if message.id in self._forwarded:
-            self._forwarded.discard(message.id)
-            self._reads_done.append((message.id, message.index or None))
+        self._reads.answered(message.id, message.index or None)
 
     # ------------------------------------------------------------------ leader: log
 
@@ -735,7 +696,7 @@ class RaftCore:
 
     def _tell_commit(self, peer: str, progress: Progress) -> None:
         progress.sent_commit = self._known_commit(progress)
-        self._send(peer, Heartbeat(self.term, progress.sent_commit, 0, self.now_ms))
+        self._outbox.send(peer, Heartbeat(self.term, progress.sent_commit, 0, self.now_ms))
 
     def _known_commit(self, progress: Progress) -> int:
         """What a peer may take as committed: no further than its log is known to match."""
@@ -754,33 +715,23 @@ class RaftCore:
             self.log.slice(first, self.log.fit(first, self.config.max_append_bytes)) if first <= last else []
         )
         progress.sent_commit = min(self.commit_index, first - 1 + len(entries))
-        self._send(peer, Append(self.term, first - 1, prev_term, self.commit_index, entries))
+        self._outbox.send(peer, Append(self.term, first - 1, prev_term, self.commit_index, entries))
         return True
 
     def _feed_snapshot(self, peer: str, progress: Progress) -> None:
-        if self._outgoing is None or self._outgoing.meta.index < self.log.base_index:
-            self._outgoing = None
-            self._outgoing_asked = True
+        if not self._outgoing.reaches(self.log.base_index):
             progress.waiting_since_ms = None
             progress.snapshot_offset = 0
-            return
-        if progress.waiting_since_ms is not None:
-            return
-        data, offset = self._outgoing.data, progress.snapshot_offset
-        chunk = data[offset : offset + self.config.snapshot_chunk_bytes]
-        progress.waiting_since_ms = self.now_ms
-        self._send(
-            peer,
-            InstallSnapshot(
-                self.term, self._outgoing.meta, len(data), self._outgoing_checksum, offset, chunk
-            ),
-        )
+        elif progress.waiting_since_ms is None:
+            progress.waiting_since_ms = self.now_ms
+            size = self.config.snapshot_chunk_bytes
+            self._outbox.send(peer, self._outgoing.chunk(self.term, progress.snapshot_offset, size))
 
     def _on_install_reply(self, sender: str, message: InstallReply) -> None:
         progress = self._heard(sender)
-        if progress is None or progress.flow is not Flow.SNAPSHOT or self._outgoing is None:
+        if progress is None or progress.flow is not Flow.SNAPSHOT:
             return
-        if message.index == self._outgoing.meta.index:
+        if message.index == self._outgoing.index:
             progress.snapshot_offset = message.next_offset
             progress.waiting_since_ms = None
 
@@ -812,8 +763,8 @@ class RaftCore:
             self._try_transfer()
 
     def _release_outgoing(self) -> None:
-        if self._outgoing is not None and all(p.flow is not Flow.SNAPSHOT for p in self.peers.values()):
-            self._outgoing = None
+        if self._outgoing.index is not None and all(p.flow is not Flow.SNAPSHOT for p in self.peers.values()):
+            self._outgoing.forget()
 
     def _advance_commit(self) -> None:
         index = reached_by_majority(self.peers[voter].match for voter in self.members.voters)
@@ -821,9 +772,8 @@ class RaftCore:
         if index > self.commit_index and self.log.term(index) == self.term:
             before = self.commit_index
             self.commit_index = index
-            if before < self._term_start_index <= index and self._reads_early:
-                early, self._reads_early = self._reads_early, []
-                for context in early:
+            if before < self._term_start_index <= index and self._reads.early:
+                for context in self._reads.take_early():
                     self._read(context)
             if before < self.membership_index <= index and self.id not in self.members.voters:
                 # It led until the group without it was committed (4.2.2).
@@ -860,7 +810,7 @@ class RaftCore:
             if peer != self.id:
                 commit = self._known_commit(progress)
                 progress.sent_commit = max(progress.sent_commit, commit)
-                self._send(peer, Heartbeat(self.term, commit, round_number, self.now_ms))
+                self._outbox.send(peer, Heartbeat(self.term, commit, round_number, self.now_ms))
 
     def _on_heartbeat_reply(self, sender: str, message: HeartbeatReply) -> None:
         progress = self._heard(sender)
@@ -870,7 +820,7 @@ class RaftCore:
         if message.promise_ms:
             length = int(message.promise_ms * (1 - self.config.max_clock_drift))
             progress.lease_until_ms = max(progress.lease_until_ms, message.sent_ms + length)
-        if self._reads_in_round:
+        if self._reads.in_rounds:
             self._answer_confirmed_reads()
 
     # ------------------------------------------------------------------ leader: transfer
@@ -881,7 +831,7 @@ class RaftCore:
             # The target may be elected while other followers still hear this leader: its lease is void,
             # even if the transfer is given up later and the message arrives late.
             self._lease_forbidden = True
-            self._send(target, TimeoutNow(self.term))
+            self._outbox.send(target, TimeoutNow(self.term))
 
     # ------------------------------------------------------------------ reads (6.4)
 
@@ -889,23 +839,22 @@ class RaftCore:
         self._read((sender, message.id))
 
     def _refuse_read_request(self, sender: str, message: ReadRequest) -> None:
-        self._send(sender, ReadReply(self.term, message.id, 0))
+        self._outbox.send(sender, ReadReply(self.term, message.id, 0))
 
     def _read(self, context: ReadContext) -> None:
         if self.commit_index < self._term_start_index:
             # It may not know yet what earlier leaders committed.
-            self._reads_early.append(context)
+            self._reads.early.append(context)
         elif self._is_alone() or (self.config.lease_read and self.has_lease):
             self._answer_read(context, self.commit_index)
         else:
-            self._reads_new.append(context)
+            self._reads.new.append(context)
 
     def _confirm_new_reads(self) -> None:
         """One heartbeat round confirms all reads of a turn."""
-        if self._reads_new:
+        if self._reads.new:
             self._round += 1
-            self._reads_in_round.append((self._round, self.commit_index, self._reads_new))
-            self._reads_new = []
+            self._reads.begin_round(self._round, self.commit_index)
             self._broadcast_heartbeat(self._round)
 
     def _answer_confirmed_reads(self) -> None:
@@ -913,77 +862,30 @@ class RaftCore:
             self._round if voter == self.id else self.peers[voter].acked_round
             for voter in self.members.voters
         )
-        while self._reads_in_round and self._reads_in_round[0][0] <= confirmed:
-            _, index, contexts = self._reads_in_round.popleft()
-            for context in contexts:
-                self._answer_read(context, index)
+        for context, index in self._reads.confirmed(confirmed):
+            self._answer_read(context, index)
 
     def _answer_read(self, context: ReadContext, index: int | None) -> None:
         if isinstance(context, int):
-            self._reads_done.append((context, index))
+            self._reads.done(context, index)
         else:
             peer, number = context
             progress = self.peers.get(peer)
             if progress is not None and progress.sent_commit < self._known_commit(progress):
                 self._tell_commit(peer, progress)  # it waits until it has applied that much
-            self._send(peer, ReadReply(self.term, number, index or 0))
+            self._outbox.send(peer, ReadReply(self.term, number, index or 0))
 
     def _refuse_reads(self) -> None:
         """Leadership changed: nothing that waits can be confirmed any more."""
-        waiting = [*self._reads_early, *self._reads_new]
-        for _, _, contexts in self._reads_in_round:
-            waiting += contexts
-        self._reads_early, self._reads_new = [], []
-        self._reads_in_round.clear()
-        for context in waiting:
+        for context in self._reads.give_up():
             self._answer_read(context, None)
-        for number in sorted(self._forwarded):
-            self._reads_done.append((number, None))
-        self._forwarded.clear()
-
-    # ------------------------------------------------------------------ sending and saving
-
-    def _send(self, peer: str, message: Message) -> None:
-        self._messages.append((peer, message))
-
-    def _dirty(self) -> bool:
-        return (
-            self._hard_dirty
-            or self._unsaved_from <= self.log.last_index
-            or self._installed_unsaved is not None
-        )
-
-    def _send_durable(self, peer: str, message: Message) -> None:
-        """Send once everything that this node knows now is durable."""
-        if self._dirty():
-            waiting = self._deferred
-        elif self._in_flight is not None:
-            waiting = self._in_flight.messages
-        else:
-            self._send(peer, message)
-            return
-        if waiting and type(message) is AppendReply and not message.rejected:
-            to, last = waiting[-1]
-            if to == peer and type(last) is AppendReply and not last.rejected and last.term == message.term:
-                # Only the newest of several acknowledgements says anything.
-                last.index = max(last.index, message.index)
-                return
-        waiting.append((peer, message))
-
-    def _send_term(self, peer: str, message: Message) -> None:
-        """Send once the term is durable; the log does not matter."""
-        if self._hard_dirty:
-            self._deferred.append((peer, message))
-        elif self._in_flight is not None and self._in_flight.hard_state.term != self._durable_term:
-            self._in_flight.messages.append((peer, message))
-        else:
-            self._send(peer, message)
+        self._reads.refuse_forwarded()
 
     def _check(self) -> None:
         """Invariants that hold after every input."""
         assert self.log.base_index <= self.commit_index <= self.log.last_index
         assert self._handed_out <= self.commit_index
-        assert self.durable_index <= self.log.last_index
+        assert self._outbox.durable_index <= self.log.last_index
         assert (self.role is Role.LEADER) == (self.leader_id == self.id)
         assert self.role is Role.FOLLOWER or self.id in self.members.voters or self.role is Role.LEADER
 
@@ -1016,33 +918,7 @@ STEP: dict[Role, dict[type, _Handler]] = {
         ReadRequest: RaftCore._on_read_request,
     },
 }
-"""Who handles what, once the term of the message equals the node's (pre-votes excepted)."""
+"""Who handles what, once the term of the message equals the node's (pre-votes excepted).
 
-_NOT_LEADING = "only a leader counts answers; this one is late"
-_NOT_ASKING = "the election it answers is over"
-
-IGNORED: dict[tuple[Role, type], str] = {
-    (Role.FOLLOWER, PreVoteReply): _NOT_ASKING,
-    (Role.FOLLOWER, VoteReply): _NOT_ASKING,
-    (Role.PRE_CANDIDATE, VoteReply): _NOT_ASKING,
-    (Role.CANDIDATE, PreVoteReply): _NOT_ASKING,
-    (Role.LEADER, PreVoteReply): _NOT_ASKING,
-    (Role.LEADER, VoteReply): _NOT_ASKING,
-    (Role.FOLLOWER, AppendReply): _NOT_LEADING,
-    (Role.PRE_CANDIDATE, AppendReply): _NOT_LEADING,
-    (Role.CANDIDATE, AppendReply): _NOT_LEADING,
-    (Role.FOLLOWER, HeartbeatReply): _NOT_LEADING,
-    (Role.PRE_CANDIDATE, HeartbeatReply): _NOT_LEADING,
-    (Role.CANDIDATE, HeartbeatReply): _NOT_LEADING,
-    (Role.FOLLOWER, InstallReply): _NOT_LEADING,
-    (Role.PRE_CANDIDATE, InstallReply): _NOT_LEADING,
-    (Role.CANDIDATE, InstallReply): _NOT_LEADING,
-    (Role.PRE_CANDIDATE, ReadReply): "its reads were refused when it gave up on the leader",
-    (Role.CANDIDATE, ReadReply): "its reads were refused when it gave up on the leader",
-    (Role.LEADER, ReadReply): "its reads were refused when it gave up on the leader",
-    (Role.LEADER, Append): "a term has one leader, so this cannot come from a correct peer",
-    (Role.LEADER, Heartbeat): "a term has one leader, so this cannot come from a correct peer",
-    (Role.LEADER, InstallSnapshot): "a term has one leader, so this cannot come from a correct peer",
-    (Role.LEADER, TimeoutNow): "it already leads",
-    (Role.LEADER, NotMember): "it was elected meanwhile, so it is one",
-}
+What is not here is in `ignored.py`.
+"""

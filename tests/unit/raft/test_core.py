@@ -6,8 +6,9 @@ import typing
 import pytest
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import IGNORED, STEP, RaftCore
+from batonmq.raft.core import STEP, RaftCore
 from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded
+from batonmq.raft.ignored import IGNORED
 from batonmq.raft.messages import (
     Append,
     AppendReply,
