@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -328,6 +329,26 @@ def test_when_files_are_deleted(opener, usage, hour_fits, old, deleted, writable
         opener.usage = 0.2
         store.check_disk()
         opener.put(store, opener.message())
+
+
+def test_limits_may_change_while_the_store_is_open(opener):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, KEYS="k") for n in range(40)])
+    assert store.get("T", 0, 0, 40).count == 16
+    opener.usage = 0.5
+    assert not store.check_disk().clean
+    store.config = replace(
+        store.config,
+        max_transfer_count_on_message_in_memory=5,
+        max_transfer_count_on_message_in_disk=5,
+        max_message_size=10,
+        max_msgs_num_batch=3,
+        disk_max_used_space_ratio=40,
+    )
+    assert store.get("T", 0, 0, 40).count == 5
+    assert store.put([opener.message(bytes(11))])[0].status is PutStatus.MESSAGE_ILLEGAL
+    assert len(store.query_by_key("T", "k", 40).records) == 3
+    assert store.check_disk().clean
 
 
 def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypatch):
