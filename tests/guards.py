@@ -15,6 +15,7 @@ from batonmq.ha.role import HARole
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.store.checkpoint import Checkpoint
+from batonmq.store.commitlog import CommitLog
 from batonmq.store.store import MessageStore
 from tests.simulation.mutation import Mutation, Patch
 from tests.simulation.mutations import MUTATIONS
@@ -47,9 +48,9 @@ def _links_kept() -> list[Patch]:
 
 
 def _dispatch_unconfirmed() -> list[Patch]:
-    original = MessageStore.confirm_offset
+    original = CommitLog.confirm_offset
     everything = property(lambda self: self.max_offset, original.fset)
-    return [(MessageStore, "confirm_offset", everything)]
+    return [(CommitLog, "confirm_offset", everything)]
 
 
 def _confirm_forgotten() -> list[Patch]:
@@ -64,7 +65,7 @@ def _confirm_forgotten() -> list[Patch]:
 
 def _offsets_from_queues() -> list[Patch]:
     def learn(self: Any) -> None:
-        for queue in self._queues.values():
+        for queue in self._queues:
             queue.next_offset = queue.max_offset
         self._offsets_known = True
 

@@ -30,7 +30,7 @@ from batonmq.ha.slave_link import SlaveLink
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
-from batonmq.store import mapped, store
+from batonmq.store import commitlog, mapped, queues, recovery, store
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.scenario import run
 from tests.simulation.story import Shape, shape_of
@@ -165,7 +165,7 @@ def _queue_offsets_confirmed() -> list[Patch]:
 
     def learn(self: store.MessageStore) -> None:
         original(self)
-        for queue in self._queues.values():
+        for queue in self._queues:
             queue.next_offset = queue.max_offset
 
     async def become_master(self: HAService, epoch: int, sync_state_set: Any) -> None:
@@ -226,7 +226,7 @@ def _ack_before_flush() -> list[Patch]:
 
 
 def _no_fsync() -> list[Patch]:
-    return [(store, "sync_path", lambda path: None), (mapped, "sync_path", lambda path: None)]
+    return [(module, "sync_path", lambda path: None) for module in (commitlog, queues, recovery, mapped)]
 
 
 def _epochs_late() -> list[Patch]:

@@ -127,7 +127,7 @@ class ConsumeQueue:
         self.next_offset = 0
         """Queue offset of the next message; ahead of `max_offset` while some wait for confirmation."""
         self.pending: list[bytes] = []
-        """Units that `MessageStore` collects here in one turn, to be written with `write_pending`."""
+        """Units that `Dispatcher` collects here in one turn, to be written with `write_pending`."""
         self.pending_from = 0
         self.is_dirty = False
         self._size = file_size

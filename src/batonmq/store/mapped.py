@@ -11,6 +11,7 @@ import mmap
 import os
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -137,6 +138,12 @@ class MappedFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def fetch_all(runs: Sequence[tuple[MappedFile, int, int]]) -> None:
+    """`MappedFile.fetch` of several parts: file, position, size."""
+    for file, position, size in runs:
+        file.fetch(position, size)
 
 
 class MappedLog:

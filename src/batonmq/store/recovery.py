@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
+from batonmq.protocol.message import MIN_RECORD_SIZE
 from batonmq.store.checkpoint import Checkpoint
+from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import ConsumeQueue
-from batonmq.store.mapped import MappedLog
+from batonmq.store.mapped import MappedLog, sync_path
+from batonmq.store.queues import ConsumeQueues
 from batonmq.store.scan import SECTOR, Damage, blank_size, check_record
 
 log = logging.getLogger(__name__)
 
+_PLACE = struct.Struct(">i8xi4xq")
+"""A record's size, queue id and queue offset."""
 _RECORD_TAIL = 3
 """Bytes at the end of a record that are seldom all zero: properties, or a topic and two of their length. If
 they were lost, so was what their sector holds behind them."""
@@ -89,3 +98,93 @@ def starting_point(
         if 0 < stored <= checkpoint.min_timestamp:
             return file.base
     return files.base
+
+
+def mark_in_use(abort_path: Path) -> None:
+    """From now on the next start takes a stop for a crash, until the file is removed."""
+    abort_path.write_text(str(os.getpid()))
+
+
+def recover(
+    commit_log: CommitLog,
+    queues: ConsumeQueues,
+    checkpoint: Checkpoint,
+    abort_path: Path,
+    *,
+    clean: bool,
+    crc: bool,
+) -> bool:
+    """Find the end of the log and cut what is behind it, there and in the consume queues.
+
+    `clean`: the last stop was a clean one. Returns whether everything was left as by a clean stop. The queues
+    may still lack the last messages of the log.
+    """
+    files = commit_log.files
+    on_disk, stopped_cleanly = checkpoint.safe_offset, clean
+    clean = not _mend_queues(queues, files.base, checkpoint, abort_path) and clean
+    start = starting_point(files, queues, checkpoint, clean=clean)
+    walked = walk(files, start, crc=crc)
+    if walked.damage is not None and not walked.damage.torn:
+        log.error("commit log is cut at %d: %s", walked.end, walked.damage.reason)
+    if not stopped_cleanly:
+        log.warning(
+            "the last stop was not clean: %d records checked from offset %d on, the log ends at %d",
+            walked.records,
+            start,
+            walked.end,
+        )
+    files.cut_unread(walked.end)
+    commit_log.set_end(walked.end)
+    commit_log.lost_bytes = max(0, on_disk - walked.end)
+    if commit_log.lost_bytes:
+        log.error(
+            "%s: the log ends at %d, but had been on disk up to %d: %d bytes are lost. Files were "
+            "deleted, damaged or restored from an older copy, or the disk does not keep what it confirms",
+            files.directory,
+            walked.end,
+            on_disk,
+            commit_log.lost_bytes,
+        )
+    for file in files.files:
+        if not clean and file.base + file.size > start:
+            sync_path(file.path)
+    commit_log.confirm_offset = min(max(checkpoint.confirm_offset, files.base), walked.end)
+    known_good = min(start, commit_log.confirm_offset)
+    for queue in queues:
+        queue.load(known_good, trusted=clean, holds=partial(_holds, files, queue.queue_id))
+    queues.set_min_physical(files.base)
+    return clean
+
+
+def _mend_queues(
+    queues: Iterable[ConsumeQueue], min_offset: int, checkpoint: Checkpoint, abort_path: Path
+) -> bool:
+    """Make one run again of the files of queues of which one is missing. True: what is behind a hole is
+    to be built anew, as after a crash. The checkpoint says from where on before anything is deleted, so
+    that a crash now, or a power cut before the new units are on disk, loses nothing."""
+    rebuild = False
+    for queue in queues:
+        while (end := queue.hole()) is not None:
+            expired = 0 < end <= min_offset  # all that is before the hole
+            if not expired:
+                rebuild = True
+                log.error("%s: a file is missing; it is built anew from %d on", queue.directory, end)
+                # Without a safe offset nothing is known to be on disk: then from the log's beginning.
+                safe = min(end, checkpoint.safe_offset)
+                checkpoint.safe_offset = max(safe, min_offset)
+                checkpoint.save()
+                mark_in_use(abort_path)
+            queue.close_hole(keep_newer=expired)
+    return rebuild
+
+
+def _holds(files: MappedLog, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
+    """Whether the log has a record of this size, queue id and queue offset there, or had it long ago."""
+    file = files.file_at(physical_offset)
+    if file is None:
+        return physical_offset < files.base
+    at = physical_offset - file.base
+    if at + MIN_RECORD_SIZE > file.size:
+        return False
+    found = _PLACE.unpack_from(file.map, at)
+    return bool(found == (size, queue_id, queue_offset))

@@ -221,7 +221,7 @@ async def test_a_log_that_shares_nothing_starts_over(replicas):
     slave.put(*[b"of another history" * 100] * 50)
     await master.lead(2)
     master.put(*[b"m" * 1000] * 200)
-    for path in master.store._log.drop_first(2):
+    for path in master.store._log.files.drop_first(2):
         path.unlink()  # the oldest files expired
     assert master.store.min_offset == 128 * 1024
     for node in (slave, late):

@@ -206,13 +206,12 @@ def test_a_crash_inside_truncation_leaves_a_store_that_opens(opener, monkeypatch
 
         return wrapped
 
-    from batonmq.store import checkpoint, consumequeue, index
-    from batonmq.store import store as module
+    from batonmq.store import checkpoint, commitlog, consumequeue, index
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", step(checkpoint.Checkpoint.save))
     monkeypatch.setattr(consumequeue.ConsumeQueue, "truncate", step(consumequeue.ConsumeQueue.truncate))
     monkeypatch.setattr(index.Index, "truncate", step(index.Index.truncate))
-    monkeypatch.setattr(module, "sync_path", step(module.sync_path))
+    monkeypatch.setattr(commitlog, "sync_path", step(commitlog.sync_path))
     with contextlib.suppress(Stopped):
         store.truncate(results[50].physical_offset)
     monkeypatch.undo()

@@ -317,7 +317,7 @@ def test_when_files_are_deleted(opener, usage, hour_fits, old, deleted, writable
     hour = datetime.fromtimestamp(opener.clock.now_ms() / 1000).hour
     store = opener(delete_when=str(hour if hour_fits else (hour + 2) % 24))
     opener.put(store, *numbered(opener, 200))
-    for file in store._log.files:
+    for file in store._log.files.files:
         seconds = opener.clock.now_ms() / 1000 - (100 * 3600 if old else 0)
         os.utime(file.path, (seconds, seconds))
     opener.usage = usage
@@ -423,7 +423,7 @@ def test_a_failed_fsync_ends_the_service(opener, monkeypatch):
     def broken(path):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("batonmq.store.store.sync_path", broken)
+    monkeypatch.setattr("batonmq.store.commitlog.sync_path", broken)
     with pytest.raises(OSError):
         store.flush()
     monkeypatch.undo()
@@ -533,7 +533,7 @@ def test_keys_are_found_newest_first_within_times(opener):
     assert bodies("a3", begin_ms=begin + 13_000, end_ms=begin + 33_000) == [b"33", b"23", b"13"]
     assert bodies("a", 5) == []
     assert store.query_by_key("other", "a3", 5).records == []
-    assert len(store._index.files) > 3
+    assert len(store._indexer._index.files) > 3
 
 
 def test_one_store_a_directory(opener):
@@ -558,7 +558,7 @@ def test_a_read_only_store_reads_all_records(opener):
     assert [decode_record(view).body for _, view in read_store(opener.root / "store")] == [
         b"%d" % n for n in range(150)
     ]
-    file = store._log.files[0]
+    file = store._log.files.files[0]
     mapped.write_all(file._fd, b"!", 300)
     report = verify(opener.root / "store")
     assert not report.ok
@@ -640,6 +640,6 @@ def test_a_record_that_cannot_be_read_stops_indexing_and_is_not_asked_for_for_ev
     results = opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(3)])
     store.dispatch()
     begin = results[0].end_offset
-    store._log.file_at(begin).write(begin, bytes(results[1].end_offset - begin))
+    store._log.files.file_at(begin).write(begin, bytes(results[1].end_offset - begin))
     store.build_index()
     assert not store.build_index()

@@ -1,0 +1,203 @@
+"""The messages of one turn as records of the commit log and units of the consume queues. No I/O."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from batonmq.protocol.message import (
+    BLANK_SIZE,
+    MAX_PROPERTIES_BYTES,
+    TRANSACTION_MASK,
+    Buffer,
+    MessageFormatError,
+    StoredMessage,
+    encode_blank,
+    encode_preamble,
+    scan_batch,
+    topic_field,
+)
+from batonmq.protocol.names import SCHEDULE_TOPIC
+from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
+from batonmq.store.dispatch import PendingUnit
+from batonmq.store.queues import ConsumeQueues
+from batonmq.store.results import PutResult, PutStatus
+from batonmq.store.scan import NO_UNIT, delivery_time, tags_code
+
+log = logging.getLogger(__name__)
+
+_SHORT = struct.Struct(">h")
+
+_Item = tuple[int, Buffer, bytes, bytes]
+"""Flag, body, properties, properties behind their length."""
+
+
+class Turn(NamedTuple):
+    """What is to be appended. Its queues have given out the queue offsets already."""
+
+    results: list[PutResult]
+    """One for each message; also those of the messages refused."""
+    segments: list[tuple[int, list[Buffer]]]
+    """Pieces to write in one run, and where they begin: one for each file."""
+    units: list[PendingUnit]
+    """One for each record."""
+    before: dict[ConsumeQueue, int]
+    """What each queue's `next_offset` was."""
+    end: int
+    """Commit log offset after the last record."""
+
+    def fail(self) -> list[PutResult]:
+        """Nothing could be written: give the queue offsets back. Returns what has become of the messages."""
+        for queue, offset in self.before.items():
+            queue.next_offset = offset
+        failed = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+        return [failed if result.status is PutStatus.PUT_OK else result for result in self.results]
+
+
+def encode_turn(
+    batch: Sequence[StoredMessage],
+    queues: ConsumeQueues,
+    position: int,
+    now: int,
+    file_size: int,
+    max_body: int,
+    delays_ms: Sequence[int],
+) -> Turn:
+    """Records from commit log offset `position` on, stored at `now` ms, in files of `file_size` bytes.
+
+    `max_body`: bytes that the body of a message, or of a whole batch, may have at most.
+    """
+    segment = position
+    file_end = position - position % file_size + file_size
+    parts: list[Buffer] = []
+    segments: list[tuple[int, list[Buffer]]] = []
+    units: list[PendingUnit] = []
+    results: list[PutResult] = []
+    before: dict[ConsumeQueue, int] = {}
+    by_key = queues.by_key
+    ok = PutStatus.PUT_OK
+    pack_unit = UNIT.pack
+    for message in batch:
+        body, properties = message.body, message.properties
+        if len(body) > max_body:
+            results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
+            continue
+        try:
+            magic, topic = topic_field(message.topic)
+            items = _batch_items(message) if message.batch else _single_item(message)
+        except MessageFormatError as error:
+            log.debug("message for %s refused: %s", message.topic, error)
+            results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
+            continue
+        if not items:
+            results.append(PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED))
+            continue
+        fixed = 72 + len(message.born_host) + len(message.store_host) + len(topic)
+        if fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size and not _fit(
+            items, file_size - fixed - BLANK_SIZE
+        ):
+            results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
+            continue
+        queue = by_key.get((message.topic, message.queue_id))
+        if queue is None:
+            reason = no_queue_reason(message.topic, message.queue_id)
+            if reason is not None:
+                log.warning("message for topic %.300r refused: it %s", message.topic, reason)
+                results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
+                continue
+            queue = queues.ensure(message.topic, message.queue_id)
+        if queue not in before:
+            before[queue] = queue.next_offset
+        with_unit = message.sys_flag & TRANSACTION_MASK not in NO_UNIT
+        queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
+        offsets: list[int] = []
+        for flag, item_body, item_properties, tail in items:
+            size = fixed + len(item_body) + len(tail)
+            if position + size + BLANK_SIZE > file_end:
+                parts.append(encode_blank(file_end - position))
+                segments.append((segment, parts))
+                parts = []
+                segment = position = file_end
+                file_end += file_size
+            parts += (
+                encode_preamble(
+                    message,
+                    magic,
+                    item_body,
+                    len(topic) + len(tail),
+                    flag,
+                    queue_offset,
+                    position,
+                    now,
+                ),
+                item_body,
+                topic,
+                tail,
+            )
+            offsets.append(position)
+            end = position + size
+            if with_unit:
+                code = (
+                    tags_code(item_properties)
+                    if message.topic != SCHEDULE_TOPIC
+                    else delivery_time(item_properties, now, delays_ms)
+                )
+                unit = pack_unit(position, size, code)
+                units.append((end, queue, queue_offset, unit))
+                queue_offset += 1
+            else:
+                units.append((end, None, 0, b""))
+            position = end
+        if with_unit:
+            queue.next_offset = queue_offset
+        first = offsets[0]
+        results.append(
+            PutResult(
+                ok,
+                first,
+                first_queue_offset,
+                position - first,
+                now,
+                tuple(offsets) if message.batch else (),
+            )
+        )
+    if parts:
+        segments.append((segment, parts))
+    return Turn(results, segments, units, before, position)
+
+
+def _single_item(message: StoredMessage) -> tuple[_Item, ...]:
+    properties = message.properties
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        return ()
+    return ((message.flag, message.body, properties, _SHORT.pack(len(properties)) + properties),)
+
+
+def _fit(items: Sequence[_Item], room: int) -> bool:
+    return all(len(body) + len(tail) <= room for _, body, _, tail in items)
+
+
+def _batch_items(message: StoredMessage) -> Sequence[_Item]:
+    """The messages of a wire batch."""
+    data = bytes(message.body)
+    return [
+        (
+            flag,
+            data[body:tail],
+            data[tail + 2 : end],
+            data[tail:end] if data[end - 1] else _ended(data[tail:end]),
+        )
+        for flag, body, tail, end in scan_batch(data)
+    ]
+
+
+def _ended(tail: bytes) -> bytes:
+    """Properties behind their length, as what does not end with a zero: a record that does and is the log's
+    last looks after a crash as if its end had been lost (`check_record`), and is cut off. RocketMQ's clients
+    end them with the separator that is added here, and so do single sends."""
+    properties = tail[2:]
+    if not properties or len(properties) >= MAX_PROPERTIES_BYTES:
+        return tail[:-1] + b"\2" if properties else tail
+    return _SHORT.pack(len(properties) + 1) + properties + b"\2"

@@ -1,0 +1,193 @@
+"""Dispatch: consume queues follow the commit log up to the confirm offset.
+
+What `put` appends is kept as ready units until it is confirmed; anything else is read from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from batonmq.protocol.message import TRANSACTION_MASK
+from batonmq.protocol.names import SCHEDULE_TOPIC
+from batonmq.store.commitlog import CommitLog
+from batonmq.store.consumequeue import UNIT, ConsumeQueue
+from batonmq.store.queues import ConsumeQueues, QueueKey
+from batonmq.store.scan import NO_UNIT, blank_size, delivery_time, read_records, tags_code
+
+log = logging.getLogger(__name__)
+
+_MAX_PENDING = 200_000
+"""Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
+_DISPATCH_STEP = 64 << 20
+"""Bytes of log."""
+
+PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
+"""End of the record, queue (None: it enters none), queue offset, unit."""
+
+
+class Dispatcher:
+    """How far the consume queues hold the log, and what is to come."""
+
+    __slots__ = ("_delays_ms", "_grown", "_log", "_pending", "_pending_whole", "_queues", "offset")
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, delays_ms: Sequence[int]) -> None:
+        """`delays_ms`: the delay of each level, for the units of delayed messages."""
+        self._log = log
+        self._queues = queues
+        self._delays_ms = delays_ms
+        self._grown: dict[ConsumeQueue, None] = {}
+        self._pending: deque[PendingUnit] = deque()
+        """All that lies between `offset` and the end, if `_pending_whole`."""
+        self._pending_whole = False
+        self.offset = self._end_of_queues()
+        """Consume queues hold every message before this commit log offset."""
+
+    def _end_of_queues(self) -> int:
+        return max(self._queues.end_physical, self._log.min_offset)
+
+    def add(self, units: Sequence[PendingUnit]) -> None:
+        """Take note of the records just appended."""
+        if self._pending_whole:
+            self._pending += units
+            if len(self._pending) > _MAX_PENDING:
+                self.forget_pending()
+
+    def forget_pending(self) -> None:
+        """The log has changed, or will, by other means than `add`: read it."""
+        self._pending.clear()
+        self._pending_whole = False
+
+    def start_at(self, offset: int) -> None:
+        """An empty log begins here."""
+        self.forget_pending()
+        self.offset = offset
+
+    def truncated(self, offset: int) -> None:
+        """Log and queues have been cut at `offset`."""
+        if self.offset > offset:
+            self.offset = self._end_of_queues()
+
+    def dispatch(self) -> int:
+        """Build consume queues from the log, up to the confirm offset; returns where they now end in the log.
+
+        On a full disk they stay behind; the next call goes on.
+        """
+        limit = self._log.confirm_offset
+        while self.offset < limit:
+            before = self.offset
+            # A long way is gone in steps, so that the units of one step fit into memory.
+            step = min(limit, before + _DISPATCH_STEP)
+            if not self._dispatch_to(step):
+                break
+            if self.offset == before and (step == limit or not self._dispatch_to(limit)):
+                break
+            if self.offset == before:
+                break
+        return self.offset
+
+    def _dispatch_to(self, limit: int) -> bool:
+        touched: dict[ConsumeQueue, None] = {}
+        if self._pending_whole:
+            position = self._take_pending(limit, touched)
+        else:
+            position = self._collect_units(limit, touched)
+        try:
+            for queue in touched:
+                queue.write_pending()
+        except OSError as error:
+            log.error("consume queues cannot be written, they end at %d: %s", self.offset, error)
+            for queue in touched:
+                queue.pending = []
+            self.forget_pending()
+            return False
+        self.offset = position
+        self._grown.update(touched)
+        if position == self._log.max_offset and not self._pending_whole:
+            self._pending_whole = True
+        return True
+
+    def take_grown(self) -> list[tuple[QueueKey, int]]:
+        """Queues that `dispatch` has lengthened since the last call, with their max offset."""
+        grown = [((queue.topic, queue.queue_id), queue.max_offset) for queue in self._grown]
+        self._grown.clear()
+        return grown
+
+    def _take_pending(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
+        pending = self._pending
+        position = self.offset
+        for end, queue, queue_offset, unit in pending:
+            if end > limit:
+                break
+            position = end
+            if queue is not None:
+                units = queue.pending
+                if not units:
+                    queue.pending_from = queue_offset
+                    touched[queue] = None
+                units.append(unit)
+        if position == self._log.max_offset:
+            pending.clear()
+        else:
+            while pending and pending[0][0] <= position:
+                pending.popleft()
+        return position
+
+    def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
+        position, stored = self.offset, 0
+        files, queues, pack_unit = self._log.files, self._queues.by_key, UNIT.pack
+        while (file := files.file_at(position)) is not None and position < limit:
+            data, base = file.map, file.base
+            records = read_records(data, position - base, min(limit - base, file.size))
+            for physical, size, topic, queue_id, queue_offset, sys_flag, stored_at, properties in records:
+                position += size
+                if sys_flag & TRANSACTION_MASK in NO_UNIT:
+                    continue
+                queue = queues.get((topic, queue_id)) or self._queues.of_record(topic, queue_id, physical)
+                if queue is None:
+                    continue
+                units = queue.pending
+                if not units or queue_offset != queue.pending_from + len(units):
+                    if units:
+                        queue.write_pending()
+                    if not queue.takes(queue_offset):
+                        reason = f"has no place for queue offset {queue_offset}"
+                        self._queues.cannot_hold(topic, physical, reason)
+                        continue
+                    units = queue.pending
+                    queue.pending_from = queue_offset
+                    touched[queue] = None
+                code = (
+                    tags_code(properties)
+                    if topic != SCHEDULE_TOPIC
+                    else delivery_time(properties, stored_at, self._delays_ms)
+                )
+                units.append(pack_unit(physical, size, code))
+                stored = stored_at
+            filler = blank_size(data, position - base, min(limit - base, file.size))
+            if not filler or position + filler > limit:
+                break
+            position = base + file.size
+        self._log.last_timestamp = max(self._log.last_timestamp, stored)
+        return position
+
+    def count_ahead(self) -> int:
+        """Make each queue's `next_offset` count the messages that consume queues do not hold yet. Returns
+        where the last whole record ends."""
+        for queue in self._queues:
+            queue.next_offset = queue.max_offset
+        position, max_offset = self.offset, self._log.max_offset
+        while (file := self._log.files.file_at(position)) is not None and position < max_offset:
+            for record in read_records(
+                file.map, position - file.base, min(file.size, max_offset - file.base)
+            ):
+                position += record.size
+                if record.has_unit:
+                    found = self._queues.of_record(record.topic, record.queue_id, record.physical_offset)
+                    if found is not None and found.takes(record.queue_offset):
+                        found.next_offset = max(found.next_offset, record.queue_offset + 1)
+            if not blank_size(file.map, position - file.base, file.size):
+                break
+            position = file.base + file.size
+        return position

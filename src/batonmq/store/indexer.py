@@ -1,0 +1,104 @@
+"""The index behind the commit log: built from it, and asked for its messages by key."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+
+from batonmq.common.clock import Clock
+from batonmq.store.commitlog import CommitLog
+from batonmq.store.config import StoreConfig
+from batonmq.store.index import Index, Key, keys_of
+from batonmq.store.results import QueryResult
+from batonmq.store.scan import blank_size, read_record, read_records
+
+log = logging.getLogger(__name__)
+
+_SIZE_MAGIC = struct.Struct(">ii")
+
+
+class Indexer:
+    """The index of one store, and the commit log offset from which on it is to be continued."""
+
+    __slots__ = ("_clock", "_index", "_log", "_position")
+
+    def __init__(self, config: StoreConfig, log: CommitLog, clock: Clock, *, safe_until: int | None) -> None:
+        """Open the index files and forget what the log no longer has. `safe_until`: see `Index`."""
+        self._index = Index(
+            config.index_path, config.max_hash_slot_num, config.max_index_num, safe_until=safe_until
+        )
+        self._log = log
+        self._clock = clock
+        self._position = 0
+        """Records before it are in the index."""
+        self.truncate(log.max_offset)
+
+    def truncate(self, offset: int) -> None:
+        """Forget records at or behind commit log `offset`, which the log still has."""
+        self._index.truncate(offset)
+        self._position = self._log.record_after(self._index.end_offset)
+
+    def start_at(self, offset: int) -> None:
+        """An empty log begins here."""
+        self._position = offset
+
+    def drop_before(self, offset: int) -> list[Path]:
+        """The log now begins at `offset`: detach files that only know records before it. Returns the paths to
+        unlink."""
+        self._position = max(self._position, offset)
+        return self._index.drop_before(offset)
+
+    def build(self, upto: int, max_records: int) -> bool:
+        """Add up to `max_records` records before commit log offset `upto`; True if there are more to go on
+        with."""
+        position = begin = max(self._position, self._log.min_offset)
+        keys: list[Key] = []
+        seen = 0
+        while position < upto and seen < max_records:
+            file = self._log.files.file_at(position)
+            if file is None:
+                break
+            for record in read_records(file.map, position - file.base, min(file.size, upto - file.base)):
+                keys += [(key, record.physical_offset, record.store_timestamp) for key in keys_of(record)]
+                position += record.size
+                seen += 1
+                if seen >= max_records:
+                    break
+            else:
+                if not blank_size(file.map, position - file.base, file.size):
+                    break
+                position = file.base + file.size
+        try:
+            self._index.add(keys, self._clock.now_ms())
+        except OSError as error:
+            log.error("the index cannot be written, it ends at %d: %s", self._position, error)
+            self._index.truncate(self._position)
+            return False
+        self._position = position
+        # Stuck at a record that cannot be read: asking again at once would go on for ever.
+        return begin < position < upto
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Up to `limit` records of `topic` with `key` among their keys, or as unique id, stored between the
+        two times."""
+        wanted = f"{topic}#{key}"
+        result = QueryResult(
+            index_timestamp=self._index.end_timestamp, index_offset=max(0, self._index.end_offset)
+        )
+        for offset in self._index.find(topic, key, limit * 4, begin_ms, end_ms):
+            view = self._log.message_at(offset)
+            if view is None or len(result.records) >= limit:
+                continue
+            record = read_record(view, 0, *_SIZE_MAGIC.unpack_from(view))
+            if wanted in keys_of(record) and begin_ms <= record.store_timestamp <= end_ms:
+                result.records.append(view)
+        return result
+
+    def flush(self) -> int:
+        """As `Index.flush`."""
+        return self._index.flush()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._index.close()

@@ -1,0 +1,147 @@
+"""Reading messages by their place in a consume queue, and finding that place by time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from batonmq.store.commitlog import CommitLog
+from batonmq.store.config import StoreConfig
+from batonmq.store.consumequeue import FILLER_SIZE, UNIT
+from batonmq.store.mapped import MappedFile, fetch_all
+from batonmq.store.queues import ConsumeQueues
+from batonmq.store.results import Boundary, GetResult, GetStatus, QueueBounds
+
+
+class Reader:
+    """Offsets are queue offsets unless they are called physical."""
+
+    __slots__ = ("_log", "_memory", "_opened_at", "_queues")
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues) -> None:
+        self._log = log
+        self._queues = queues
+        self._memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._opened_at = log.max_offset
+        """Of what is before, nobody knows whether it is in memory."""
+
+    def get(
+        self,
+        config: StoreConfig,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        accept: Callable[[int], bool] | None,
+    ) -> GetResult:
+        """See `MessageStore.get`. `config`: as it is now, for its limits can be changed at any time."""
+        queue = self._queues.by_key.get((topic, queue_id))
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if queue_offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if queue_offset >= high:
+            over = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(over, high, low, high)
+        max_count = max(1, max_count)
+        look_at = max_count
+        if accept is not None:
+            look_at = max(config.max_filter_message_size // UNIT.size, max_count)
+        data = queue.read(queue_offset, min(look_at, high - queue_offset))
+        if not data:
+            size = config.consume_queue_file_size // UNIT.size
+            gap = GetResult(GetStatus.OFFSET_FOUND_NULL, queue_offset - queue_offset % size + size, low, high)
+            return gap
+        return self._collect(config, data, queue_offset, low, high, max_count, max_bytes, accept)
+
+    def _collect(
+        self,
+        config: StoreConfig,
+        units: bytes,
+        next_offset: int,
+        low: int,
+        high: int,
+        max_count: int,
+        max_bytes: int,
+        accept: Callable[[int], bool] | None,
+    ) -> GetResult:
+        files, max_offset = self._log.files, self._log.max_offset
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
+        near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
+        runs: list[tuple[MappedFile, int, int]] = []
+        total = count = 0
+        begin = end = -1
+        file = None
+        for physical_offset, size, code in UNIT.iter_unpack(units):
+            if physical_offset >= near:
+                most, most_bytes = (
+                    config.max_transfer_count_on_message_in_memory,
+                    config.max_transfer_bytes_on_message_in_memory,
+                )
+            else:
+                most, most_bytes = (
+                    config.max_transfer_count_on_message_in_disk,
+                    config.max_transfer_bytes_on_message_in_disk,
+                )
+            if count and (count >= max_count or count >= most or total + size > min(max_bytes, most_bytes)):
+                break
+            next_offset += 1
+            if accept is not None and not accept(code):
+                continue
+            if physical_offset == end and file is not None and end + size <= file.base + file.size:
+                end += size
+            else:
+                found = files.file_at(physical_offset) if size != FILLER_SIZE else None
+                if found is None or physical_offset + size > max_offset:
+                    if not count:
+                        result.status = GetStatus.MESSAGE_WAS_REMOVING
+                    continue
+                if file is not None:
+                    runs.append((file, begin - file.base, end - begin))
+                file, begin, end = found, physical_offset, physical_offset + size
+            total += size
+            count += 1
+        if file is not None:
+            runs.append((file, begin - file.base, end - begin))
+            result.buffers = [memoryview(file.map)[at : at + length] for file, at, length in runs]
+            result.status = GetStatus.FOUND
+            result.suggest_slave = end < near
+            first, at, _ = runs[0]
+            if first.base + at < max(near, self._opened_at):
+                result.fetch = partial(fetch_all, runs)
+        result.next_offset, result.count, result.size = next_offset, count, total
+        return result
+
+    def bounds(self, topic: str, queue_id: int) -> QueueBounds:
+        """First offset and the offset after the last; 0 and 0 for a queue that nothing was put into."""
+        queue = self._queues.by_key.get((topic, queue_id))
+        return QueueBounds(queue.min_offset, queue.max_offset) if queue else QueueBounds(0, 0)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time in ms of one message, -1 if it is not there."""
+        queue = self._queues.by_key.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return -1
+        unit = queue.unit(queue_offset)
+        return self._log.store_time(unit[0]) if unit else -1
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary) -> int:
+        """See `MessageStore.offset_by_time`."""
+        queue = self._queues.by_key.get((topic, queue_id))
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return queue.max_offset if queue else 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.unit(middle)
+            stored = self._log.store_time(unit[0]) if unit else -1
+            if stored < timestamp_ms or (boundary is Boundary.UPPER and stored == timestamp_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return low if boundary is Boundary.LOWER else max(low - 1, queue.min_offset)
