@@ -30,7 +30,7 @@ PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
 class Dispatcher:
     """How far the consume queues hold the log, and what is to come."""
 
-    __slots__ = ("_delays_ms", "_grown", "_log", "_pending", "_pending_whole", "_queues", "offset")
+    __slots__ = ("_delays_ms", "_grown", "_log", "_pending", "_pending_whole", "_queues", "_stuck", "offset")
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, delays_ms: Sequence[int]) -> None:
         """`delays_ms`: the delay of each level, for the units of delayed messages."""
@@ -41,6 +41,8 @@ class Dispatcher:
         self._pending: deque[PendingUnit] = deque()
         """All that lies between `offset` and the end, if `_pending_whole`."""
         self._pending_whole = False
+        self._stuck = False
+        """The queues could not be written: said once, not with each message."""
         self.offset = self._end_of_queues()
         """Consume queues hold every message before this commit log offset."""
 
@@ -89,20 +91,25 @@ class Dispatcher:
 
     def _dispatch_to(self, limit: int) -> bool:
         touched: dict[ConsumeQueue, None] = {}
-        if self._pending_whole:
-            position = self._take_pending(limit, touched)
-        else:
-            position = self._collect_units(limit, touched)
         try:
+            if self._pending_whole:
+                position = self._take_pending(limit, touched)
+            else:
+                position = self._collect_units(limit, touched)
             for queue in touched:
                 queue.write_pending()
         except OSError as error:
-            log.error("consume queues cannot be written, they end at %d: %s", self.offset, error)
+            if not self._stuck:
+                log.error("consume queues cannot be written, they end at %d: %s", self.offset, error)
+            self._stuck = True
             for queue in touched:
                 queue.pending = []
             self.forget_pending()
             return False
         self.offset = position
+        if self._stuck and touched:
+            self._stuck = False
+            log.warning("consume queues are written again, up to %d", position)
         self._grown.update(touched)
         if position == self._log.max_offset and not self._pending_whole:
             self._pending_whole = True

@@ -21,7 +21,7 @@ _SIZE_MAGIC = struct.Struct(">ii")
 class Indexer:
     """The index of one store, and the commit log offset from which on it is to be continued."""
 
-    __slots__ = ("_clock", "_index", "_log", "_position")
+    __slots__ = ("_clock", "_index", "_log", "_position", "_stuck")
 
     def __init__(self, config: StoreConfig, log: CommitLog, clock: Clock, *, safe_until: int | None) -> None:
         """Open the index files and forget what the log no longer has. `safe_until`: see `Index`."""
@@ -32,6 +32,8 @@ class Indexer:
         self._clock = clock
         self._position = 0
         """Records before it are in the index."""
+        self._stuck = False
+        """The index could not be written: said once, not with each try."""
         self.truncate(log.max_offset)
 
     def truncate(self, offset: int) -> None:
@@ -72,9 +74,14 @@ class Indexer:
         try:
             self._index.add(keys, self._clock.now_ms())
         except OSError as error:
-            log.error("the index cannot be written, it ends at %d: %s", self._position, error)
+            if not self._stuck:
+                log.error("the index cannot be written, it ends at %d: %s", self._position, error)
+            self._stuck = True
             self._index.truncate(self._position)
             return False
+        if self._stuck and keys:
+            self._stuck = False
+            log.warning("the index is written again, up to %d", position)
         self._position = position
         # Stuck at a record that cannot be read: asking again at once would go on for ever.
         return begin < position < upto

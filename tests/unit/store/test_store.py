@@ -376,7 +376,7 @@ def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypa
     assert opener.bodies(opener()) == [b"%d" % n for n in range(70)] + [b"after"]
 
 
-def test_full_consume_queues_catch_up_later(opener, monkeypatch):
+def test_full_consume_queues_catch_up_later(opener, monkeypatch, caplog):
     from batonmq.store import consumequeue
 
     store = opener()
@@ -386,10 +386,13 @@ def test_full_consume_queues_catch_up_later(opener, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(consumequeue, "write_all", full)
-    opener.put(store, *numbered(opener, 3))
+    for message in numbered(opener, 3):
+        opener.put(store, message)
     assert store.queue_bounds("T", 0).max_offset == 3
+    assert caplog.text.count("consume queues cannot be written") == 1, "not with each message"
     monkeypatch.undo()
     (result,) = opener.put(store, opener.message(b"last"))
+    assert "consume queues are written again" in caplog.text
     assert result.queue_offset == 6
     assert opener.bodies(store) == [b"0", b"1", b"2", b"0", b"1", b"2", b"last"]
 
@@ -633,6 +636,56 @@ def test_a_really_full_disk_kills_nothing_and_loses_nothing(small_disk):
         [sys.executable, "-c", FULL_DISK_PROGRAM, str(small_disk)], capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr[-1000:]
+
+
+def test_a_full_index_is_told_once_and_goes_on_later(opener, monkeypatch, caplog):
+    from batonmq.store.index import IndexFile
+
+    store = opener()
+    opener.put(store, *[opener.message(KEYS="k") for _ in range(3)])
+
+    def full(self, keys):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexFile, "add", full)
+    for _ in range(3):
+        assert not store.build_index()
+    assert caplog.text.count("the index cannot be written") == 1
+    monkeypatch.undo()
+    store.build_index()
+    assert "the index is written again" in caplog.text
+    assert len(store.query_by_key("T", "k", 10).records) == 3
+
+
+def test_a_queue_that_is_full_while_the_log_is_read_stays_behind(opener, monkeypatch):
+    from batonmq.store import consumequeue
+
+    source = opener()
+    opener.put(source, *numbered(opener, 6))
+    data = bytes(source.read(0, 1 << 20))
+    source.truncate(0)
+    size = len(data) // 6
+    # Queue offset 2 is missing: 0 and 1 are written when 3 is met.
+    with_gap = data[: 2 * size] + _at(data[3 * size :], 2 * size, size)
+
+    def full(fd, data, position):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(consumequeue, "write_all", full)
+    source.append_raw(0, with_gap)
+    source.dispatch()
+    assert source.queue_bounds("T", 0).max_offset == 0
+    monkeypatch.undo()
+    source.dispatch()
+    assert source.queue_bounds("T", 0).max_offset == 6
+
+
+def _at(records, offset, size):
+    """Records of `size` bytes moved to another commit log offset."""
+    moved = bytearray(records)
+    for number in range(len(records) // size):
+        moved[number * size + 28 : number * size + 36] = (offset + number * size).to_bytes(8, "big")
+    return bytes(moved)
 
 
 def test_a_record_that_cannot_be_read_stops_indexing_and_is_not_asked_for_for_ever(opener):
