@@ -19,8 +19,10 @@ from batonmq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
 from batonmq.protocol.headers.broker import SendMessageV2
+from batonmq.protocol.headers.controller import GetMetadata
 from batonmq.protocol.names import is_system_topic
 from batonmq.protocol.registry import REQUESTS
+from batonmq.raft import messages as raft
 
 REMOTING = ("namesrv", "controller", "broker")
 MIB = 1 << 20
@@ -209,6 +211,23 @@ async def test_raft_messages_of_strangers_change_nothing(group: Group, client: R
             answer = await client.invoke(controller, command, timeout_ms=3000)
             refused = ext["group"] == "others"
             assert answer.code == (ResponseCode.SYSTEM_ERROR if refused else ResponseCode.SUCCESS)
+    before = (await client.call(controller, GetMetadata())).header
+    forged: list[raft.Message] = [
+        raft.RequestVote(2**64 - 1, 0, 0, True),
+        raft.RequestVote(2**60, 0, 0, True),
+        raft.RequestVote(1000, 0, 0, True),
+        raft.VoteReply(2**64 - 1, False),
+        raft.VoteReply(1000, False),
+        raft.AppendReply(1000, 10**9),
+    ]
+    for message in forged:
+        body = raft.encode(raft.Envelope("controllers", "n9", "n0", [message]))
+        await client.invoke(
+            controller,
+            Command(RequestCode.RAFT_MESSAGE, {"group": "controllers", "sender": "n9"}, body),
+            timeout_ms=3000,
+        )
+    assert (await client.call(controller, GetMetadata())).header == before, "the same one leads"
 
 
 # -- sends that must be refused

@@ -54,6 +54,10 @@ from batonmq.raft.quorum import Vote, reached_by_majority, tally
 from batonmq.raft.reads import Reads
 from batonmq.raft.state import HardState, ReadContext, Ready, Role, Save
 
+MAX_TERM_STEP = 1 << 32
+"""No node misses more elections than this. A term is kept for good, so one that is further ahead, which only
+a forged message can have, is not followed: a few of them would use up all numbers."""
+
 
 class RaftCore:
     def __init__(
@@ -389,15 +393,24 @@ class RaftCore:
         if isinstance(message, NotMember):
             return True  # true in any term: what is committed stays
         pre_vote = isinstance(message, PreVote)
-        if pre_vote or isinstance(message, RequestVote):
+        vote = isinstance(message, RequestVote)
+        if pre_vote or vote:
             self._tell_stranger(sender)
-        if (pre_vote or (isinstance(message, RequestVote) and not message.transfer)) and self._is_sticky():
-            if pre_vote:
-                # A node that fell behind learns the term even while this one follows a leader.
-                self._outbox.send(sender, PreVoteReply(self.term, False))
-            return False
+            # No leader hands over to one that is no voter.
+            handed_over = (
+                isinstance(message, RequestVote) and message.transfer and sender in self.members.voters
+            )
+            if not handed_over and self._is_sticky():
+                if pre_vote:
+                    # A node that fell behind learns the term even while this one follows a leader.
+                    self._outbox.send(sender, PreVoteReply(self.term, False))
+                return False
         from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
         if message.term > self.term:
+            if message.term > self.term + MAX_TERM_STEP:
+                return False
+            if not (pre_vote or vote or from_leader or sender in self.members.all()):
+                return False  # an answer of one who was asked nothing
             if pre_vote or (isinstance(message, PreVoteReply) and message.granted):
                 return True
             self.become_follower(message.term, sender if from_leader else None)
@@ -407,7 +420,7 @@ class RaftCore:
                 self._outbox.send_durable(sender, AppendReply(self.term, 0, rejected=True))
             elif pre_vote:
                 self._outbox.send(sender, PreVoteReply(self.term, False))
-            elif isinstance(message, RequestVote):
+            elif vote:
                 self._outbox.send_durable(sender, VoteReply(self.term, False))
             return False
         return True
@@ -750,7 +763,8 @@ class RaftCore:
             return
         index = message.index
         if index > progress.match:
-            assert index <= self.log.last_index, f"{sender} acknowledged {index}, beyond the leader's log"
+            if index > self.log.last_index:
+                return  # a lie: nobody has what its leader never had
             progress.match = index
             if progress.flow is Flow.REPLICATE:
                 progress.waiting_since_ms = self.now_ms

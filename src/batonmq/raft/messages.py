@@ -7,9 +7,14 @@ one peer has to tell another at the end of a loop turn travels in one ``Envelope
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+
+MOST = 1 << 62
+"""No term, index, time or size is larger. Further numbers could be decoded but not be counted up and written
+again, and a term is kept for good: one message with such a one would end every node at each start."""
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 class Kind(enum.IntEnum):
@@ -26,8 +31,8 @@ class Kind(enum.IntEnum):
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One log entry. Its index is its place in the log."""
 
-    term: int
-    kind: int
+    term: Number
+    kind: Number
     data: bytes
 
 
@@ -62,8 +67,8 @@ class Members(msgspec.Struct, array_like=True, frozen=True):
 class SnapshotMeta(msgspec.Struct, array_like=True, frozen=True):
     """Where a snapshot stands in the log: it holds the effect of every entry up to ``index``."""
 
-    index: int
-    term: int
+    index: Number
+    term: Number
     members: Members
 
 
@@ -75,38 +80,38 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 class PreVote(msgspec.Struct, array_like=True, tag=1):
     """ "Would you vote for me in ``term``?" Changes nothing at the receiver (9.6)."""
 
-    term: int
-    last_index: int
-    last_term: int
+    term: Number
+    last_index: Number
+    last_term: Number
 
 
 class PreVoteReply(msgspec.Struct, array_like=True, tag=2):
     """``term`` echoes the request when granted, else it is the receiver's own."""
 
-    term: int
+    term: Number
     granted: bool
 
 
 class RequestVote(msgspec.Struct, array_like=True, tag=3):
-    term: int
-    last_index: int
-    last_term: int
+    term: Number
+    last_index: Number
+    last_term: Number
     transfer: bool
     """The old leader asked for this election (3.10): leader stickiness does not apply."""
 
 
 class VoteReply(msgspec.Struct, array_like=True, tag=4):
-    term: int
+    term: Number
     granted: bool
 
 
 class Append(msgspec.Struct, array_like=True, tag=5):
     """Entries that follow ``prev_index``; many a message."""
 
-    term: int
-    prev_index: int
-    prev_term: int
-    commit: int
+    term: Number
+    prev_index: Number
+    prev_term: Number
+    commit: Number
     entries: list[Entry]
 
 
@@ -117,76 +122,76 @@ class AppendReply(msgspec.Struct, array_like=True, tag=6):
     and not by entries.
     """
 
-    term: int
-    index: int
+    term: Number
+    index: Number
     rejected: bool = False
-    hint_index: int = 0
-    hint_term: int = 0
+    hint_index: Number = 0
+    hint_term: Number = 0
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=7):
     """``round`` and ``sent_ms`` come back in the reply; round 0 asks for none (it only moves ``commit``)."""
 
-    term: int
-    commit: int
-    round: int
-    sent_ms: int
+    term: Number
+    commit: Number
+    round: Number
+    sent_ms: Number
     """The leader's monotonic clock: a lease counts from the moment of sending."""
 
 
 class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
-    term: int
-    round: int
-    sent_ms: int
-    promise_ms: int = 0
+    term: Number
+    round: Number
+    sent_ms: Number
+    promise_ms: Number = 0
     """For so long from now on the sender gives no vote, whatever it hears, and also if it restarts."""
 
 
 class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):
     """One chunk of a snapshot of ``total`` bytes whose CRC-32 is ``checksum``."""
 
-    term: int
+    term: Number
     meta: SnapshotMeta
-    total: int
-    checksum: int
-    offset: int
+    total: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+    checksum: Number
+    offset: Number
     data: bytes
 
 
 class InstallReply(msgspec.Struct, array_like=True, tag=10):
     """The receiver holds bytes up to ``next_offset`` of the snapshot at ``index``."""
 
-    term: int
-    index: int
-    next_offset: int
+    term: Number
+    index: Number
+    next_offset: Number
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag=11):
     """ "Become the leader": start an election at once."""
 
-    term: int
+    term: Number
 
 
 class ReadRequest(msgspec.Struct, array_like=True, tag=12):
     """A follower asks for a read index (6.4). ``id`` is the follower's own number for the question."""
 
-    term: int
-    id: int
+    term: Number
+    id: Number
 
 
 class ReadReply(msgspec.Struct, array_like=True, tag=13):
     """``index`` is 0 when the leader cannot answer."""
 
-    term: int
-    id: int
-    index: int
+    term: Number
+    id: Number
+    index: Number
 
 
 class NotMember(msgspec.Struct, array_like=True, tag=14):
     """ "You ask for votes, but by the membership at ``index``, which is committed, you are no member." """
 
-    term: int
-    index: int
+    term: Number
+    index: Number
 
 
 Message: TypeAlias = (
@@ -226,8 +231,15 @@ def encode(value: Envelope | Members) -> bytes:
 
 
 def decode_envelope(payload: bytes | memoryview) -> Envelope:
-    """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope."""
-    return _envelope_decoder.decode(payload)
+    """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
+    with an entry that is no membership though it says so."""
+    envelope = _envelope_decoder.decode(payload)
+    for message in envelope.messages:
+        if type(message) is Append:
+            for entry in message.entries:
+                if entry.kind == Kind.MEMBERS:
+                    _members_decoder.decode(entry.data)
+    return envelope
 
 
 def decode_members(data: bytes) -> Members:

@@ -3,6 +3,7 @@
 import random
 import typing
 
+import msgspec
 import pytest
 
 from batonmq.raft.config import RaftConfig
@@ -13,13 +14,21 @@ from batonmq.raft.messages import (
     Append,
     AppendReply,
     Entry,
+    Envelope,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
     Kind,
     Members,
     Message,
+    PreVote,
+    PreVoteReply,
+    ReadReply,
+    RequestVote,
     SnapshotMeta,
+    VoteReply,
+    decode_envelope,
+    encode,
 )
 from batonmq.raft.state import Role
 
@@ -49,6 +58,69 @@ def leading(**options: object) -> RaftCore:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.__name__)
 def test_each_message_is_handled_or_ignored_for_a_reason(role: Role, message: type) -> None:
     assert (message in STEP[role]) != ((role, message) in IGNORED)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestVote(2**60, 0, 0, True),
+        VoteReply(2**60, False),
+        Heartbeat(2**60, 0, 1, 0),
+        PreVote(2**60, 0, 0),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_term_that_no_election_can_have_reached_is_not_followed(message: Message) -> None:
+    node = core()
+    node.step("n1", message, 10)
+    assert (node.term, node.leader_id) == (0, None)
+
+
+@pytest.mark.parametrize("sender", ["n1", "stranger"])
+def test_only_a_voter_was_handed_the_leadership(sender: str) -> None:
+    node = core()
+    node.step("n2", Heartbeat(1, 0, 1, 0), 10)
+    node.step(sender, RequestVote(2, 0, 0, True), 11)
+    assert (node.term, node.leader_id) == ((2, None) if sender == "n1" else (1, "n2"))
+
+
+@pytest.mark.parametrize("answer", [VoteReply(9, False), AppendReply(9, 0), ReadReply(9, 1, 0)])
+def test_answers_of_strangers_depose_nobody(answer: Message) -> None:
+    leader = leading()
+    leader.step("stranger", answer, 10)
+    assert (leader.role, leader.term) == (Role.LEADER, 1)
+    node = core()
+    node.step("n1", answer, 10)
+    assert node.term == 9
+
+
+def test_an_acknowledgement_of_what_the_leader_never_had_is_a_lie() -> None:
+    leader = core()
+    leader.tick(10_000)
+    leader.step("n1", PreVoteReply(1, True), 10_001)
+    save = leader.take_save()
+    assert save is not None
+    leader.saved(save, 10_002)
+    leader.step("n1", VoteReply(1, True), 10_003)
+    assert leader.role is Role.LEADER
+    leader.step("n1", AppendReply(1, 10**9), 10_004)
+    assert (leader.role, leader.commit_index, leader.peers["n1"].match) == (Role.LEADER, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VoteReply(2**64 - 1, False),
+        RequestVote(2**63, 0, 0, True),
+        AppendReply(1, -1),
+        Append(1, 0, 0, 0, [Entry(1, Kind.MEMBERS, b"no membership")]),
+        InstallSnapshot(1, SnapshotMeta(1, 1, Members({})), 0, 0, 0, b""),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_what_no_node_says_is_malformed(message: Message) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode_envelope(encode(Envelope("g", "n1", "n0", [message])))
 
 
 def test_a_follower_refuses_proposals_naming_the_leader() -> None:
