@@ -90,6 +90,8 @@ class ReplicasManager:
         self.core = ReplicasCore(
             config.broker_cluster_name, config.broker_name, identity, self._ha.last_epoch
         )
+        self._epochs_doubtful = self._ha.epoch_file.doubtful and broker.store.max_offset > 0
+        """Until it is known that nobody relies on this log."""
         self.slave_sync = SlaveSync(broker)
         self._controller_addr = config.controller_addr
         self._controllers = self._configured
@@ -313,31 +315,45 @@ class ReplicasManager:
                 await self._elect()
 
     async def _gave_up_id(self) -> bool:
-        """Whether this replica must come back as a new one, because its log has lost what its disk had.
+        """Whether this replica must come back as a new one, because its log has lost what its disk had, or
+        will be cut for want of its epochs.
 
         As a member of the SyncStateSet it could be elected while those are away that still have everything,
         and they would cut their logs to its own. A new replica is elected only when it has caught up.
         """
         store, core = self._broker.store, self.core
-        if not store.lost_bytes:
+        if not store.lost_bytes and not self._epochs_doubtful:
             return False
         group = await self._group()
         members = {each.broker_id for each in group.in_sync_replicas}
         others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
         former = core.broker_id
-        if former not in members or others == {former}:
-            return False  # it must catch up anyway; or nobody else can have what is lost
+        nobody_else = {former} in ((others,) if store.lost_bytes else (others, members))
+        if former not in members or nobody_else:
+            self._epochs_doubtful = False
+            return False  # it must catch up anyway; or nobody else can have what is lost, or all that it has
         kept = await asyncio.get_running_loop().run_in_executor(None, self._files.give_up)
         core.give_up_id()
+        why, cure = (
+            f"{store.lost_bytes} bytes of this replica's log are lost",
+            "delete the store's checkpoint",
+        )
+        if not store.lost_bytes:
+            why = (
+                f"{self._ha.epoch_file.path} lacks the epochs of this replica's log, for want of which it "
+                "would be cut"
+            )
+            cure = "restore the epoch file"
+        self._epochs_doubtful = False
         log.error(
-            "%d bytes of this replica's log are lost: it gives up broker id %d (%s), which counts as in "
-            "sync, and comes back as a new replica. Start the others, who have the data; when all is in "
-            "sync, cleanBrokerMetadata removes id %d. If nobody else has it, stop, rename that file back and "
-            "delete the store's checkpoint to go on with what is left",
-            store.lost_bytes,
+            "%s: it gives up broker id %d (%s), which counts as in sync, and comes back as a new replica. "
+            "Start the others, who have the data; when all is in sync, cleanBrokerMetadata removes id %d. If "
+            "nobody else has it, stop, rename that file back and %s to go on with what is left",
+            why,
             former,
             kept,
             former,
+            cure,
         )
         return True
 

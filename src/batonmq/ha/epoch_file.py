@@ -16,6 +16,10 @@ from batonmq.common.config import ConfigError
 from batonmq.ha.epochs import EpochCache
 from batonmq.protocol.ha_frames import EpochStart
 
+MOST_EPOCH = (1 << 31) - 1
+MOST_OFFSET = (1 << 63) - 1
+"""RocketMQ keeps epochs as int, offsets as long."""
+
 
 def encode(entries: Sequence[EpochStart]) -> bytes:
     """The file's contents."""
@@ -35,7 +39,10 @@ def decode(data: bytes) -> tuple[EpochStart, ...]:
     entries = []
     for line in lines[2:]:
         epoch, _, start = line.partition("-")
-        entries.append(EpochStart(int(epoch), int(start)))
+        entry = EpochStart(int(epoch), int(start))
+        if not (0 <= entry.epoch <= MOST_EPOCH and 0 <= entry.start_offset <= MOST_OFFSET):
+            raise ValueError(f"no epoch is {line[:100]!r}")
+        entries.append(entry)
     if len(entries) != expected:
         raise ValueError(f"{expected} entries announced, {len(entries)} found")
     return tuple(entries)
@@ -47,9 +54,11 @@ class EpochFile:
     Each method that changes the cache raises OSError if the file cannot be written, and has no effect then.
     """
 
-    def __init__(self, path: Path, entries: Sequence[EpochStart] = ()) -> None:
+    def __init__(self, path: Path, entries: Sequence[EpochStart] = (), *, doubtful: bool = False) -> None:
         self.path = path
         self.cache = EpochCache(entries)
+        self.doubtful = doubtful or not entries
+        """Nothing was found, or only RocketMQ's copy of an earlier state: the log may have more epochs."""
 
     @classmethod
     def load(cls, path: Path) -> EpochFile:
@@ -70,7 +79,7 @@ class EpochFile:
             if not data:
                 continue
             try:
-                return cls(path, decode(data))
+                return cls(path, decode(data), doubtful=candidate != path)
             except ValueError as error:
                 broken.append(f"{candidate}: {error}")
         if broken:

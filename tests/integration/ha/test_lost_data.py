@@ -71,6 +71,51 @@ async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: Replic
     assert commit_log(store) == commit_log(group.cluster.store_path(1))
 
 
+@pytest.mark.parametrize("left", [None, b""], ids=["missing", "empty"])
+async def test_one_without_epochs_is_not_elected_while_the_other_is_away(
+    group: ReplicaGroup, left: bytes | None
+) -> None:
+    """Its log is cut to nothing as soon as it follows: then nobody may be told that it has everything."""
+    await group.send(200, 1000)
+    master = await group.master()
+    (slave,) = (each for each in group.cluster.brokers if each is not master)
+    ids = await group.ids()
+    # Hangs, so that nobody tells the controllers to drop the slave; it still is asked for its log.
+    master.signal(signal.SIGSTOP)
+    slave.kill()
+    epochs = group.cluster.store_path(group.cluster.brokers.index(slave)) / "epochFileCheckpoint"
+    epochs.unlink()
+    if left is not None:
+        epochs.write_bytes(left)
+    await restart(group, slave)
+    line = await group.logs_it(slave, "ERROR", f"gives up broker id {ids[slave.address]}")
+    assert str(epochs) in line
+    master.kill()
+    await asyncio.sleep(2)
+    info = await group.info()
+    assert info is not None and not info.master_address, "nobody who has the data is there"
+    await restart(group, master)
+    info = await group.in_sync(2)
+    assert info.master_address == master.address
+    await group.check()
+
+
+async def test_the_only_one_in_sync_goes_on_without_its_epochs(group: ReplicaGroup) -> None:
+    await group.send(200, 1000)
+    master = await group.master()
+    (slave,) = (each for each in group.cluster.brokers if each is not master)
+    slave.kill()
+    await group.in_sync(1)
+    master.kill()
+    (group.cluster.store_path(group.cluster.brokers.index(master)) / "epochFileCheckpoint").unlink()
+    for program in (slave, master):
+        await restart(group, program)
+    info = await group.in_sync(2)
+    assert info.master_address == master.address
+    assert not group.lines(master, "gives up")
+    await group.check()
+
+
 async def test_one_that_is_not_in_sync_keeps_its_id(group: ReplicaGroup) -> None:
     await group.send(200, 1000)
     await asyncio.sleep(1.5)

@@ -89,6 +89,9 @@ def test_file_is_rocketmqs_checkpoint_format():
         (b"3\n773307083\n7-7000\n8-8000\n", "3 entries announced"),
         (b"x\n0\n", "invalid literal"),
         (b"1\n0\n7 7000\n", "invalid literal"),
+        (b"1\n0\n2147483648-0\n", "no epoch is '2147483648-0'"),
+        (b"1\n0\n1--10\n", "no epoch is"),
+        (b"1\n0\n1-9223372036854775808\n", "no epoch is"),
     ],
 )
 def test_a_broken_file_is_refused(data, words):
@@ -112,6 +115,17 @@ def test_file_survives_reopening_and_falls_back_to_rocketmqs_backup(tmp_path):
     path.with_name(path.name + ".bak").unlink()
     with pytest.raises(ConfigError, match="epochFileCheckpoint: the checksum"):
         EpochFile.load(path)
+
+
+def test_whose_epochs_may_be_missing_is_known(tmp_path):
+    path = tmp_path / "epochFileCheckpoint"
+    assert EpochFile.load(path).doubtful
+    path.write_bytes(b"")
+    assert EpochFile.load(path).doubtful
+    path.write_bytes(epoch_file.encode([EpochStart(2, 100)]))
+    assert not EpochFile.load(path).doubtful
+    path.rename(path.with_name(path.name + ".bak"))
+    assert EpochFile.load(path).doubtful
 
 
 def test_a_file_that_cannot_be_written_leaves_the_cache_as_it_was(tmp_path):
