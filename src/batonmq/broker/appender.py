@@ -67,6 +67,8 @@ class Appender:
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
         self._pending: PendingAcks[tuple[Waiter, PutResult]] = PendingAcks()
+        self._disk_failed = False
+        """Said once, not with each message that is still in memory."""
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._copies = 1
@@ -178,7 +180,8 @@ class Appender:
         self._alarm.cancel()
         if self._flush_task is not None:
             await self._flush_task
-        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.flush)
+        if self._broker.store.failure is None:
+            await asyncio.get_running_loop().run_in_executor(None, self._broker.store.flush)
 
     def _acked_offset(self) -> int:
         broker = self._broker
@@ -264,8 +267,10 @@ class Appender:
                 self.progress()
                 if not self._pending:
                     break
-        except OSError:
+        except OSError as error:
             # Nothing more can be promised; senders that wait for the disk get FLUSH_DISK_TIMEOUT.
-            log.exception("flushing the store failed")
+            if not self._disk_failed:
+                log.error("no more messages are accepted: %s", error)
+            self._disk_failed = True
         finally:
             self._flush_task = None

@@ -74,6 +74,9 @@ class RoleHost(Protocol):
     ) -> None:
         """Follow the master; its replication address may be unknown yet (empty). Raises `StaleEpoch`."""
 
+    def end(self, cause: Exception) -> None:
+        """Stop the program; returns at once."""
+
 
 class ReplicasManager:
     """One broker in controller mode. `start` after its ports listen, `stop` before they close."""
@@ -517,8 +520,18 @@ class ReplicasManager:
 
     async def _beat(self) -> None:
         while True:
+            if (failure := self._failure()) is not None:
+                self._host.end(StoreError(failure))
+                return
             self._beat_once()
             await asyncio.sleep(self._broker.config.broker_heartbeat_interval / 1000)
+
+    def _failure(self) -> str | None:
+        """Why this master has to go: it can take no message any more, and others in sync can."""
+        failure, ha = self._broker.store.failure, self._ha
+        if failure is None or ha.role is not HARole.MASTER or ha.in_sync_replicas < 2:
+            return None
+        return f"{failure}. Another replica in sync takes over; this one's disk needs a look before a restart"
 
     def _beat_once(self) -> None:
         """A heartbeat to every controller; one that does not take it delays no other."""

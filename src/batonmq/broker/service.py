@@ -138,6 +138,8 @@ class BrokerService:
         self._registration: Registration
         self._replicas: ReplicasManager | None = None
         self.broker: Broker
+        self.failed: asyncio.Future[BaseException]
+        """Done when the broker has to be stopped, with the cause. Set when it starts."""
         self.metrics: BrokerMetrics | None = None
         """Set once the broker starts."""
         directory = store_config.root / "config"
@@ -166,6 +168,7 @@ class BrokerService:
         Raises `ConfigError`, `StoreError` or `OSError`; nothing is left open then.
         """
         loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
         config = self._config
         for line in without_meaning(
             controller_mode=config.enable_controller_mode,
@@ -309,7 +312,9 @@ class BrokerService:
         if self._replicas is not None:
             await self._replicas.stop()
         await self._registration.stop()
-        await self._drain()
+        lost = broker.store.failure is not None
+        if not lost:
+            await self._drain()
         broker.closing = True
         self._pulls.release_all()
         broker.schedule.stop()
@@ -326,9 +331,16 @@ class BrokerService:
             self._index_timer.cancel()
         await broker.appender.stop()
         await broker.outer.close()
-        await self._save_all()
+        if not lost:
+            await self._save_all()
         await self._stop_metrics()
-        await asyncio.get_running_loop().run_in_executor(None, broker.store.close)
+        close = broker.store.abandon if lost else broker.store.close
+        await asyncio.get_running_loop().run_in_executor(None, close)
+
+    def end(self, cause: Exception) -> None:
+        """Have the program that runs this broker stop it (`failed`)."""
+        if not self.failed.done():
+            self.failed.set_result(cause)
 
     async def _stop_metrics(self) -> None:
         if self.metrics is not None:

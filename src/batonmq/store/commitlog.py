@@ -5,6 +5,7 @@ Lives on the event loop's thread; only `flush` may run in another one.
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 import threading
@@ -20,6 +21,8 @@ from batonmq.store.scan import read_record, read_records
 log = logging.getLogger(__name__)
 
 _SIZE_MAGIC = struct.Struct(">ii")
+_LOST = frozenset({errno.EIO, errno.EROFS})
+"""Errors of a device, and what file systems make of themselves after one."""
 
 
 class CommitLog:
@@ -92,9 +95,14 @@ class CommitLog:
         self.max_offset = end
         self.last_timestamp = now_ms
 
-    def take_back(self, end: int) -> None:
-        """Overwrite with zeros what a failed append left behind the end of the log, so that no recovery takes
-        it for messages."""
+    def take_back(self, end: int, error: OSError) -> None:
+        """Overwrite with zeros what an append up to `end` left behind the end of the log when it failed with
+        `error`, so that no recovery takes it for messages. A full disk may have room again; others are lost.
+        """
+        if error.errno in _LOST:
+            self.failure = f"the commit log cannot be written: {error}"
+            log.critical("%s; no more messages are accepted", self.failure)
+            return
         try:
             self.files.cut(self.max_offset, end)
         except OSError as error:

@@ -155,6 +155,11 @@ class MessageStore:
         return self._log.last_timestamp
 
     @property
+    def failure(self) -> str | None:
+        """Why no message is accepted any more, for good: the disk failed, and nobody knows what is on it."""
+        return self._log.failure
+
+    @property
     def lost_bytes(self) -> int:
         """What had been on disk and was no longer there when the store was opened: nothing a crash does."""
         return self._log.lost_bytes
@@ -189,7 +194,7 @@ class MessageStore:
         except OSError as error:
             count = len(turn.units)
             log.error("appending %d messages at %d failed: %s", count, commit_log.max_offset, error)
-            commit_log.take_back(turn.end)
+            commit_log.take_back(turn.end, error)
             return turn.fail()
         self._dispatcher.add(turn.units)
         self.dispatch()
