@@ -312,7 +312,22 @@ def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> even
     )
 
 
-def _register(_: Controller, __: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
+def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
+    broker_set = controller.machine.broker_sets.get(header.broker_name)
+    replica = None if broker_set is None else broker_set.replicas.get(header.broker_id)
+    # Two with one id would both rule in the same epoch. One that has moved comes after its old connection was
+    # closed, or has to wait until its old self counts as dead. (RocketMQ takes its word.)
+    if (
+        broker_set is not None
+        and replica is not None
+        and replica.address != header.broker_address
+        and broker_set.is_alive(header.broker_id, controller.leader_now_ms())
+    ):
+        raise MQError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"broker id {header.broker_id} of {header.broker_name} is that of the broker at "
+            f"{replica.address}, which is alive: was its brokerIdentity copied?",
+        )
     return events.RegisterBroker(
         header.cluster_name, header.broker_name, header.broker_id, header.broker_address
     )

@@ -218,10 +218,13 @@ async def test_a_replica_that_does_not_answer_delays_nobody(one: Group) -> None:
         deaf = socket.socket()
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(1)  # accepts, and never answers
+        await first.drop_connections()
+        await until(lambda: 1 not in service.machine.broker_sets["s"].live, "the first is seen to be gone")
         await first.client.call(
             address,
             wire.RegisterBrokerToController(CLUSTER, "s", 1, f"127.0.0.1:{deaf.getsockname()[1]}"),
         )
+        await first.beat(address)
         started = time.monotonic()
         await first.elect(address)
         await until(lambda: second.notices, "the second is told")
@@ -329,6 +332,25 @@ async def test_ids_that_only_a_mistake_can_name_are_refused(one: Group) -> None:
         assert (info.header.master_broker_id, info.header.master_epoch) == (1, elected.header.master_epoch)
     finally:
         await client.close()
+
+
+async def test_an_id_has_one_living_holder(one: Group) -> None:
+    controller = one.address(await one.leader())
+    first, second = await brokers(controller)
+    copied = wire.RegisterBrokerToController(CLUSTER, "s", 1, "127.0.0.1:1")
+    try:
+        with pytest.raises(
+            MQError, match=f"at {first.address}, which is alive: was its brokerIdentity copied"
+        ):
+            await second.client.call(controller, copied)
+        await first.client.call(controller, wire.RegisterBrokerToController(CLUSTER, "s", 1, first.address))
+        await first.drop_connections()
+        service = await one.leader()
+        await until(lambda: 1 not in service.machine.broker_sets["s"].live, "the first is seen to be gone")
+        await second.client.call(controller, copied)  # it has moved
+    finally:
+        await first.stop()
+        await second.stop()
 
 
 async def test_configuration_is_shown_and_changed(one: Group) -> None:

@@ -33,7 +33,8 @@ ALLOWED_MIB = 8
 
 @pytest.fixture
 async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
+    # On a slow machine the load takes longer than a silent link is kept.
+    made = ReplicaGroup(tmp_path / "group", replicas=2, settings={"haHousekeepingInterval": 120_000})
     await made.up()
     yield made
     await made.close()

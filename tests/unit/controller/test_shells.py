@@ -116,7 +116,7 @@ async def test_heartbeats_share_an_event_and_keep_their_place_before_what_follow
 
 async def test_heartbeats_wait_for_company_but_not_for_ever() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
-    mine = proposer(log, coalesce_ms=20)
+    mine = proposer(log, coalesce_ms=200)
     for number in range(1, 6):
         mine.submit_beat(beat(number), outcomes.append)
         await asyncio.sleep(0.001)
