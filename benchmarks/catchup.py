@@ -3,18 +3,21 @@
 The master's log is filled with messages of 4 KiB; then the second replica starts, the first time with an
 empty disk, later with the log it had when it was stopped. Clients send all along, at a fixed rate, to a group
 that acknowledges with its whole SyncStateSet; until the replica has caught up that is the master alone. What
-is compared is their latency before the replica starts and while it copies.
+is compared is their latency before the replica starts and while it copies; and, since any copy of so much
+takes processors, memory and the disk from a machine, while two plain processes copy the same files as fast.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import uvloop
 
@@ -55,7 +58,7 @@ class CatchUp:
     took_s: float
     """From the first byte that the replica acknowledged to the moment it had all but what was just sent."""
     started_to_in_sync_s: float
-    """From exec of the replica to its place in the SyncStateSet."""
+    """From exec of the replica to its place in the SyncStateSet; of a plain copy to its end."""
     before_p50_ms: float
     before_p99_ms: float
     p50_ms: float
@@ -129,8 +132,52 @@ def fill(port: int, size: int) -> int:
 async def measure_return(cluster: LocalCluster, say: Say) -> CatchUp:
     """Start the second replica of `cluster`, whose first is master, and watch it catch up."""
     master, replica = cluster.brokers
+
+    async def copy() -> tuple[float, float, int]:
+        client = RemotingClient()
+        try:
+            say("the replica starts")
+            await asyncio.to_thread(replica.start, wait=False)
+            found = await _copied(client, master.address)
+            await wait_for_group(cluster, in_sync(2))
+            return found
+        finally:
+            await client.close()
+
+    return await _measure(cluster, copy, say)
+
+
+async def measure_plain(cluster: LocalCluster, like: CatchUp, say: Say) -> CatchUp:
+    """Copy as much of the master's log, as fast, without any replica (`plain_copy`)."""
+    log = cluster.store_path(0) / "commitlog"
+    target = cluster.directory / "plain-copy"
+    what = [str(like.copied_mb), str(like.mb_per_s), str(target), *map(str, sorted(log.iterdir()))]
+
+    async def copy() -> tuple[float, float, int]:
+        say("a plain copy of as much begins")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.plain_copy", *what, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        first = time.monotonic()
+        copied, _ = (await process.stdout.readline()).split()
+        last = time.monotonic()
+        if await process.wait():
+            raise RuntimeError("the plain copy failed")
+        return first, last, int(copied)
+
+    try:
+        return await _measure(cluster, copy, say)
+    finally:
+        target.unlink(missing_ok=True)
+
+
+async def _measure(
+    cluster: LocalCluster, copy: Callable[[], Awaitable[tuple[float, float, int]]], say: Say
+) -> CatchUp:
+    """Latency before and during `copy`, which returns when its first and its last byte went, and how many."""
     await create_topic(cluster, TOPIC)
-    client = RemotingClient()
     async with Producer("bench_catchup", cluster.namesrv_address) as producer:
         load = SteadyLoad(producer)
         sending = asyncio.create_task(load.run())
@@ -140,18 +187,14 @@ async def measure_return(cluster: LocalCluster, say: Say) -> CatchUp:
             quiet_from = time.monotonic()
             await asyncio.sleep(QUIET_S)
             started = time.monotonic()
-            say("the replica starts")
-            await asyncio.to_thread(replica.start, wait=False)
-            first, last, copied = await _copied(client, master.address)
-            say(f"{copied / 1e6:,.0f} MB in {last - first:.1f} s")
-            await wait_for_group(cluster, in_sync(2))
+            first, last, copied = await copy()
             joined = time.monotonic()
+            say(f"{copied / 1e6:,.0f} MB in {last - first:.1f} s")
             await asyncio.sleep(0.5)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await load.done()
-            await client.close()
     before, during = load.between(quiet_from, started), load.between(first, last)
     return CatchUp(
         copied_mb=copied / 1e6,
@@ -185,8 +228,8 @@ async def _copied(client: RemotingClient, master: str) -> tuple[float, float, in
 
 def measure_catchup(system: str, size_mb: int, rounds: int, say: Say) -> dict[str, list[CatchUp]]:
     """By "afresh" and "back": `rounds` times a log of `size_mb` copied to an empty disk, and as often half
-    as much that was sent while the replica was down."""
-    found: dict[str, list[CatchUp]] = {"afresh": [], "back": []}
+    as much that was sent while the replica was down; "plain": the latter's bytes copied by others."""
+    found: dict[str, list[CatchUp]] = {"afresh": [], "back": [], "plain": []}
     with TemporaryDirectory(prefix="batonmq-bench-") as directory:
         cluster = make_cluster(system, Path(directory))
         master = cluster.brokers[0]
@@ -197,20 +240,22 @@ def measure_catchup(system: str, size_mb: int, rounds: int, say: Say) -> dict[st
             _fill(master.address, size_mb, say)
             for number in range(rounds):
                 if number:
-                    _stop(cluster, say)
                     shutil.rmtree(cluster.store_path(1))
-                found["afresh"].append(_round(cluster, say))
+                found["afresh"].append(_round(measure_return(cluster, say)))
                 _stop(cluster, say)
                 _fill(master.address, size_mb // 2, say)
-                found["back"].append(_round(cluster, say))
+                back = _round(measure_return(cluster, say))
+                found["back"].append(back)
+                _stop(cluster, say)
+                found["plain"].append(_round(measure_plain(cluster, back, say)))
         finally:
             cluster.stop()
     return found
 
 
-def _round(cluster: LocalCluster, say: Say) -> CatchUp:
+def _round(measure: Coroutine[Any, Any, CatchUp]) -> CatchUp:
     time.sleep(SETTLE_S)
-    return uvloop.run(measure_return(cluster, say))
+    return uvloop.run(measure)
 
 
 def _fill(address: str, size_mb: int, say: Say) -> None:

@@ -119,6 +119,7 @@ def _gaps(result: Failover) -> str:
 CATCHUPS = {
     "afresh": "a new replica copies the log, 4 KiB messages",
     "back": "a replica that was down catches up",
+    "plain": "two plain processes copy as much as fast, no replica",
 }
 
 
@@ -167,7 +168,11 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
     for kind, title in CATCHUPS.items():
         caught = {s: _Median(r[kind]) for s, r in figures.catchup.items() if r.get(kind)}
         add(f"{title}: copied", {s: f"{r.of('mb_per_s'):.0f} MB/s" for s, r in caught.items()})
-        add("· from its start to its place in the SyncStateSet", {s: r.joined() for s, r in caught.items()})
+        if kind != "plain":
+            add(
+                "· from its start to its place in the SyncStateSet",
+                {s: r.joined() for s, r in caught.items()},
+            )
         add("· sends meanwhile, p50 / p99", {s: r.latency("") for s, r in caught.items()})
         add("· the same before", {s: r.latency("before_") for s, r in caught.items()})
     starts = figures.startup.items()

@@ -26,6 +26,7 @@ from batonmq import (
     RetryLater,
 )
 from batonmq.demo.cluster import LocalCluster
+from batonmq.protocol.errors import TopicNotExistError
 from batonmq.protocol.message import decode_records
 from tests.interop.conftest import Peer
 from tests.unit.protocol.test_bodies import EXPECTED
@@ -48,10 +49,20 @@ async def start_cluster(peer: Peer) -> str:
     return namesrv.address
 
 
+async def _queues(reader: QueueReader, topic: str) -> list[MessageQueue]:
+    """A broker that made a topic for a send tells the name server soon, not before it answers."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return list(await reader.queues(topic))
+            except TopicNotExistError:
+                await asyncio.sleep(0.1)
+
+
 async def read_all(namesrv: str, topic: str) -> list[MessageExt]:
     found: list[MessageExt] = []
     async with QueueReader(namesrv) as reader:
-        for queue in await reader.queues(topic):
+        for queue in await _queues(reader, topic):
             offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
