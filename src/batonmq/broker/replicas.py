@@ -331,17 +331,18 @@ class ReplicasManager:
         members = {each.broker_id for each in group.in_sync_replicas}
         others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
         former = core.broker_id
-        nobody_else = {former} in ((others,) if store.lost_bytes else (others, members))
-        if former not in members or nobody_else:
+        must_catch_up = former not in members
+        # Nobody else can have what is lost; and what is there, though its epochs are not, is best kept.
+        alone = others == {former} or (not store.lost_bytes and members == {former})
+        if must_catch_up or alone:
             self._epochs_doubtful = False
-            return False  # it must catch up anyway; or nobody else can have what is lost, or all that it has
+            return False
         kept = await asyncio.get_running_loop().run_in_executor(None, self._files.give_up)
         core.give_up_id()
-        why, cure = (
-            f"{store.lost_bytes} bytes of this replica's log are lost",
-            "delete the store's checkpoint",
-        )
-        if not store.lost_bytes:
+        if store.lost_bytes:
+            why = f"{store.lost_bytes} bytes of this replica's log are lost"
+            cure = "delete the store's checkpoint"
+        else:
             why = (
                 f"{self._ha.epoch_file.path} lacks the epochs of this replica's log, for want of which it "
                 "would be cut"
@@ -528,8 +529,8 @@ class ReplicasManager:
 
     def _failure(self) -> str | None:
         """Why this master has to go: it can take no message any more, and others in sync can."""
-        failure, ha = self._broker.store.failure, self._ha
-        if failure is None or ha.role is not HARole.MASTER or ha.in_sync_replicas < 2:
+        failure = self._broker.store.failure
+        if failure is None or not self._ha.other_members():
             return None
         return f"{failure}. Another replica in sync takes over; this one's disk needs a look before a restart"
 

@@ -95,18 +95,17 @@ class CommitLog:
         self.max_offset = end
         self.last_timestamp = now_ms
 
-    def take_back(self, end: int, error: OSError) -> None:
-        """Overwrite with zeros what an append up to `end` left behind the end of the log when it failed with
-        `error`, so that no recovery takes it for messages. A full disk may have room again; others are lost.
+    def take_back(self, end: int, cause: OSError) -> None:
+        """Overwrite with zeros what an append up to `end` left behind the end of the log when it failed for
+        `cause`, so that no recovery takes it for messages. A full disk may have room again; others are lost.
         """
-        if error.errno in _LOST:
-            self.failure = f"the commit log cannot be written: {error}"
-            log.critical("%s; no more messages are accepted", self.failure)
-            return
+        if cause.errno in _LOST:
+            self.failure = f"the commit log cannot be written: {cause}"
         try:
             self.files.cut(self.max_offset, end)
         except OSError as error:
-            self.failure = f"cannot clean up after a failed append: {error}"
+            self.failure = self.failure or f"cannot clean up after a failed append: {error}"
+        if self.failure is not None:
             log.critical("%s; no more messages are accepted", self.failure)
 
     def append_raw(self, data: Buffer) -> None:
