@@ -14,8 +14,8 @@ from unittest import mock
 import msgspec
 
 from batonmq.broker import appender
-from batonmq.broker.replicas import ReplicasManager
 from batonmq.broker.replicas_core import ReplicasCore
+from batonmq.broker.set_proposals import SetProposals
 from batonmq.broker.table_watch import TableWatch
 from batonmq.controller import machine
 from batonmq.controller.elect import elect
@@ -90,10 +90,10 @@ def _believe_silence() -> list[Patch]:
 
 
 def _believe_refusals() -> list[Patch]:
-    async def ask_set(self: ReplicasManager, tracker: Any) -> bool:
+    async def ask_set(self: SetProposals, tracker: Any) -> bool:
         return True
 
-    return [(ReplicasManager, "_ask_set", ask_set)]
+    return [(SetProposals, "_ask_set", ask_set)]
 
 
 def _expand_early() -> list[Patch]:

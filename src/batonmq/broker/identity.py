@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from batonmq.common.config import ConfigError
+
+MOST_ID: Final = (1 << 63) - 1
+"""Broker ids are Java's long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,11 @@ def decode(text: str, *, claiming: bool) -> Identity:
     parts = text.strip().split("#")
     if len(parts) != (4 if claiming else 3) or not all(parts):
         raise ValueError(f"{text.strip()!r} is not cluster#brokerName#id{'#checkCode' if claiming else ''}")
-    return Identity(parts[0], parts[1], int(parts[2]), parts[3] if claiming else None)
+    digits = parts[2]
+    # int() would take "-3", "+7" and "1_0" too.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and 0 < int(digits) <= MOST_ID):
+        raise ValueError(f"{digits!r} is no broker id: that is a number from 1 on")
+    return Identity(parts[0], parts[1], int(digits), parts[3] if claiming else None)
 
 
 class IdentityFiles:

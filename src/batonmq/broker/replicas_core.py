@@ -1,7 +1,7 @@
 """What a replica does about its role, without I/O: how it registers, and which role it takes when.
 
 `ReplicasCore` is told what the controller said and answers with the next request to make and the next role to
-take. It never calls anybody; `replicas.py` does. Source: RIP-44, ReplicasManager.
+take. It never calls anybody; `replica_registration.py` and `replicas.py` do. Source: RIP-44, ReplicasManager.
 
 Rules about roles:
 - an epoch not above the one in force changes nothing, whoever says it (notices are repeated and overtake);

@@ -1,8 +1,9 @@
 """Who is in sync with the master, and how far everyone is: the SyncStateSet during one master's term.
 
 Owns the rules for the confirm offset, for dropping members (shrink) and for taking replicas in (expand). It
-asks nobody and does no I/O: `replicas.py` of the broker carries proposals to the controller and brings back
-the answers. Source: RIP-44, "SyncStateSet change"; apache/rocketmq #5663 and #6662 for what must not happen.
+asks nobody and does no I/O: the broker's `set_proposals.py` carries proposals to the controller and brings
+back the answers. Source: RIP-44, "SyncStateSet change"; apache/rocketmq #5663 and #6662 for what must not
+happen.
 
 Why the union: between asking the controller for a new set and hearing its answer, the controller may already
 have agreed, and may elect any member of either set. Only what the members of both sets hold is safe.

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, commit_log
 
 from batonmq.demo.cluster import Program
+from batonmq.ha.epoch_file import EpochFile
 from batonmq.protocol.headers.controller import CleanBrokerData
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.verify import verify
@@ -130,6 +131,28 @@ async def test_one_that_is_not_in_sync_keeps_its_id(group: ReplicaGroup) -> None
     await group.in_sync(2)
     assert await group.ids() == ids
     assert not group.lines(slave, "gives up")
+    await group.check()
+
+
+async def test_a_slave_that_knows_a_later_epoch_refuses_the_master_and_says_it_once(
+    group: ReplicaGroup,
+) -> None:
+    """Which of the two is right an operator must say; the master goes on without it."""
+    await group.send(200, 1000)
+    master = await group.master()
+    (slave,) = (each for each in group.cluster.brokers if each is not master)
+    slave.kill()
+    await group.in_sync(1)
+    store = group.cluster.store_path(group.cluster.brokers.index(slave))
+    EpochFile.load(store / "epochFileCheckpoint").append(99, verify(store).end_offset)
+    slave.settings = {**slave.settings, "syncBrokerMetadataPeriod": 50}
+    await restart(group, slave)
+    line = await group.logs_it(slave, "WARNING", f"{master.address} is master", "this log has seen 99")
+    assert "electMaster" in line and "empty store" in line
+    await asyncio.sleep(1)
+    assert len(group.lines(slave, "this log has seen 99")) == 1
+    await group.send(200, 1000)
+    await group.in_sync(1)
     await group.check()
 
 

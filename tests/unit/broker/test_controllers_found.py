@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.replicas import members_of
+from batonmq.broker.controllers import members_of
 from batonmq.protocol.headers.controller import GetMetadataReply
 
 

@@ -143,7 +143,10 @@ def test_identity_files_are_rocketmqs(tmp_path):
     files.drop_claim()
 
 
-@pytest.mark.parametrize("text", ["c#b", "c#b#x", "c##2", "\udc80" * 0 + "c#b#2#3"])
+@pytest.mark.parametrize(
+    "text",
+    ["c#b", "c#b#x", "c##2", "c#b#2#3", "c#b#-3", "c#b#+7", "c#b#0", "c#b#1_0", "c#b#" + "9" * 19, "c#b#²"],
+)
 def test_a_broken_identity_stops_the_broker(tmp_path, text):
     files = IdentityFiles(tmp_path / "brokerIdentity")
     files.path.write_text(text)

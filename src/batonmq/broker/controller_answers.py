@@ -1,0 +1,50 @@
+"""What a controller's answers say: a role, a SyncStateSet. They come from the network, so each is checked."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from batonmq.broker.replicas_core import Role
+from batonmq.ha.sync_state import SyncStateSet
+from batonmq.net.connection import Response
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import decode
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.registry import Header
+
+H = TypeVar("H", bound=Header)
+
+
+def typed(response: Response, kind: type[H]) -> H:
+    """The answer's header, if it is of that kind. Raises `MQError`."""
+    if not isinstance(response.header, kind):
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"an answer without {kind.__name__}")
+    return response.header
+
+
+def sync_state_set_of(body: bytes | bytearray | memoryview) -> SyncStateSet:
+    """Raises `MQError` for a body that is none."""
+    try:
+        decoded = decode(body, bodies.SyncStateSet)
+    except ValueError as error:
+        raise MQError(
+            ResponseCode.SYSTEM_ERROR, f"an answer whose body is no SyncStateSet: {error}"
+        ) from None
+    return SyncStateSet(frozenset(decoded.sync_state_set), decoded.sync_state_set_epoch)
+
+
+def role_of(
+    header: wire.GetReplicaInfoReply | wire.RegisterBrokerToControllerReply | wire.ElectMasterReply,
+    body: bytes | bytearray | memoryview,
+    sync_state_set_epoch: int | None = None,
+) -> Role | None:
+    """The role an answer gives, None if it names no master. `sync_state_set_epoch`: where the header has it
+    instead of the body. Raises `MQError` for a body that is no SyncStateSet."""
+    if header.master_broker_id is None or not header.master_address or header.master_epoch is None:
+        return None
+    members = sync_state_set_of(body)
+    if sync_state_set_epoch is not None:
+        members = SyncStateSet(members.members, sync_state_set_epoch)
+    return Role(header.master_epoch, header.master_broker_id, header.master_address, members)

@@ -1,0 +1,158 @@
+"""A broker's controllers: which there are, which of them leads, and calls to that one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from batonmq.net.connection import Response
+from batonmq.net.errors import NetError
+from batonmq.protocol import bodies
+from batonmq.protocol.bodies import decode
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError, NotLeaderError
+from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.registry import Header
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_MS: Final = 3_000
+FIND_TIMEOUT_MS: Final = 1_000
+
+
+class Controllers:
+    """The configured ones and who joined them since: any of these may lead one day."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._config = broker.config
+        self._outer = broker.outer
+        self._controller_addr = broker.config.controller_addr
+        self._known = self._configured
+        self._leader: str | None = None
+        self._finding: asyncio.Task[str] | None = None
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+
+    @property
+    def addresses(self) -> list[str]:
+        """All of them, as of now."""
+        self._heed_configuration()
+        return self._known
+
+    @property
+    def _configured(self) -> list[str]:
+        return [part.strip() for part in self._controller_addr.split(";") if part.strip()]
+
+    def _heed_configuration(self) -> None:
+        """controllerAddr may change while the broker runs: what former controllers said is over then."""
+        configured = self._config.controller_addr
+        if configured != self._controller_addr:
+            self._controller_addr = configured
+            self._known = self._configured
+            self._leader = self._finding = None
+
+    async def _find_leader(self) -> str:
+        """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
+
+        asked = self._controller_addr
+
+        async def ask(address: str) -> str:
+            response = await self._outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
+            header = response.header
+            if self._controller_addr != asked:
+                raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
+            if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
+                raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, f"{address} knows no leader")
+            self._learn_controllers(header)
+            return header.controller_leader_address
+
+        asking = [asyncio.ensure_future(ask(address)) for address in self._known]
+        reasons: list[str] = []
+        try:
+            for earliest in asyncio.as_completed(asking):
+                try:
+                    return await earliest
+                except NetError as error:
+                    reasons.append(str(error))
+                except MQError as error:
+                    reasons.append(error.remark)
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        raise NotLeaderError(
+            ResponseCode.CONTROLLER_NOT_LEADER,
+            f"no controller of controllerAddr leads ({'; '.join(sorted(set(reasons)))})",
+        )
+
+    def _learn_controllers(self, metadata: wire.GetMetadataReply) -> None:
+        """Controllers may be added and replaced while brokers run; each must hear the heartbeats.
+
+        The configured ones stay: they may be back, under the name by which this broker knows them.
+        """
+        known = list(dict.fromkeys([*self._configured, *members_of(metadata)]))
+        if known != self._known:
+            log.info("controllers are now %s", ", ".join(known))
+            self._known = known
+
+    async def _leader_address(self) -> str:
+        self._heed_configuration()
+        if self._leader is None:
+            if self._finding is None or self._finding.done():
+                self._finding = asyncio.get_running_loop().create_task(self._find_leader())
+            leader = await asyncio.shield(self._finding)
+            if leader != self._leader:
+                log.info("leading controller is %s", leader)
+                self._leader = leader
+        return self._leader
+
+    async def call(
+        self, header: Header, body: bytes = b"", *, accept: Container[int] = (ResponseCode.SUCCESS,)
+    ) -> Response:
+        """One call to the leading controller. Raises `NetError`, `MQError`; a lost leader is looked for."""
+        leader = await self._leader_address()
+        try:
+            return await self._outer.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
+        except (NetError, NotLeaderError):
+            if self._leader == leader:
+                self._leader = None
+            raise
+
+    async def watch(self) -> None:
+        """Follow a change of the leading controller."""
+        while True:
+            await asyncio.sleep(self._config.sync_controller_metadata_period / 1000)
+            try:
+                leader = await self._find_leader()
+            except (NetError, MQError) as error:
+                log.debug("no leading controller: %s", error)
+                continue
+            if leader != self._leader:
+                log.info("leading controller is %s", leader)
+                self._leader = leader
+
+    async def group(self) -> bodies.ReplicasInfo:
+        """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
+        name = self._config.broker_name
+        response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
+        table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
+        return table.get(name, bodies.ReplicasInfo())
+
+
+def members_of(metadata: wire.GetMetadataReply) -> list[str]:
+    """Where the members of a group of controllers serve brokers; empty where their leader is not among them:
+    RocketMQ's jRaft controllers name their Raft ports there, which are not for brokers."""
+    peers = [peer.split(":") for peer in metadata.peers.split(";")]
+    addresses = [":".join(parts[-2:]) for parts in peers if len(parts) >= 2]
+    return addresses if metadata.controller_leader_address in addresses else []

@@ -1,0 +1,156 @@
+"""A master's proposals for the SyncStateSet: `ha/sync_state.py` says which are due, controllers decide."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.controller_answers import role_of, sync_state_set_of, typed
+from batonmq.broker.controllers import Controllers
+from batonmq.broker.replicas_core import ReplicasCore, Role
+from batonmq.ha.role import HARole
+from batonmq.ha.service import HAService
+from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
+from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import controller as wire
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = (0.1, 1.0)
+"""First and longest wait before a proposal without an outcome is repeated; doubled in between."""
+
+ASK_IDS_S: Final = (0.1, 5.0)
+"""Least time between two questions for the group's ids, and between two about ids that it did not have."""
+
+DEFINITE: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        ResponseCode.CONTROLLER_INVALID_REQUEST,
+    }
+)
+"""Refusals the controller decides when it applies a proposal: it took no effect then."""
+
+
+class SetProposals:
+    """`run` while the broker does; `changed` wakes it when a replica came, went or caught up."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        ha: HAService,
+        core: ReplicasCore,
+        controllers: Controllers,
+        *,
+        heard: Callable[[Role | None], None],
+    ) -> None:
+        """`heard`: called with the role that came with an answer."""
+        self._broker = broker
+        self._ha = ha
+        self._core = core
+        self._controllers = controllers
+        self._heard = heard
+        self.changed = asyncio.Event()
+        self._asked_ids_at = -ASK_IDS_S[1]
+        self._unknown_ids: frozenset[int] = frozenset()
+
+    async def run(self) -> None:
+        """While master, ask the controller for the SyncStateSet that is due."""
+        wait_s = RETRY_S[0]
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._broker.config.check_sync_state_set_period / 1000):
+                    await self.changed.wait()
+            self.changed.clear()
+            tracker = self._ha.tracker
+            if tracker is None or self._ha.role is not HARole.MASTER:
+                continue
+            await self._meet_strangers()
+            members = self._ha.propose()
+            if members is None:
+                continue
+            if await self._propose(tracker, members):
+                wait_s = RETRY_S[0]
+            else:
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_S[1])
+
+    async def _meet_strangers(self) -> None:
+        """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
+        strangers = frozenset(self._ha.strangers())
+        if not strangers:
+            return
+        loop = asyncio.get_running_loop()
+        wait_s = ASK_IDS_S[1] if strangers <= self._unknown_ids else ASK_IDS_S[0]
+        wait_s -= loop.time() - self._asked_ids_at
+        if wait_s > 0:
+            loop.call_later(wait_s, self.changed.set)
+            return
+        self._asked_ids_at = loop.time()
+        try:
+            group = await self._controllers.group()
+        except (NetError, MQError, ValueError) as error:
+            log.warning("the ids of this group's replicas are unknown: %s", error)
+            loop.call_later(RETRY_S[1], self.changed.set)
+            return
+        ids = frozenset(each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas))
+        for stranger in sorted(strangers - ids - self._unknown_ids):
+            log.warning(
+                "slave %d is not registered with the controllers: it counts neither for acknowledgements nor "
+                "for the SyncStateSet",
+                stranger,
+            )
+        self._unknown_ids = strangers - ids
+        self._ha.registered(ids)
+
+    async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
+        """Carry one proposal to the controller and its outcome back. False: try again a little later."""
+        core, ha, config = self._core, self._ha, self._broker.config
+        assert core.broker_id is not None
+        epoch, before = tracker.agreed.epoch, tracker.agreed.members
+        outcome: SyncStateSet | None = None
+        refused = done = False
+        try:
+            response = await self._controllers.call(
+                wire.AlterSyncStateSet(
+                    config.broker_name, core.broker_id, ha.epoch, self._broker.clock.now_ms()
+                ),
+                wire.SyncStateSetBody(tuple(sorted(members)), epoch).encode(),
+            )
+            outcome = sync_state_set_of(response.body)
+            done = True
+            log.info("SyncStateSet %s, was %s", sorted(outcome.members), sorted(before))
+        except NetError as error:
+            log.warning("SyncStateSet %s: outcome unknown: %s", sorted(members), error)
+        except MQError as error:
+            log.warning("SyncStateSet %s was refused: %s", sorted(members), error)
+            # It may be refused because an earlier try of the same proposal has taken effect: only the set in
+            # force tells whether the proposal may be forgotten.
+            refused = error.code in DEFINITE and await self._ask_set(tracker)
+        finally:
+            ha.answered(tracker, outcome, refused=refused)
+        return done
+
+    async def _ask_set(self, tracker: SyncStateTracker) -> bool:
+        try:
+            response = await self._controllers.call(wire.GetReplicaInfo(self._broker.config.broker_name))
+        except (NetError, MQError) as error:
+            log.warning("SyncStateSet in force is unknown: %s", error)
+            return False
+        header = typed(response, wire.GetReplicaInfoReply)
+        role = role_of(header, response.body)
+        self._heard(role)
+        tracker.agree(sync_state_set_of(response.body))
+        return True
