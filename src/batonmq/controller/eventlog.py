@@ -40,6 +40,7 @@ class EventLog:
         self._encoder = msgspec.json.Encoder()
         self._waiting = bytearray()
         self._dropped = 0
+        self._failing = False
         self._writer: asyncio.Task[None] | None = None
 
     def write(self, time_ms: int, node_id: str, effects: Iterable[Effect]) -> None:
@@ -69,9 +70,14 @@ class EventLog:
                 if dropped:
                     log.warning("%s: %d events dropped, the disk is too slow", self.path, dropped)
                 await loop.run_in_executor(None, self._append, data)
+                if self._failing:
+                    self._failing = False
+                    log.warning("%s: events are recorded again", self.path)
         except OSError as error:
             # What was decided stands in the Raft log; this file is for people. The controller goes on.
-            log.error("%s: events are not recorded: %s", self.path, error)
+            if not self._failing:  # as long as the disk is full, each decision comes here
+                self._failing = True
+                log.error("%s: events are not recorded: %s", self.path, error.strerror or error)
         finally:
             self._writer = None
 

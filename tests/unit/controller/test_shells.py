@@ -341,11 +341,22 @@ async def test_event_log_rotates_and_loses_no_line_of_what_it_keeps(tmp_path: Pa
 async def test_an_event_log_that_cannot_be_written_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And says so once, and when it is over."""
     (tmp_path / "file").write_text("")
-    log = EventLog(tmp_path / "file" / "events.jsonl", max_bytes=300, backups=1)
-    log.write(1, "n0", [ReignStarted("n0")])
-    await log.close()
-    assert "are not recorded" in caplog.text
+    path = tmp_path / "file" / "events.jsonl"
+    log = EventLog(path, max_bytes=300, backups=1)
+    for _ in range(3):
+        log.write(1, "n0", [ReignStarted("n0")])
+        await log.close()
+    (tmp_path / "file").unlink()
+    for _ in range(3):
+        log.write(2, "n0", [ReignStarted("n0")])
+        await log.close()
+    assert caplog.messages == [
+        f"{path}: events are not recorded: File exists",
+        f"{path}: events are recorded again",
+    ]
+    assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [2, 2, 2]
 
 
 class Mailbox:
