@@ -1,4 +1,5 @@
 """Disks that fill up or lie: what was acknowledged stays, consumers go on reading, and it works again after.
+A controller, which must not forget, ends, and says in a line where it failed.
 
 The file systems are small tmpfs mounts, so these tests need root; elsewhere they are skipped and say so.
 """
@@ -6,7 +7,9 @@ The file systems are small tmpfs mounts, so these tests need root; elsewhere the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +20,12 @@ from tests.integration.group import read
 
 from batonmq.demo.cluster import Program, free_ports
 from batonmq.net import RemotingClient
+from batonmq.net.errors import NetError
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import PullMessage, PullMessageResponse, SendMessageV2
+from batonmq.protocol.headers.controller import ApplyBrokerId
 from batonmq.protocol.message import decode_records
 from batonmq.store.verify import verify
 
@@ -344,3 +350,97 @@ async def test_without_a_whole_topics_file_it_says_so_and_does_not_start(filled:
     path.write_bytes(good)
     filled.start()
     await filled.check()
+
+
+# -- a controller
+
+
+def controller(directory: Path, store: Path) -> Program:
+    (port,) = free_ports(1)
+    settings = {
+        "controllerDLegerGroup": "g",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": store,
+        "bindAddress": "127.0.0.1",
+    }
+    return Program("controller", "controller", directory, settings, port=port)
+
+
+def fill(ballast: Path) -> None:
+    """Takes all room there is, also if others take some at the same time."""
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+async def register_until_it_ends(program: Program) -> None:
+    """Registers broker sets with long names until the process is gone."""
+    client = RemotingClient()
+    try:
+        for number in range(2_000):
+            claim = ApplyBrokerId(f"{number} {'long' * 1_000}", 1, "h:1;1", "c")
+            try:
+                await client.call(program.address, claim, timeout_ms=2_000)
+            except MQError:
+                await asyncio.sleep(0.01)  # it does not lead yet, or the outcome is not known
+            except NetError:
+                assert program.process is not None
+                await asyncio.to_thread(program.process.wait, 20)
+                return
+        raise AssertionError("it goes on")
+    finally:
+        await client.close()
+
+
+def told_in_one_line(program: Program, path: Path, error: str) -> None:
+    """Exit code 1, and a last line with the path and the system's words; no traceback."""
+    assert program.process is not None and program.process.returncode == 1
+    text = read(program.log_path)
+    assert "Traceback" not in text, text[-5_000:]
+    last = text.splitlines()[-1]
+    assert last == f"controller: stopped itself: {path}: {error}", text[-5_000:]
+    assert text.count(f"{path}: {error}") == 2  # in the log, and for whoever started it
+
+
+async def test_a_controller_whose_disk_is_full_ends_in_a_line(tmp_path: Path, disk: Path) -> None:
+    program = controller(tmp_path, disk / "controller")
+    try:
+        program.start()
+        fill(disk / "ballast")
+        await register_until_it_ends(program)
+        (path,) = (disk / "controller/raft-n0").glob("log-*")
+        told_in_one_line(program, path, "No space left on device")
+        (disk / "ballast").unlink()
+        program.start()
+        assert program.stop() == 0
+    finally:
+        program.kill()
+
+
+async def test_a_controller_that_may_not_write_any_more_ends_in_a_line(tmp_path: Path) -> None:
+    program = controller(tmp_path, tmp_path / "store")
+    try:
+        program.start()
+        limit = 300_000
+        resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        await register_until_it_ends(program)
+        (path,) = (tmp_path / "store/raft-n0").glob("log-*")
+        told_in_one_line(program, path, "File too large")
+    finally:
+        program.kill()
+
+
+async def test_a_controller_does_not_start_on_a_disk_that_is_full(tmp_path: Path, disk: Path) -> None:
+    program = controller(tmp_path, disk / "controller")
+    fill(disk / "ballast")
+    try:
+        program.start(wait=False)
+        assert program.process is not None
+        assert await asyncio.to_thread(program.process.wait, 20) == 1
+        text = read(program.log_path)
+        assert "Traceback" not in text, text
+        assert text.splitlines()[-1].startswith(f"controller: {disk / 'controller/raft-n0'}")
+        assert text.endswith(": No space left on device\n")
+    finally:
+        program.kill()

@@ -22,6 +22,7 @@ import uvloop
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.common.config import ConfigError, describe, load, to_properties
+from batonmq.common.files import reason
 from batonmq.common.log import set_up
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
@@ -98,11 +99,12 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     except (ConfigError, StoreError, StorageCorrupt) as error:
         return _fail(program, str(error))
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(program, f"{where}{error.strerror or error}")
+        return _fail(program, reason(error))
     finally:
         logging.shutdown()
-    return 0 if cause is None else _fail(program, f"stopped itself: {cause}")
+    if cause is None:
+        return 0
+    return _fail(program, f"stopped itself: {reason(cause) if isinstance(cause, OSError) else cause}")
 
 
 def _fail(program: str, reason: str) -> int:

@@ -1,4 +1,6 @@
-"""Small files that are replaced whole: who reads one sees the old contents or the new, also after a crash."""
+"""Small files that are replaced whole: who reads one sees the old contents or the new, also after a crash.
+
+And how a failure of the file system is told."""
 
 from __future__ import annotations
 
@@ -46,3 +48,9 @@ def replace_file(path: Path, data: bytes, *, private: bool = False) -> None:
     """`write_beside`, renamed over the file. Blocks; raises `OSError`."""
     write_beside(path, data, private=private).replace(path)
     sync_directory(path.parent)
+
+
+def reason(error: OSError) -> str:
+    """Path, if it is known, and what the system says: for the one line that people get."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

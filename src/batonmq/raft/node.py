@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from batonmq.common.complaints import Complaints
+from batonmq.common.files import reason
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import (
@@ -30,6 +31,7 @@ from batonmq.raft.errors import (
     RaftError,
     ReadUnavailable,
     ReplicaLagging,
+    StorageCorrupt,
 )
 from batonmq.raft.messages import (
     Entry,
@@ -213,7 +215,14 @@ class RaftNode:
                 return
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        await self._loop.run_in_executor(None, self._storage.close)
+        try:
+            await self._loop.run_in_executor(None, self._storage.close)
+        except OSError as e:
+            # What it acknowledged was durable before: whoever stops it has more to close than this.
+            self._disk_failed_at_last(e)
+
+    def _disk_failed_at_last(self, error: BaseException) -> None:
+        log.error("raft %s/%s: its disk failed as it stopped: %s", self.group, self.id, _told(error))
 
     def _halt(self, cause: BaseException) -> None:
         if self._stopped is not None:
@@ -242,7 +251,10 @@ class RaftNode:
         """A failure after which nothing this node says can be trusted: it falls silent."""
         if self._stopped is not None:
             return
-        log.critical("raft %s/%s stops itself: %r", self.group, self.id, cause, exc_info=cause)
+        if isinstance(cause, OSError | StorageCorrupt):
+            log.critical("raft %s/%s stops itself: %s", self.group, self.id, _told(cause))
+        else:
+            log.critical("raft %s/%s stops itself: %r", self.group, self.id, cause, exc_info=cause)
         self._halt(cause)
         if self.on_failure is not None:
             self.on_failure(cause)
@@ -674,7 +686,7 @@ class RaftNode:
             self._disk_busy = False
             if self._stopped is not None:
                 if error is not None:
-                    log.error("raft %s/%s: its disk failed as it stopped: %r", self.group, self.id, error)
+                    self._disk_failed_at_last(error)
                 self._disk_idle.set()
             elif error is not None:
                 self._crash(error)
@@ -748,3 +760,10 @@ class RaftNode:
             self._crash(e)
         finally:
             self._snapshot_task = None
+
+
+def _told(error: BaseException) -> str:
+    """In a line, with the path if it is the disk's."""
+    if isinstance(error, OSError):
+        return reason(error)
+    return str(error) if isinstance(error, RaftError) else repr(error)

@@ -327,14 +327,14 @@ async def test_errors_that_leave_nothing_behind(group: Group) -> None:
         await peer.node.propose(b"y")
 
 
-async def test_a_disk_that_fails_stops_the_node(group: Group) -> None:
+async def test_a_disk_that_fails_stops_the_node(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     await group.begin("n0")
     peer = await group.leader()
     failures: list[BaseException] = []
     peer.node.on_failure = failures.append
 
     def broken(save: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device", "/data/log-1.raft")
 
     peer.node._storage.save = broken  # type: ignore[method-assign]
     with pytest.raises(RaftError) as error:
@@ -343,9 +343,51 @@ async def test_a_disk_that_fails_stops_the_node(group: Group) -> None:
     assert [type(failure) for failure in failures] == [OSError]
     with pytest.raises(NodeStopped):
         await peer.node.propose(b"y")
+    (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
+    assert line.getMessage() == "raft g/n0 stops itself: /data/log-1.raft: No space left on device"
+    assert line.exc_info is None
 
 
-async def test_a_state_machine_that_raises_stops_the_node(group: Group) -> None:
+async def test_a_damaged_snapshot_that_a_follower_needs_stops_the_node_in_a_line(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    await group.begin("n0")
+    node = (await group.leader()).node
+    await node.propose(b"x")
+    await node.take_snapshot()
+    (path,) = (group.directory / "n0").glob("snapshot-*")
+    path.write_bytes(path.read_bytes()[:-1])
+    node._load_wanted = True
+    node._wake_disk()
+    await until(lambda: not node._running)
+    (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
+    assert line.getMessage().startswith(f"raft g/n0 stops itself: {path}: offset 0: damaged snapshot")
+    assert line.exc_info is None
+
+
+async def test_a_disk_that_fails_when_its_files_are_closed_is_told_in_a_line(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever stops a node has more to close."""
+    await group.begin("n0")
+    node = (await group.leader()).node
+    close = node._storage.close
+
+    def broken() -> None:
+        close()
+        raise OSError(5, "Input/output error", "/data/log-1.raft")
+
+    monkeypatch.setattr(node._storage, "close", broken)
+    await node.stop()
+    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage() for record in told] == [
+        "raft g/n0: its disk failed as it stopped: /data/log-1.raft: Input/output error"
+    ]
+
+
+async def test_a_state_machine_that_raises_stops_the_node(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     await group.begin("n0")
     peer = await group.leader()
 
@@ -358,6 +400,8 @@ async def test_a_state_machine_that_raises_stops_the_node(group: Group) -> None:
     assert isinstance(error.value.__cause__, KeyError)
     with pytest.raises(NodeStopped):
         await peer.node.read_index()
+    (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
+    assert line.exc_info is not None  # where the programming error is
 
 
 async def test_a_corrupt_log_refuses_to_start_naming_the_file(group: Group) -> None:
