@@ -18,6 +18,9 @@ import pytest
 from tests.integration.group import Group, read
 
 from batonmq.demo.cluster import Program, free_ports
+from batonmq.raft.disk import OsDisk
+from batonmq.raft.messages import Members, Snapshot, SnapshotMeta
+from batonmq.raft.storage import Storage
 
 PROGRAMS = ("namesrv", "controller", "broker")
 
@@ -241,6 +244,21 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path, verb: str) -> None:
     for path in (tmp_path / "file", tmp_path / "file/below"):
         line = fails(verb, write(tmp_path / "p.conf", settings(verb, tmp_path) | {key: path}))
         assert str(tmp_path / "file") in line, line
+
+
+def test_a_snapshot_that_cannot_be_restored_is_named(tmp_path: Path) -> None:
+    values = settings("controller", tmp_path)
+    disk = OsDisk(tmp_path / "controller/raft-n0")
+    storage = Storage(disk, "g", "n0", segment_bytes=1 << 20)
+    storage.open()
+    meta = SnapshotMeta(7, 1, Members({"n0": str(values["controllerDLegerPeers"]).removeprefix("n0-")}))
+    storage.write_snapshot(Snapshot(meta, b"no state"))
+    storage.close()
+    line = fails("controller", write(tmp_path / "p.conf", values))
+    assert line.startswith(f"controller: {storage.snapshot_path(meta)}: it holds no controllers' state: "), (
+        line
+    )
+    assert "restore this node from its peers" in line
 
 
 # -- the end

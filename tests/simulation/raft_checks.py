@@ -85,6 +85,8 @@ class Invariants:
         """The newest state that any client has seen: what begins now must see at least this."""
         self.reads_answered = 0
         self.installs = 0
+        self.refused = 0
+        """Snapshots."""
         self._votes: dict[tuple[str, int], str] = {}
         self._entries: dict[tuple[int, int], tuple[int, Entry]] = {}
         self._verified: dict[str, tuple[int, dict[int, int], tuple[int, int]]] = {}

@@ -16,7 +16,7 @@ from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import RaftError
 from batonmq.raft.messages import Entry, Kind, Members, Message, Snapshot, SnapshotMeta
-from batonmq.raft.state import Save
+from batonmq.raft.state import Offer, Save
 from batonmq.raft.storage import Storage
 from tests.simulation.memory_disk import MemoryDisk, PowerCut
 from tests.simulation.raft_checks import Invariants
@@ -143,13 +143,11 @@ class Node:
         world.checks.committing(self)
         for peer, message in ready.messages:
             world.send(self.name, peer, message)
-        if ready.snapshot is not None:
-            world.checks.installs += 1
-            self.restore(ready.snapshot)
-            for index in [i for i in self.pending if i <= self.applied_index]:
-                del self.pending[index]
         for place, entry in enumerate(ready.entries):
             self.apply(ready.first_index + place, entry)
+        if ready.offer is not None:
+            self.judge(ready.offer)
+        world.checks.refused += len(ready.refused)
         for number, index in ready.reads:
             if number in self.reads:
                 if index is None:
@@ -225,6 +223,18 @@ class Node:
     def restore(self, snapshot: Snapshot) -> None:
         self.applied = msgspec.msgpack.decode(snapshot.data, type=list[bytes])
         self.applied_index, self.applied_term = snapshot.meta.index, snapshot.meta.term
+
+    def judge(self, offer: Offer) -> None:
+        try:
+            self.restore(offer.snapshot)
+        except msgspec.DecodeError as error:
+            self.core.refuse(offer, str(error))
+            self.world.at(self.world.now, self.guard(self.settle))
+            return
+        self.core.install(offer, self.now())
+        self.world.checks.installs += 1
+        for index in [i for i in self.pending if i <= self.applied_index]:
+            del self.pending[index]
 
     def take_snapshot(self) -> Snapshot:
         meta = SnapshotMeta(self.applied_index, self.applied_term, self.core.members_at(self.applied_index))

@@ -30,6 +30,7 @@ from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.registry import Header
+from batonmq.raft.errors import UnreadableState
 
 SNAPSHOT_VERSION = 1
 GRACE_PART = 3
@@ -134,6 +135,12 @@ class _Snapshot(msgspec.Struct, array_like=True):
     broker_sets: list[BrokerSet]
 
 
+class _SnapshotHead(msgspec.Struct, array_like=True):
+    """Its beginning in every version."""
+
+    version: int
+
+
 _DONE = Outcome()
 
 
@@ -165,17 +172,20 @@ class ControllerMachine:
         )
 
     def restore(self, data: bytes) -> None:
-        """Replaces the whole state; an unreadable or unknown snapshot raises and changes nothing."""
+        """Replaces the whole state; raises `UnreadableState` for what is none, and then changes nothing."""
         try:
+            version = msgspec.msgpack.decode(data, type=_SnapshotHead).version
+            if version != SNAPSHOT_VERSION:
+                raise UnreadableState(
+                    f"it holds controllers' state of version {version}, known is {SNAPSHOT_VERSION}"
+                )
             snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
-        except msgspec.DecodeError as error:
-            raise events.UnknownEvent(f"controller snapshot cannot be read: {error}") from error
-        if snapshot.version != SNAPSHOT_VERSION:
-            raise events.UnknownEvent(
-                f"controller snapshot has version {snapshot.version}, known is {SNAPSHOT_VERSION}"
-            )
-        self.now_ms = snapshot.now_ms
-        self.broker_sets = {broker_set.broker_name: broker_set for broker_set in snapshot.broker_sets}
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UnreadableState(f"it holds no controllers' state: {error}") from error
+        broker_sets = {broker_set.broker_name: broker_set for broker_set in snapshot.broker_sets}
+        if len(broker_sets) != len(snapshot.broker_sets):
+            raise UnreadableState("it holds no controllers' state: a broker set is there twice")
+        self.now_ms, self.broker_sets = snapshot.now_ms, broker_sets
 
     # -- events, each decided here and now -----------------------------------------------------------------
 

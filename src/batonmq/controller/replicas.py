@@ -12,12 +12,15 @@ Names and numbers follow RocketMQ's controller mode (RIP-44): ids start at 1, ep
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from batonmq.controller.heartbeats import LiveBroker
 
 FIRST_BROKER_ID = 1
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Counted up by one: one that was counted is never so large, and one beyond could not be written any more."""
 
 
 class Replica(msgspec.Struct, array_like=True):
@@ -36,11 +39,23 @@ class BrokerSet(msgspec.Struct, array_like=True):
     next_broker_id: int = FIRST_BROKER_ID
     sync_state_set: tuple[int, ...] = ()
     """Ascending ids."""
-    sync_state_set_epoch: int = 0
+    sync_state_set_epoch: Epoch = 0
     master_id: int | None = None
-    master_epoch: int = 0
+    master_epoch: Epoch = 0
     live: dict[int, LiveBroker] = msgspec.field(default_factory=dict)
     """Last heartbeat of every replica that is not known to be down."""
+
+    def __post_init__(self) -> None:
+        """What is read from bytes is held to the rules, too. Raises ValueError that says which it breaks."""
+        replicas, in_sync = self.replicas.keys(), self.sync_state_set
+        if not replicas >= {*in_sync, *self.live}:
+            raise ValueError("some that are in sync or alive are not registered")
+        if tuple(sorted(set(in_sync))) != in_sync:
+            raise ValueError("the SyncStateSet is not in ascending order")
+        if self.master_id is not None and self.master_id not in in_sync:
+            raise ValueError(f"the master {self.master_id} is not in the SyncStateSet")
+        if replicas and not FIRST_BROKER_ID <= min(replicas) <= max(replicas) < self.next_broker_id:
+            raise ValueError(f"the next broker id {self.next_broker_id} is taken, or an id is none")
 
     @property
     def never_had_master(self) -> bool:

@@ -68,6 +68,12 @@ class RaftConfig:
         return 3 * self.heartbeat_interval_ms if self.lease_read else 0
 
     @property
+    def refused_snapshot_ms(self) -> int:
+        """How long a leader spares a peer that refused its snapshot. What that one cannot read today it can
+        when it runs another version; meanwhile each attempt costs both of them a whole transfer."""
+        return 10 * self.election_timeout_ms
+
+    @property
     def retransmit_ms(self) -> int:
         """Silence about entries under way after which a leader sends them again."""
         return self.election_timeout_ms // 2

@@ -3,7 +3,9 @@
 It never awaits, reads a clock, draws from a global source of chance or opens anything. The shell
 
 1. calls ``step`` for each message and ``tick`` when ``next_deadline_ms`` has come, both with the time;
-2. takes ``ready`` once a turn: messages to send, entries to apply, answered reads;
+2. takes ``ready`` once a turn: messages to send, entries to apply, answered reads, and perhaps a leader's
+   snapshot, which it restores and has ``install``ed, or has ``refuse``d: what it holds is none of the core's
+   business;
 3. whenever its disk is idle, takes ``take_save``, makes that durable as one unit, calls ``saved``, then sends
    what ``saved`` returns.
 
@@ -20,7 +22,7 @@ from typing import Any, TypeAlias
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.errors import MembershipBusy, MembershipRefused, NotLeader, Overloaded, TransferInProgress
-from batonmq.raft.incoming import Incoming
+from batonmq.raft.incoming import Incoming, implausible
 from batonmq.raft.log import RaftLog
 from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import (
@@ -52,7 +54,7 @@ from batonmq.raft.patience import Chance, Patience
 from batonmq.raft.progress import Flow, Progress
 from batonmq.raft.quorum import Vote, reached_by_majority, tally
 from batonmq.raft.reads import Reads
-from batonmq.raft.state import HardState, ReadContext, Ready, Role, Save
+from batonmq.raft.state import HardState, Offer, ReadContext, Ready, Role, Save
 
 MAX_TERM_STEP = 1 << 32
 """No node misses more elections than this. A term is kept for good, so one that is further ahead, which only
@@ -110,7 +112,8 @@ class RaftCore:
         self._transfer_deadline_ms = 0
 
         self._incoming: Incoming | None = None
-        self._installed: Snapshot | None = None
+        self._offer: Offer | None = None
+        self._refused: list[tuple[str, str]] = []
         self._outgoing = Outgoing()
 
         if not self._start_alone():
@@ -276,6 +279,23 @@ class RaftCore:
         if self.role is Role.LEADER:
             self._outgoing.loaded(snapshot)
 
+    def install(self, offer: Offer, now_ms: int) -> None:
+        """The state machine is what ``offer``, of the ``Ready`` just taken, made it: log and disk follow."""
+        self.now_ms = max(self.now_ms, now_ms)
+        meta = offer.snapshot.meta
+        assert meta.index > self.commit_index, f"installed at {meta.index}, committed is {self.commit_index}"
+        self.log.reset(meta.index, meta.term)
+        self._memberships = Memberships(meta.index, meta.members)
+        self.commit_index = self._handed_out = meta.index
+        self.snapshot = meta
+        self._outbox.installed(offer.snapshot)
+        self._outbox.send_durable(offer.sender, AppendReply(self.term, self.commit_index))
+        self._check()
+
+    def refuse(self, offer: Offer, why: str) -> None:
+        """The state machine cannot take what ``offer`` holds, for the reason ``why``: all stays as it is."""
+        self._refuse(offer.sender, offer.snapshot.meta, why)
+
     def compacted(self, meta: SnapshotMeta) -> None:
         """A snapshot of this node's own state is durable: entries before it may be forgotten."""
         if self.snapshot is not None and meta.index <= self.snapshot.index:
@@ -297,13 +317,14 @@ class RaftCore:
                 if peer != self.id:
                     self._feed(peer, progress)
             self._tell_commits()
+        offer = self._take_offer()
         messages = self._outbox.take_messages()
         reads = self._reads.take_done()
-        snapshot, self._installed = self._installed, None
+        refused, self._refused = self._refused, []
         first = self._handed_out + 1
         entries = self.log.slice(first, self.commit_index) if self.commit_index >= first else []
         self._handed_out = self.commit_index
-        return Ready(messages, snapshot, first, entries, reads, self._outgoing.asked)
+        return Ready(messages, first, entries, offer, refused, reads, self._outgoing.asked)
 
     def take_save(self) -> Save | None:
         """The next unit for the disk, if there is any and none is under way."""
@@ -604,7 +625,9 @@ class RaftCore:
             self._incoming = None
             self._outbox.send_durable(sender, AppendReply(self.term, self.commit_index))
             return
-        if message.total > self.config.max_snapshot_bytes:
+        why = implausible(message, self.log, self.commit_index, self.config)
+        if why is not None:
+            self._refuse(sender, meta, why)
             return
         incoming = self._incoming
         if incoming is None or not incoming.continues(message):
@@ -613,25 +636,30 @@ class RaftCore:
             self._incoming = None
             snapshot = incoming.finish()
             if snapshot is not None:
-                self._install(snapshot)
-                self._outbox.send_durable(sender, AppendReply(self.term, self.commit_index))
+                self._offer = Offer(sender, snapshot)
                 return
             self._outbox.send(sender, InstallReply(self.term, meta.index, 0))
             return
         self._outbox.send(sender, InstallReply(self.term, meta.index, len(incoming.data)))
 
-    def _install(self, snapshot: Snapshot) -> None:
-        meta = snapshot.meta
+    def _take_offer(self) -> Offer | None:
+        """What came since may have made it needless: it is looked at only now, before it is judged."""
+        offer, self._offer = self._offer, None
+        if offer is None or self.role is not Role.FOLLOWER:
+            return None
+        meta = offer.snapshot.meta
         if self.log.term(meta.index) == meta.term:
             # The log already reaches so far and agrees (5.4): only the commit index was behind.
             self._commit(meta.index)
-            return
-        self.log.reset(meta.index, meta.term)
-        self._memberships = Memberships(meta.index, meta.members)
-        self.commit_index = self._handed_out = meta.index
-        self.snapshot = meta
-        self._outbox.installed(snapshot)
-        self._installed = snapshot
+        if meta.index > self.commit_index:
+            return offer
+        self._outbox.send_durable(offer.sender, AppendReply(self.term, self.commit_index))
+        return None
+
+    def _refuse(self, sender: str, meta: SnapshotMeta, why: str) -> None:
+        self._incoming = None
+        self._refused.append((sender, why))
+        self._outbox.send(sender, InstallReply(self.term, meta.index, 0, refused=True))
 
     def _on_read_reply(self, sender: str, message: ReadReply) -> None:
         self._reads.answered(message.id, message.index or None)
@@ -744,7 +772,11 @@ class RaftCore:
         progress = self._heard(sender)
         if progress is None or progress.flow is not Flow.SNAPSHOT:
             return
-        if message.index == self._outgoing.index:
+        if message.index != self._outgoing.index:
+            return
+        if message.refused:
+            progress.refuse_snapshot(self.now_ms, self.config)
+        else:
             progress.snapshot_offset = message.next_offset
             progress.waiting_since_ms = None
 

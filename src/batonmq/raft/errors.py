@@ -12,6 +12,7 @@ RaftError
  ├─ MembershipRefused    the change breaks a rule of chapter 4
  │   └─ MembershipBusy   it does so only now: ask again shortly
  ├─ NodeStopped          the node was stopped or has failed
+ ├─ UnreadableState      a snapshot's contents are none that this state machine can have; it is not taken
  └─ StorageCorrupt       the log or snapshot on disk cannot be trusted; the node must not start
 """
 
@@ -72,6 +73,11 @@ class MembershipBusy(MembershipRefused):
 
 class NodeStopped(RaftError):
     """The node no longer runs; ``__cause__`` holds the failure that stopped it, if one did."""
+
+
+class UnreadableState(RaftError):
+    """What a state machine says of a snapshot that it cannot restore: of another version, broken, forged. It
+    goes on with the state it has."""
 
 
 class StorageCorrupt(RaftError):

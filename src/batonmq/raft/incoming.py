@@ -5,7 +5,31 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import InstallSnapshot, Snapshot, SnapshotMeta
+
+MAX_INDEX_STEP = 1 << 48
+"""No log is further ahead of another of its group. An index is kept for good, so one beyond that, which only
+a forged message can have, is not taken over: a few of them would use up all numbers."""
+
+
+def implausible(message: InstallSnapshot, log: RaftLog, commit_index: int, config: RaftConfig) -> str | None:
+    """Why a node with this log does not even gather the snapshot; None if it may be what it says.
+
+    It ends beyond ``commit_index``.
+    """
+    meta, committed = message.meta, log.term(commit_index) or 0
+    if message.total > config.max_snapshot_bytes:
+        return f"it has {message.total} bytes, at most {config.max_snapshot_bytes} are taken"
+    if meta.index > log.last_index + MAX_INDEX_STEP:
+        return f"it ends at index {meta.index}, which no group that is at {log.last_index} here has reached"
+    if meta.term < committed:
+        return (
+            f"it ends at index {meta.index} in term {meta.term}, but index {commit_index}, which is "
+            f"committed, is of term {committed}"
+        )
+    return None
 
 
 @dataclass(slots=True)

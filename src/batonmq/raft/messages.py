@@ -159,11 +159,12 @@ class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):
 
 
 class InstallReply(msgspec.Struct, array_like=True, tag=10):
-    """The receiver holds bytes up to ``next_offset`` of the snapshot at ``index``."""
+    """The receiver holds bytes up to ``next_offset`` of the snapshot at ``index``, or will not take it."""
 
     term: Number
     index: Number
     next_offset: Number
+    refused: bool = False
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag=11):
@@ -232,14 +233,32 @@ def encode(value: Envelope | Members) -> bytes:
 
 def decode_envelope(payload: bytes | memoryview) -> Envelope:
     """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
-    with an entry that is no membership though it says so."""
-    envelope = _envelope_decoder.decode(payload)
+    with what no node says: an entry that is no membership though it says so, a membership that no change
+    leads to, a snapshot of a later term than its sender's."""
+    try:
+        envelope = _envelope_decoder.decode(payload)
+    except RecursionError:
+        raise msgspec.ValidationError("arrays within arrays without end") from None
     for message in envelope.messages:
         if type(message) is Append:
             for entry in message.entries:
                 if entry.kind == Kind.MEMBERS:
-                    _members_decoder.decode(entry.data)
+                    _check_members(_members_decoder.decode(entry.data))
+        elif type(message) is InstallSnapshot:
+            meta = message.meta
+            _check_members(meta.members)
+            if not 0 < meta.term <= message.term:
+                raise msgspec.ValidationError(
+                    f"a leader of term {message.term} has no snapshot that ends in term {meta.term}"
+                )
     return envelope
+
+
+def _check_members(members: Members) -> None:
+    if not members.voters:
+        raise msgspec.ValidationError("a membership without voters")
+    if members.voters.keys() & members.learners.keys():
+        raise msgspec.ValidationError("a membership in which voters are learners")
 
 
 def decode_members(data: bytes) -> Members:

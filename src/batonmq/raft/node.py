@@ -32,6 +32,7 @@ from batonmq.raft.errors import (
     ReadUnavailable,
     ReplicaLagging,
     StorageCorrupt,
+    UnreadableState,
 )
 from batonmq.raft.messages import (
     Entry,
@@ -45,8 +46,8 @@ from batonmq.raft.messages import (
     encode,
 )
 from batonmq.raft.quorum import majority
-from batonmq.raft.state import Role, Save
-from batonmq.raft.storage import Storage
+from batonmq.raft.state import Offer, Role, Save
+from batonmq.raft.storage import REMEDY, Storage
 from batonmq.raft.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -59,14 +60,18 @@ DISK_PATIENCE_S = 30.0
 
 
 class StateMachine(Protocol):
-    """What the log is for. Calls come in log order, on the event loop; none may block or raise."""
+    """What the log is for. Calls come in log order, on the event loop; none may block, nor raise anything but
+    what it says here."""
 
     def apply(self, index: int, data: bytes) -> object: ...
     def snapshot(self) -> bytes:
         """The whole state, as ``restore`` takes it."""
         ...
 
-    def restore(self, data: bytes) -> None: ...
+    def restore(self, data: bytes) -> None:
+        """Replaces the whole state. Raises UnreadableState for what is none, and then changes nothing: the
+        bytes may be a stranger's."""
+        ...
 
 
 class RaftTransport(Protocol):
@@ -162,9 +167,12 @@ class RaftNode:
             )
         snapshot = recovered.snapshot
         if snapshot is not None:
-            self._machine.restore(snapshot.data)
-            self._snapshot_index = self.applied_index = snapshot.meta.index
-            self._applied_term = snapshot.meta.term
+            try:
+                self._machine.restore(snapshot.data)
+            except UnreadableState as e:
+                await self._loop.run_in_executor(None, self._storage.close)
+                raise StorageCorrupt(f"{self._storage.snapshot_path(snapshot.meta)}: {e}; {REMEDY}") from e
+            self._restored(snapshot.meta)
         self._snapshot_at_ms = self._now_ms()
         self._maybe_core = RaftCore(
             self.id,
@@ -476,10 +484,12 @@ class RaftNode:
             self._ask_reads()
             ready = self.core.ready(self._now_ms())
             self._send(ready.messages)
-            if ready.snapshot is not None:
-                self._restore(ready.snapshot)
             if ready.entries:
                 self._to_apply.append((ready.first_index, ready.entries))
+            for sender, why in ready.refused:
+                self._complain_of_snapshot(sender, why)
+            if ready.offer is not None:
+                self._judge(ready.offer)
             for number, index in ready.reads:
                 self._read_answered(number, index)
             self._apply()
@@ -572,19 +582,34 @@ class RaftNode:
 
     # ------------------------------------------------------------------ applying
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _judge(self, offer: Offer) -> None:
+        """Only what the state machine could take goes into the log and to the disk: a snapshot there that it
+        cannot restore would end the node at each start."""
+        try:
+            self._machine.restore(offer.snapshot.data)
+        except UnreadableState as e:
+            self.core.refuse(offer, str(e))
+            self._schedule()
+            return
+        self.core.install(offer, self._now_ms())
         self._to_apply.clear()
-        self._machine.restore(snapshot.data)
+        self._restored(offer.snapshot.meta)
         self._bytes_since_snapshot = 0
         self._snapshot_at_ms = self._now_ms()
-        self._snapshot_index = self.applied_index = snapshot.meta.index
-        self._applied_term = snapshot.meta.term
-        covered = [index for index in self._pending if index <= snapshot.meta.index]
+        covered = [index for index in self._pending if index <= self.applied_index]
         self._fail(
             [self._pending.pop(index)[1] for index in covered],
             ProposalUncertain("a snapshot of the leader hides the outcome"),
         )
         self._answer_applied_reads()
+
+    def _restored(self, meta: SnapshotMeta) -> None:
+        self._snapshot_index = self.applied_index = meta.index
+        self._applied_term = meta.term
+
+    def _complain_of_snapshot(self, sender: str, why: str) -> None:
+        text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"
+        self._complaints.warn(sender, text, self._now_ms())
 
     def _apply(self) -> None:
         budget = _APPLY_PER_TURN

@@ -33,7 +33,8 @@ class Progress:
     """(last index, bytes) of each Append under way."""
     inflight_bytes: int = 0
     waiting_since_ms: int | None = None
-    """When the oldest unanswered probe or chunk left, or entries under way last made progress."""
+    """When the oldest unanswered probe or chunk left, or entries under way last made progress. In the future,
+    if the peer refused a snapshot: until then it gets none."""
     sent_commit: int = 0
     acked_round: int = 0
     lease_until_ms: int = -1
@@ -78,6 +79,11 @@ class Progress:
             return
         self.flow = Flow.PROBE
         self.clear_inflight()
+
+    def refuse_snapshot(self, now_ms: int, config: RaftConfig) -> None:
+        """The peer cannot use it: from its beginning again, but not soon."""
+        self.snapshot_offset = 0
+        self.waiting_since_ms = now_ms + config.refused_snapshot_ms
 
     def retransmit(self, now_ms: int, config: RaftConfig) -> None:
         """Give up waiting for what was probably lost: it is sent again from where the logs agree."""

@@ -44,15 +44,26 @@ ReadContext: TypeAlias = int | tuple[str, int]
 
 
 @dataclass(slots=True)
+class Offer:
+    """A snapshot that came whole from ``sender``. Nobody has looked at its contents yet."""
+
+    sender: str
+    snapshot: Snapshot
+
+
+@dataclass(slots=True)
 class Ready:
     """What came out of a turn."""
 
     messages: list[tuple[str, Message]]
-    snapshot: Snapshot | None
-    """Restore the state machine from it before applying ``entries``."""
     first_index: int
     entries: list[Entry]
     """Committed entries from ``first_index`` on, to be applied in order."""
+    offer: Offer | None
+    """After ``entries``, which it makes needless: restore the state machine from it and call ``install``; if
+    that cannot be done, ``refuse``. Before any other input in either case."""
+    refused: list[tuple[str, str]]
+    """(sender, why) of snapshots that are not taken: for people to know."""
     reads: list[tuple[int, int | None]]
     """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
     needs_snapshot: bool

@@ -42,6 +42,9 @@ _SNAPSHOT_HEAD: Final = struct.Struct(">8sQI")
 _FRAME: Final = struct.Struct(">IIII")
 _FRAME_CHECKED: Final = struct.Struct(">III")
 _FRAME_MAGIC: Final = 0xB47F4A3E
+REMEDY: Final = (
+    "restore this node from its peers (remove it from the group, empty its directory, add it under a new id)"
+)
 _END_MARK: Final = b"\xa5"
 """A nonzero last byte: a frame's last sector is never all zeros unless it was not written."""
 _SECTOR_BYTES: Final = 512
@@ -152,10 +155,7 @@ class Storage:
             end = _frame_end(data, offset)
             if end is None:
                 if not is_last or not _is_torn(data[:written], offset):
-                    raise StorageCorrupt(
-                        f"{path}: offset {offset}: damaged record; restore this node from its peers "
-                        f"(remove it from the group, empty its directory, add it under a new id)"
-                    )
+                    raise StorageCorrupt(f"{path}: offset {offset}: damaged record; {REMEDY}")
                 break
             try:
                 frame = _decode_frame(memoryview(data)[offset + _FRAME.size : end - 1])
@@ -175,7 +175,10 @@ class Storage:
             end = _HEAD.size + length
             body = data[_HEAD.size : end]
             if magic == _LOG_MAGIC and len(body) == length and zlib.crc32(body) == crc:
-                head = _decode_head(body)
+                try:
+                    head = _decode_head(body)
+                except msgspec.MsgspecError as e:
+                    raise StorageCorrupt(f"{path}: offset 0: not a segment of this version: {e}") from e
                 if (head.group, head.node) != (self._group, self._node):
                     raise StorageCorrupt(
                         f"{path}: belongs to node {head.node!r} of group {head.group!r}, "
@@ -257,9 +260,8 @@ class Storage:
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Make ``snapshot`` durable; older ones stay until ``drop_before``."""
         body = _encode(snapshot)
-        meta = snapshot.meta
         self._write_whole(
-            f"snapshot-{meta.index:020d}-{meta.term:020d}.raft",
+            _snapshot_name(snapshot.meta),
             _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, len(body), zlib.crc32(body)),
             body,
         )
@@ -275,11 +277,22 @@ class Storage:
             magic, length, crc = _SNAPSHOT_HEAD.unpack_from(data)
             body = memoryview(data)[_SNAPSHOT_HEAD.size :]
             if magic == _SNAPSHOT_MAGIC and len(body) == length and zlib.crc32(body) == crc:
-                return _decode_snapshot(body)
-        raise StorageCorrupt(f"{path}: offset 0: damaged snapshot")
+                try:
+                    return _decode_snapshot(body)
+                except msgspec.MsgspecError as e:
+                    raise StorageCorrupt(f"{path}: not a snapshot of this version: {e}; {REMEDY}") from e
+        raise StorageCorrupt(f"{path}: offset 0: damaged snapshot; {REMEDY}")
+
+    def snapshot_path(self, meta: SnapshotMeta) -> str:
+        """How messages name its file."""
+        return self._disk.path(_snapshot_name(meta))
 
     def _snapshot_names(self) -> list[str]:
         return [n for n in self._disk.names() if n.startswith("snapshot-") and n.endswith(".raft")]
+
+
+def _snapshot_name(meta: SnapshotMeta) -> str:
+    return f"snapshot-{meta.index:020d}-{meta.term:020d}.raft"
 
 
 class _Replay:

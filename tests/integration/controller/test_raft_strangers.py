@@ -7,10 +7,12 @@ import contextlib
 import os
 import ssl
 import time
+import zlib
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.certificates import Authority, authority
 from tests.integration.group import anonymous_mib, exchange, read
@@ -223,7 +225,7 @@ class Stranger:
                 await client.close()
 
 
-async def unmoved(controllers: Controllers, attack: Awaitable[None]) -> str:
+async def unmoved(controllers: Controllers, attack: Awaitable[None], most_lines: int = 3) -> str:
     """Carry out `attack`; nothing may move but what this test writes. What was logged meanwhile."""
     leader = await controllers.serve()
     before = await controllers.seen()
@@ -248,7 +250,7 @@ async def unmoved(controllers: Controllers, attack: Awaitable[None]) -> str:
         new = read(program.log_path)[len(already) :]
         assert "Traceback" not in new, new
         lines = [line for line in new.splitlines() if "WARN" in line or "ERROR" in line]
-        assert 1 <= len(lines) <= 3, new[:3_000]
+        assert 1 <= len(lines) <= most_lines, new[:3_000]
         said.append("\n".join(lines))
     return "\n".join(said)
 
@@ -324,6 +326,46 @@ async def test_nonsense_of_one_who_knows_the_secret(shared: Controllers, ca: Aut
     said = await unmoved(shared, nonsense(shared, client_tls(ca, ca)))
     assert said.count("a malformed message, which is dropped") == 3
     assert said.count("for node 'elsewhere'") == 3
+    await shared.client.close()
+
+
+async def snapshots(controllers: Controllers, tls: ssl.SSLContext) -> None:
+    """Of one who knows the secret, in the name of the leader or, at the leader, of another."""
+    lock, stranger = SharedSecret(SECRET), Stranger(tls, SharedSecret(SECRET))
+    leader = await controllers.serve()
+    term = (await controllers.seen())[0][1]
+    members = Members(dict(zip(controllers.ids, controllers.raft_addresses, strict=True)))
+    for target, address in members.voters.items():
+        sender = leader if target != leader else next(each for each in controllers.ids if each != target)
+        for index, ends_in, data in (
+            (10**6, term, b"no state"),
+            (10**6, term, msgspec.msgpack.encode([2, "of", "a later version"])),
+            (2**61, term, b"far ahead"),
+            (1, term, b"long ago"),
+            (10**6, term + 1, b"of a later term"),
+        ):
+            meta = SnapshotMeta(index, ends_in, members)
+            message = InstallSnapshot(term, meta, len(data), zlib.crc32(data), 0, data)
+            payload = lock.seal(encode_raft(Envelope(controllers.group, sender, target, [message])))
+            await stranger.send(address, sender, payload)
+
+
+async def test_snapshots_that_nobody_can_restore_move_nothing(
+    shared: Controllers, ca: Authority, tmp_path: Path
+) -> None:
+    tls = client_tls(ca, ca)
+    said = await unmoved(shared, snapshots(shared, tls), most_lines=4)
+    refused = f"{await shared.serve()} sent raft g/n"
+    assert said.count("which is refused: it holds no controllers' state") == 2, said
+    assert said.count("which is refused: it holds controllers' state of version 2, known is 1") == 2
+    assert said.count(f"which is refused: it ends at index {2**61}") == 2
+    assert said.count("malformed message, which is dropped: a leader of term") == 3
+    assert said.count(refused) == 2 * 4
+    assert not list(tmp_path.glob("n*/raft-*/snapshot-*"))
+    for program in shared.programs:
+        program.kill()
+    shared.start()
+    await shared.serve()
     await shared.client.close()
 
 

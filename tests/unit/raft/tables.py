@@ -263,13 +263,14 @@ class Script:
                 self.lines.append(f"{name} is {role[0].value} in term {role[1]}")
             ready = core.ready(self.now_ms)
             self.post(name, ready.messages)
-            if ready.snapshot is not None:
-                self.applied[name] = ready.snapshot.data.decode().split()
-                self.lines.append(f"{name} restores the snapshot at {ready.snapshot.meta.index}")
             payloads = [entry.data.decode() for entry in ready.entries if entry.kind == Kind.DATA]
             if payloads:
                 self.applied[name] += payloads
                 self.lines.append(f"{name} applies {' '.join(payloads)}")
+            if ready.offer is not None:
+                self.applied[name] = ready.offer.snapshot.data.decode().split()
+                self.lines.append(f"{name} restores the snapshot at {ready.offer.snapshot.meta.index}")
+                core.install(ready.offer, self.now_ms)
             for number, index in ready.reads:
                 self.lines.append(f"{name} read {number}: {'refused' if index is None else f'at {index}'}")
             if ready.needs_snapshot:
@@ -291,7 +292,8 @@ def _message(message: Message) -> str:
     for field in message.__struct_fields__:
         value = getattr(message, field)
         if field == "sent_ms" or (
-            field in ("rejected", "transfer", "hint_index", "hint_term", "promise_ms") and not value
+            field in ("rejected", "refused", "transfer", "hint_index", "hint_term", "promise_ms")
+            and not value
         ):
             continue
         if field == "entries":
