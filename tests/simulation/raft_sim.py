@@ -13,13 +13,14 @@ import contextlib
 import heapq
 import random
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.errors import RaftError
-from batonmq.raft.messages import Members, Message
+from batonmq.raft.messages import InstallSnapshot, Members, Message, SnapshotMeta
 from batonmq.raft.state import Role
 from tests.simulation.raft_checks import Invariants, Violation
 from tests.simulation.raft_node import DriftingClock, Node
@@ -44,6 +45,8 @@ class Shape:
     duels: bool = False
     """Nothing breaks but what is worst for a lease, again and again: the leader, on the slowest clock, is cut
     off and can still be asked, while the others, on the fastest, have reason to elect another."""
+    forged: bool = False
+    """Followers get snapshots that their leader never sent, and whose contents nobody can restore."""
 
 
 class Simulation:
@@ -76,6 +79,7 @@ class Simulation:
             self.delay_ms, self.disk_mean_ms = rng.choice([0.3, 1.0, 3.0]), 0.2
         self.closings = random.Random(~seed)
         """Of its own: what is not looked at does not change the schedule."""
+        self.forger = random.Random(seed + 1)
         self.faults = True
         self.now = 0.0
         self.crashes = self.replaced = 0
@@ -264,6 +268,22 @@ class Simulation:
             for each in list(self.nodes.values()):
                 self.crash(each)
         self.at(self.now + rng.expovariate(1 / 120), self.fault)
+
+    def forge(self) -> None:
+        if not self.faults:
+            return
+        node = self.forger.choice(list(self.nodes.values()))
+        self.at(self.now, node.guard(self._send_forged, node))
+        self.at(self.now + self.forger.expovariate(1 / 20), self.forge)
+
+    def _send_forged(self, node: Node) -> None:
+        """It names no entry that the node has and that may yet be committed: that could be true."""
+        core, rng = node.core, self.forger
+        if core.role is not Role.FOLLOWER or core.leader_id is None:
+            return
+        index = rng.choice([core.commit_index, core.log.last_index + rng.choice([1, 5, 1 << 40, 1 << 50])])
+        meta = SnapshotMeta(index, rng.choice([1, core.term]), core.members)
+        node.receive(core.leader_id, InstallSnapshot(core.term, meta, 1, zlib.crc32(b"\xc1"), 0, b"\xc1"))
 
     def isolate_when_rivalled(self, leader: Node, rival: Node) -> None:
         """When a lease would be wrong: another one is elected, and the old leader cannot hear of it."""
@@ -524,6 +544,8 @@ class Simulation:
             self.at(300, self.administer)
             if self.shape.closings:
                 self.at(350, self.alarm)
+            if self.shape.forged:
+                self.at(250, self.forge)
         self.run_until(self.shape.duration_ms)
         self.heal()
 

@@ -39,6 +39,12 @@ def test_they_hold_where_leaders_are_cut_off_and_others_made(lease_read: bool) -
     assert sum(run.checks.reads_answered for run in runs) > 50 * len(runs)
 
 
+def test_they_hold_where_snapshots_are_forged() -> None:
+    runs = [run_seed(seed, Shape(forged=True)) for seed in range(30)]
+    assert sum(run.checks.refused for run in runs) > 10 * len(runs)
+    assert sum(run.checks.installs for run in runs) > len(runs) / 2
+
+
 @pytest.mark.parametrize("seed", EVER_FAILED)
 def test_seeds_that_ever_failed_hold(seed: int) -> None:
     run_seed(seed)
