@@ -23,6 +23,7 @@ CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig,
 NOT_READ = {
     "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
     "reject_transaction_message": "only true is accepted until transactional messages are built",
+    "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_property_filter": "only false is accepted until SQL92 filters are built",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
@@ -56,8 +57,30 @@ def test_every_key_says_what_it_does() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("rejectTransactionMessage", "false"), ("enablePropertyFilter", "true"), ("lockInStrictMode", "true")],
+    [
+        ("rejectTransactionMessage", "false"),
+        ("enablePropertyFilter", "true"),
+        ("lockInStrictMode", "true"),
+        ("enableDLegerCommitLog", "true"),
+    ],
 )
 def test_what_is_not_built_is_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}={value}: .* not available here"):
         build({key: (value, "broker.conf")}, BrokerConfig)
+
+
+def test_the_broker_id_of_rocketmqs_examples_is_none_of_its_own() -> None:
+    """Its files for controller mode say -1; without controllers that would be nobody."""
+    (config,) = build(
+        {"brokerId": ("-1", "f"), "enableControllerMode": ("true", "f"), "controllerAddr": ("h:1", "f")},
+        BrokerConfig,
+    )
+    assert config.broker_id == -1
+    with pytest.raises(ConfigError, match="brokerId=-1"):
+        build({"brokerId": ("-1", "f")}, BrokerConfig)
+
+
+@pytest.mark.parametrize("key", ["processReadEvent", "isProcessReadEvent"])
+def test_both_spellings_of_a_key_are_understood(key: str) -> None:
+    (config,) = build({key: ("true", "controller.conf")}, ControllerConfig)
+    assert config.is_process_read_event

@@ -31,9 +31,9 @@ class BrokerConfig(MetricsConfig):
     """Name of the replica group; empty: the host name."""
     broker_cluster_name: str = "DefaultCluster"
     """Cluster this group belongs to."""
-    broker_id: int = number(MASTER_ID, 0)
-    """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key is
-    ignored."""
+    broker_id: int = number(MASTER_ID, -1)
+    """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key, which may
+    be -1 there, is ignored."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE; in controller mode the controller decides."""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
@@ -129,6 +129,9 @@ class BrokerConfig(MetricsConfig):
     """Accept LITE_PULL_MESSAGE."""
     slave_read_enable: bool = False
     """Slaves answer pulls, and slow consumers are sent to them."""
+    enable_d_leger_commit_log: bool = False
+    """A commit log replicated by DLedger's Raft, RocketMQ's older way: must stay false, see
+    enableControllerMode."""
     enable_property_filter: bool = False
     """Accept SQL92 subscriptions. Not built yet: must stay false."""
     use_server_side_reset_offset: bool = True
@@ -176,6 +179,12 @@ class BrokerConfig(MetricsConfig):
         )
         parse_delay_levels(self.message_delay_level)
         need(
+            self.broker_id >= MASTER_ID or self.enable_controller_mode,
+            "brokerId",
+            self.broker_id,
+            "must be at least 0, but with enableControllerMode=true",
+        )
+        need(
             self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
             "minInSyncReplicas",
             self.min_in_sync_replicas,
@@ -186,6 +195,13 @@ class BrokerConfig(MetricsConfig):
             "inSyncReplicas",
             self.in_sync_replicas,
             f"not above totalReplicas={self.total_replicas}",
+        )
+        need(
+            not self.enable_d_leger_commit_log,
+            "enableDLegerCommitLog",
+            "true",
+            "DLedger's commit log is not available here, and without it nothing would be replicated; use "
+            "enableControllerMode=true",
         )
         need(
             not self.enable_property_filter,

@@ -182,7 +182,7 @@ def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service
         config = replace(config, config_store_path=str(config_path))
     services: list[Service] = [NamesrvService(config, tls=tls)]
     if config.enable_controller_in_namesrv:
-        services.append(ControllerService(controller_config, tls=tls))
+        services.append(ControllerService(keeping_changes(controller_config, config_path), tls=tls))
     return services
 
 
@@ -205,7 +205,14 @@ def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Serv
     from batonmq.controller.service import ControllerService
 
     config, tls = load(config_path, ControllerConfig, TlsConfig, overrides=overrides)
-    return [ControllerService(config, tls=tls, alone=True)]
+    return [ControllerService(keeping_changes(config, config_path), tls=tls, alone=True)]
+
+
+def keeping_changes(config: ControllerConfig, path: Path | None) -> ControllerConfig:
+    """What updateControllerConfig changes is to be there after a restart."""
+    if path is None or config.config_store_path:
+        return config
+    return replace(config, config_store_path=str(path))
 
 
 @_program("broker", (BrokerConfig, StoreConfig, HAConfig, TlsConfig))

@@ -330,8 +330,21 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     return build(values, *classes)
 
 
+def canonical(values: Mapping[str, U], *classes: type[Any]) -> dict[str, U]:
+    """The same values under the spelling of their keys that `describe` has (``ALIASES`` of the classes)."""
+    aliases = {alias: key for cls in classes for alias, key in getattr(cls, "ALIASES", {}).items()}
+    return {aliases.get(key, key): value for key, value in values.items()}
+
+
+def known_to(values: Mapping[str, U], *classes: type[Any]) -> dict[str, U]:
+    """Those values whose keys the classes have."""
+    known = keys_of(classes)
+    return {key: value for key, value in values.items() if key in known}
+
+
 def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[Any, ...]:
     """`load` from values already at hand: key -> (text, where it came from)."""
+    values = canonical(values, *classes)
     arguments: dict[type[Any], dict[str, Any]] = {cls: {} for cls in classes}
     known: set[str] = set()
     for info in describe(*classes):

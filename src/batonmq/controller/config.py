@@ -7,9 +7,10 @@ are RocketMQ's (`ControllerConfig`, `JraftConfig`); keys below "our own" are add
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from batonmq.common.config import ConfigError, check_limits, number, require
 from batonmq.common.metrics_config import METRICS_KEYS, MetricsConfig
@@ -64,7 +65,8 @@ class ControllerConfig(MetricsConfig):
     """Directory for Raft log, snapshots and events.jsonl; empty: DLedgerController or jRaftController in the
     home directory."""
     config_store_path: str = ""
-    """File that updateControllerConfig writes; empty: controller.properties in controllerStorePath."""
+    """File that updateControllerConfig changes; empty: the file given with -c, without one
+    controller.properties in controllerStorePath."""
     config_black_list: str = "configBlackList;configStorePath"
     """Keys that updateControllerConfig must not touch, separated by `;`."""
     enable_elect_unclean_master: bool = False
@@ -114,6 +116,9 @@ class ControllerConfig(MetricsConfig):
     """events.jsonl is rotated at this size."""
     event_log_backups: int = number(4, 0)
     """Rotated files kept."""
+
+    ALIASES: ClassVar[Mapping[str, str]] = {"processReadEvent": "isProcessReadEvent"}
+    """RocketMQ shows the key by its field's name and sets it by its setter's."""
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -74,7 +74,7 @@ class Controller(Protocol):
     def decided(self, outcome: Outcome) -> None:
         """Acts on the effects of an outcome."""
 
-    async def update_config(self, config: ControllerConfig) -> None:
+    async def update_config(self, config: ControllerConfig, changes: Mapping[str, str]) -> None:
         """Puts another configuration into force and into its file."""
 
 
@@ -241,15 +241,21 @@ class Handlers:
 
     def on_get_config(self, request: Request, header: wire.GetControllerConfig) -> Reply:
         # Whoever reaches the port may ask: secrets, and tokens for the metrics' collector, are not shown.
+        config = self._controller.config
         shown = dataclasses.replace(
-            self._controller.config, controller_raft_secret="", metrics_grpc_exporter_header=""
+            config,
+            config_store_path=str(config.config_file),
+            controller_raft_secret="",
+            metrics_grpc_exporter_header="",
         )
         return Reply(body=conf.to_properties(shown).encode())
 
     async def on_update_config(self, request: Request, header: wire.UpdateControllerConfig) -> Reply:
         controller = self._controller
         try:
-            changes = conf.parse_properties(bytes(request.command.body).decode())
+            changes = conf.canonical(
+                conf.parse_properties(bytes(request.command.body).decode()), ControllerConfig
+            )
         except (UnicodeDecodeError, ConfigError) as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"body is no properties file: {error}") from error
         forbidden = {"configBlackList", "configStorePath", "rocketmqHome"}
@@ -265,10 +271,17 @@ class Handlers:
             config = conf.update(controller.config, changes, source="updateControllerConfig")
         except ConfigError as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        unknown = set(changes) - conf.keys_of([ControllerConfig])
+        own = conf.known_to(changes, ControllerConfig)
+        unknown = changes.keys() - own.keys()
         if unknown:
             log.warning("updateControllerConfig: unknown keys are ignored: %s", ", ".join(sorted(unknown)))
-        await controller.update_config(config)
+        try:
+            await controller.update_config(config, own)
+        except (OSError, UnicodeDecodeError) as error:
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"in force until a restart: {config.config_file} cannot be written: {error}",
+            ) from error
         log.info("configuration changed by %s: %s", request.connection.peer, changes)
         return Reply()
 
@@ -334,6 +347,11 @@ def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToC
 
 
 def _apply_broker_id(controller: Controller, _: Request, header: wire.ApplyBrokerId) -> events.AnyEvent:
+    if not header.register_check_code.partition(";")[0]:
+        raise MQError(
+            ResponseCode.SYSTEM_ERROR,
+            f"registerCheckCode {header.register_check_code!r} has no address, expected host:port;time",
+        )
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     if broker_set is not None and header.applied_broker_id > broker_set.next_broker_id + MAX_ID_GAP:
         # Ids are given out upwards of the greatest: one at the end of the numbers would be the last.

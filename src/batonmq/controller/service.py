@@ -9,13 +9,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
-from batonmq.common import config as conf
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import require
-from batonmq.common.files import replace_file
+from batonmq.common.config_file import change_file
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.eventlog import EventLog, EventSink
@@ -464,8 +462,9 @@ class ControllerService:
 
     # -- configuration -------------------------------------------------------------------------------------
 
-    async def update_config(self, config: ControllerConfig) -> None:
-        """Raises `OSError` when the file cannot be written; the configuration is in force all the same."""
+    async def update_config(self, config: ControllerConfig, changes: Mapping[str, str]) -> None:
+        """`changes`: keys of ours that made it so. Raises `OSError` or `UnicodeDecodeError`
+        when the file cannot be written; the configuration is in force all the same."""
         self.config = config
         self.proposer.coalesce_ms = config.heartbeat_coalesce_ms
         self.proposer.timeout_ms = config.request_timeout_ms
@@ -475,9 +474,7 @@ class ControllerService:
                 timer.cancel()
             self._at("brokers", config.scan_not_active_broker_interval, self._scan_brokers)
             self._at("masters", config.scan_inactive_master_interval, self._scan_masters)
-        await asyncio.get_running_loop().run_in_executor(
-            None, _write_file, config.config_file, conf.to_properties(config)
-        )
+        await asyncio.get_running_loop().run_in_executor(None, change_file, config.config_file, changes)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -487,8 +484,3 @@ class ControllerService:
 
 def _addresses(members: Mapping[str, str]) -> str:
     return ", ".join(f"{peer}-{address}" for peer, address in members.items())
-
-
-def _write_file(path: Path, text: str) -> None:
-    """The configuration holds the group's secret."""
-    replace_file(path, text.encode(), private=True)

@@ -17,8 +17,7 @@ from pathlib import Path
 from batonmq.common import config as configuration
 from batonmq.common.clock import Clock
 from batonmq.common.config import ConfigError
-from batonmq.common.files import replace_file
-from batonmq.common.properties import with_changes
+from batonmq.common.config_file import change_file
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
@@ -273,8 +272,10 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
         async with server.writing:
             changed = configuration.update(server.config, changes, source="updateNamesrvConfig")
             if changed != server.config:
+                # No others: the file may be a controller's, too.
+                own = configuration.known_to(changes, NamesrvConfig)
                 path = Path(server.config.config_store_path)
-                await asyncio.get_running_loop().run_in_executor(None, _change_file, path, changes)
+                await asyncio.get_running_loop().run_in_executor(None, change_file, path, own)
                 server.config = changed
                 server.reconfigured()
     except (ConfigError, UnicodeDecodeError) as error:
@@ -283,11 +284,6 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
         raise MQError(ResponseCode.SYSTEM_ERROR, f"configStorePath cannot be written: {error}") from error
     log.info("%s changed the configuration: %s", request.connection.peer, changes)
     return Reply()
-
-
-def _change_file(path: Path, changes: dict[str, str]) -> None:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    replace_file(path, with_changes(text, changes).encode())
 
 
 def get_config(server: NameServer, request: Request, header: wire.GetNamesrvConfig) -> Reply:

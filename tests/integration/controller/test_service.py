@@ -377,6 +377,45 @@ async def test_configuration_is_shown_and_changed(one: Group) -> None:
         await client.close()
 
 
+async def test_a_change_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
+    """It is the file given with -c: TLS, and with a controller inside the name server that one's keys."""
+    file = tmp_path / "all.conf"
+    before = "# ours\ntls.server.mode=enforcing\nlistenPort=9876\nelectMasterMaxRetryCount = 3\n"
+    file.write_text(before)
+    group = Group(tmp_path, 1, config_store_path=str(file))
+    await group.start()
+    client = RemotingClient()
+    try:
+        service = await group.leader()
+        address = group.address(service)
+        shown = bytes((await client.call(address, wire.GetControllerConfig())).body).decode()
+        assert f"configStorePath={file}\n" in shown
+        body = b"electMasterMaxRetryCount=7\nprocessReadEvent=true\nlistenPort=1\n"
+        await client.call(address, wire.UpdateControllerConfig(), body)
+        assert service.config.elect_master_max_retry_count == 7 and service.config.is_process_read_event
+        assert file.read_text() == before.replace(" = 3", "=7") + "isProcessReadEvent=true\n"
+        file.unlink()
+        file.mkdir()
+        with pytest.raises(MQError, match=r"in force until a restart: .*all\.conf"):
+            await client.call(address, wire.UpdateControllerConfig(), b"electMasterMaxRetryCount=8")
+        assert service.config.elect_master_max_retry_count == 8
+    finally:
+        await client.close()
+        await group.stop_all()
+
+
+async def test_an_id_without_an_address_is_not_given(one: Group) -> None:
+    service = await one.leader()
+    client = RemotingClient()
+    try:
+        for code in ("", ";", ";1700"):
+            with pytest.raises(MQError, match="has no address"):
+                await client.call(one.address(service), wire.ApplyBrokerId("s", 1, code, CLUSTER))
+        assert not service.machine.broker_sets
+    finally:
+        await client.close()
+
+
 async def test_a_restarted_controller_knows_everything_and_gives_brokers_time(tmp_path: Path) -> None:
     group = Group(tmp_path, 1, scan_not_active_broker_interval=100)
     await group.start()

@@ -288,7 +288,10 @@ async def test_the_configuration_is_read_and_changed_over_the_wire(tmp_path: Pat
     async with Running(tmp_path) as ns:
         lines = bytes((await ns.ask(wire.GetNamesrvConfig())).body).decode().splitlines()
         assert "scanNotActiveBrokerInterval=5000" in lines and "enableTopicList=true" in lines
-        await ns.ask(wire.UpdateNamesrvConfig(), b"enableTopicList=false\nsupportActingMaster=true\n")
+        await ns.ask(
+            wire.UpdateNamesrvConfig(),
+            b"enableTopicList=false\nsupportActingMaster=true\ncontrollerStorePath=/x\n",
+        )
         with pytest.raises(MQError, match="disable"):
             await ns.ask(wire.GetTopicsByCluster("c"))
         assert ns.service.name_server.routes.support_acting_master
