@@ -14,6 +14,7 @@ import random
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,7 +146,7 @@ class BrokerService:
         directory = store_config.root / "config"
         self._files = {
             name: TableFile(directory / f"{name}.json")
-            for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+            for name in ("topics", "deletedTopics", "subscriptionGroup", "consumerOffset", "delayOffset")
         }
 
     @property
@@ -237,6 +238,7 @@ class BrokerService:
         broker.appender = Appender(broker, self._on_visible)
         restore: dict[str, Callable[[bytes], None]] = {
             "topics": broker.topics.restore,
+            "deletedTopics": broker.topics.deleted.restore,
             "subscriptionGroup": broker.subscriptions.restore,
             "consumerOffset": broker.offsets.restore,
             "delayOffset": broker.schedule.restore,
@@ -244,6 +246,7 @@ class BrokerService:
         for name, take in restore.items():
             self._files[name].load(take)
         broker.topics.on_change = lambda changed: self._topics_changed()
+        broker.topics.deleted.on_change = partial(self._save, "deletedTopics", broker.topics.deleted.encode)
         broker.subscriptions.on_change = self._groups_changed
         broker.offsets.on_new = broker.tables.changed
         broker.persist_soon = self._persist_tables
@@ -378,11 +381,8 @@ class BrokerService:
         for table in (broker.topics, broker.subscriptions, broker.offsets):
             table.begin_term(epoch)
         broker.tables.begin_term()
-        broker.topics.rebuild(
-            (topic, queue_id)
-            for topic, queue_id in broker.store.queues()
-            if self._replicas is None or topic not in self._replicas.slave_sync.deleted
-        )
+        broker.topics.deleted.discard(broker.store.take_begun_anew())
+        broker.topics.rebuild(broker.store.queues())
         self._persist_tables()
         broker.role = BrokerRole.SYNC_MASTER
         broker.broker_id = MASTER_ID

@@ -60,9 +60,6 @@ class SlaveSync:
         self._queues = 0
         self.complete = False
         """Whether everything was copied at least once from the current master."""
-        self.deleted: frozenset[str] = frozenset()
-        """Topics that the master did not have although the log here had messages of them: they were
-        deleted."""
 
     def start(self, master_address: str) -> None:
         """Follow this master, beginning now."""
@@ -134,9 +131,12 @@ class SlaveSync:
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
         # A master makes a topic before it takes messages of it: what is stored here but not known there is
         # deleted. (What it took since then is not in `stored`.)
-        self.deleted = frozenset(stored - topics.topic_config_table.keys())
+        broker.topics.deleted.replace(stored - topics.topic_config_table.keys())
         broker.topics.replace(topics.topic_config_table, topics.data_version)
+        begun_anew = broker.store.take_begun_anew()
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
+        for topic in begun_anew:
+            broker.offsets.remove_topic(topic)
         broker.offsets.replace(offsets.offset_table, offsets.data_version or DataVersion())
         delays = await self._fetch(master, GetAllDelayOffset())
         if delays:

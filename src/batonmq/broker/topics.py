@@ -13,6 +13,7 @@ from typing import Final
 
 from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.deleted_topics import DeletedTopics
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
@@ -71,6 +72,7 @@ class TopicTable:
         for topic in _system_topics(config):
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
+        self.deleted = DeletedTopics()
 
     def configure(self, config: BrokerConfig) -> None:
         """Take over changed keys (`autoCreateTopicEnable`) while running."""
@@ -209,6 +211,7 @@ class TopicTable:
         if self._topics.pop(topic, None) is None:
             return False
         log.info("topic deleted topic=%s", topic)
+        self.deleted.add(topic)
         self.touch()
         self.on_change(())
         return True
@@ -225,6 +228,7 @@ class TopicTable:
                 known = config.topic_name in self._topics
                 log.info("topic %s %s", "changed" if known else "created", config)
         self._topics.update((config.topic_name, config) for config in configs)
+        self.deleted.discard(config.topic_name for config in configs)
         self.touch()
         self.on_change(configs)
 
@@ -237,13 +241,14 @@ class TopicTable:
         self.touch()
 
     def rebuild(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Make the topics that are missing here although the log has messages in these (topic, queue id).
+        """Make the topics that are missing here, and were not deleted, although the log has messages in these
+        (topic, queue id).
 
         A master that died right after a topic was made may have replicated messages of it, but not yet the
         topic. How many queues it had is not known: as many as a new topic has, or as messages are in."""
         missing: dict[str, int] = {}
         for topic, queue_id in queues:
-            if topic not in self._topics:
+            if topic not in self._topics and topic not in self.deleted:
                 missing[topic] = max(missing.get(topic, 0), queue_id + 1)
         made = []
         for topic, count in missing.items():

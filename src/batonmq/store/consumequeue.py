@@ -8,6 +8,7 @@ need neither maps nor open files for it.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections import OrderedDict, deque
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.mapped import file_name, list_bases, write_all
+
+log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
@@ -250,18 +253,35 @@ class ConsumeQueue:
             return 0 <= queue_offset <= _MAX_QUEUE_OFFSET
         return 0 <= queue_offset <= self.max_offset + _MAX_GAP_FILES * (self._size // UNIT_SIZE)
 
-    def write_pending(self) -> None:
+    def write_pending(self) -> bool:
         """Write the units collected in `pending`, the first of which has queue offset `pending_from`.
 
-        Units already there are passed over. `pending` is emptied in any case; raises `OSError`.
+        Units already there are passed over; but a queue that counts from 0 again further on in the log is
+        that of a topic deleted and made again, and takes the place of the former one. Returns whether it did.
+        `pending` is emptied in any case; raises `OSError`.
         """
         units, begin = self.pending, self.pending_from
         self.pending = []
+        anew = False
         if begin < self.max_offset:
-            units = units[self.max_offset - begin :]
-            begin = self.max_offset
+            new = [unit for unit in units if UNIT.unpack(unit)[0] >= self.end_physical]
+            anew = begin == 0 and 0 < len(new) == len(units) and self.end_physical > 0
+            if anew:
+                self._begin_anew()
+            else:
+                units = units[self.max_offset - begin :]
+                begin = self.max_offset
         if units:
             self._write(begin, units)
+        return anew
+
+    def _begin_anew(self) -> None:
+        log.info(
+            "queue %d of %s begins at 0 again: the topic was deleted and made anew", self.queue_id, self.topic
+        )
+        counted = self.next_offset  # a master may have given out more than is in the queue
+        self.remove()
+        self.next_offset = counted
 
     def _write(self, queue_offset: int, units: list[bytes]) -> None:
         at, size = queue_offset * UNIT_SIZE, len(units) * UNIT_SIZE

@@ -30,13 +30,24 @@ PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
 class Dispatcher:
     """How far the consume queues hold the log, and what is to come."""
 
-    __slots__ = ("_delays_ms", "_grown", "_log", "_pending", "_pending_whole", "_queues", "_stuck", "offset")
+    __slots__ = (
+        "_begun_anew",
+        "_delays_ms",
+        "_grown",
+        "_log",
+        "_pending",
+        "_pending_whole",
+        "_queues",
+        "_stuck",
+        "offset",
+    )
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, delays_ms: Sequence[int]) -> None:
         """`delays_ms`: the delay of each level, for the units of delayed messages."""
         self._log = log
         self._queues = queues
         self._delays_ms = delays_ms
+        self._begun_anew: set[str] = set()
         self._grown: dict[ConsumeQueue, None] = {}
         self._pending: deque[PendingUnit] = deque()
         """All that lies between `offset` and the end, if `_pending_whole`."""
@@ -97,7 +108,7 @@ class Dispatcher:
             else:
                 position = self._collect_units(limit, touched)
             for queue in touched:
-                queue.write_pending()
+                self._write(queue)
         except OSError as error:
             if not self._stuck:
                 log.error("consume queues cannot be written, they end at %d: %s", self.offset, error)
@@ -114,6 +125,15 @@ class Dispatcher:
         if position == self._log.max_offset and not self._pending_whole:
             self._pending_whole = True
         return True
+
+    def _write(self, queue: ConsumeQueue) -> None:
+        if queue.write_pending():
+            self._begun_anew.add(queue.topic)
+
+    def take_begun_anew(self) -> set[str]:
+        """Topics that turned out to have been deleted and made again, since the last call."""
+        topics, self._begun_anew = self._begun_anew, set()
+        return topics
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
         """Queues that `dispatch` has lengthened since the last call, with their max offset."""
@@ -157,7 +177,7 @@ class Dispatcher:
                 units = queue.pending
                 if not units or queue_offset != queue.pending_from + len(units):
                     if units:
-                        queue.write_pending()
+                        self._write(queue)
                     if not queue.takes(queue_offset):
                         reason = f"has no place for queue offset {queue_offset}"
                         self._queues.cannot_hold(topic, physical, reason)
@@ -193,7 +213,9 @@ class Dispatcher:
                 if record.has_unit:
                     found = self._queues.of_record(record.topic, record.queue_id, record.physical_offset)
                     if found is not None and found.takes(record.queue_offset):
-                        found.next_offset = max(found.next_offset, record.queue_offset + 1)
+                        # From 0 again: the topic was deleted and made anew (`ConsumeQueue.write_pending`).
+                        counted = found.next_offset if record.queue_offset else 0
+                        found.next_offset = max(counted, record.queue_offset + 1)
             if not blank_size(file.map, position - file.base, file.size):
                 break
             position = file.base + file.size

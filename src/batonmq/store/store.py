@@ -233,6 +233,11 @@ class MessageStore:
         """
         return self._dispatcher.dispatch()
 
+    def take_begun_anew(self) -> set[str]:
+        """Topics of which `dispatch` found, since the last call, that they were deleted and made again: what
+        is known of consumers of the former topic is not about these messages."""
+        return self._dispatcher.take_begun_anew()
+
     def take_grown(self) -> list[tuple[QueueKey, int]]:
         """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
         messages may have some now. The broker's appender calls it after each dispatch."""

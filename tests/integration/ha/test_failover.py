@@ -266,7 +266,7 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
     await until(lambda: "deleted" in service.broker.topics)
     await cluster.client.call(f"127.0.0.1:{cluster.ports[1 + 2 * master]}", DeleteTopic("deleted"))
     assert service._replicas is not None
-    await until(lambda: "deleted" in service._replicas.slave_sync.deleted)  # type: ignore[union-attr]
+    await until(lambda: "deleted" in service.broker.topics.deleted)
     await service._replicas.slave_sync.stop()  # as if the master died before the slave could ask
     await cluster.send(b"x", topic="fresh")
     assert "fresh" not in service.broker.topics

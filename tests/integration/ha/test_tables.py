@@ -190,3 +190,61 @@ async def test_offsets_outlive_a_kill_of_the_master_and_of_the_next_one(group: R
     await asyncio.sleep(1.5)
     assert await delivered(group, "Made") == [b"once"]
     await group.check(repeats=True)
+
+
+async def produce(group: ReplicaGroup, name: str, *bodies: bytes) -> None:
+    queue = MessageQueue(name, group.cluster.broker_name, 0)
+    async with Producer("p", group.cluster.namesrv_address, retries=10) as producer:
+        for body in bodies:
+            await producer.send(Message(name, body), queue=queue)
+
+
+async def test_of_a_topic_that_was_made_again_a_new_master_shows_the_new_messages(
+    group: ReplicaGroup,
+) -> None:
+    master = await group.master()
+    slave = other(group, master)
+    await create(group, "Made", 2)
+    await produce(group, "Made", b"old 0", b"old 1", b"old 2")
+    await commit(group, "Made", 3)
+    await copied(group)
+    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    await create(group, "Made", 2)
+    await produce(group, "Made", b"new 0", b"new 1")
+    before = await copied(group)
+    assert before.offsets == {}, "they were about the former topic"
+    for broker in (slave, master):
+        await group.elect(broker)
+        assert await delivered(group, "Made") == [b"new 0", b"new 1"]
+        assert await tables(group, broker) == before
+    await group.check()
+
+
+async def test_a_deleted_topic_stays_deleted_when_the_slave_restarts_and_takes_over(
+    group: ReplicaGroup,
+) -> None:
+    master = await group.master()
+    slave = other(group, master)
+    await create(group, "Made", 2)
+    await create(group, "MadeToo", 2)
+    await produce(group, "Made", b"x")
+    await produce(group, "MadeToo", b"y")
+    await copied(group)
+    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    while "Made" in (await tables(group, slave)).topics:
+        await asyncio.sleep(0.02)
+    master.kill()
+    await group.in_sync(1)
+    slave.kill()
+    slave.start()
+    group.pids[slave.name] = slave.pid
+    await group.in_sync(1)
+    assert (await tables(group, slave)).topics == {"MadeToo": 2}
+    assert await delivered(group, "MadeToo") == [b"y"]
+    await create(group, "Made", 2)
+    await produce(group, "Made", b"z")
+    slave.kill()
+    slave.start()
+    group.pids[slave.name] = slave.pid
+    await group.in_sync(1)
+    assert (await tables(group, slave)).topics == {"Made": 2, "MadeToo": 2}

@@ -1,0 +1,93 @@
+"""A topic that was deleted and made again: its queues count from 0 once more, in the same log.
+
+Who builds the queues from the log (a slave, anybody after a crash) sees the messages of both, and must come
+to what the master had that took them: the new ones alone, each at the offset that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.store.store import MessageStore
+
+
+@pytest.fixture
+def master(opener) -> MessageStore:
+    store = opener("master")
+    opener.put(store, *(opener.message(b"old %d" % number) for number in range(40)))
+    opener.put(store, opener.message(b"other", topic="Other"))
+    store.dispatch()
+    store.delete_topic("T")
+    return store
+
+
+def copy(opener, master: MessageStore, slave: MessageStore) -> None:
+    while slave.max_offset < master.max_offset:
+        slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
+        slave.dispatch()
+
+
+@pytest.mark.parametrize("count", [1, 3, 40, 60])
+def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, count) -> None:
+    slave = opener("slave")
+    copy(opener, master, slave)
+    assert len(opener.messages(slave)) == 40 and not slave.take_begun_anew()
+    opener.put(master, *(opener.message(b"new %d" % number) for number in range(count)))
+    master.dispatch()
+    copy(opener, master, slave)
+    new = [b"new %d" % number for number in range(count)]
+    assert [message.body for message in opener.messages(slave)] == new
+    assert [message.queue_offset for message in opener.messages(slave)] == list(range(count))
+    assert slave.queue_bounds("T", 0) == master.queue_bounds("T", 0)
+    assert [message.body for message in opener.messages(slave, topic="Other")] == [b"other"]
+    assert slave.take_begun_anew() == {"T"} and not slave.take_begun_anew()
+    # It takes over: the next one follows.
+    (result,) = opener.put(slave, opener.message(b"next"))
+    slave.dispatch()
+    assert result.queue_offset == count
+    assert [message.body for message in opener.messages(slave)] == [*new, b"next"]
+
+
+def test_offsets_go_on_from_the_new_messages_that_no_queue_shows_yet(opener, master) -> None:
+    opener.put(master, *(opener.message(b"new %d" % number) for number in range(3)))
+    slave = opener("slave", confirm=True)
+    slave.confirm_offset = 0
+    while slave.max_offset < master.max_offset:
+        slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
+    opened = opener.messages(master)[0].physical_offset
+    slave.confirm_offset = opened
+    slave.dispatch()
+    assert len(opener.messages(slave)) == 40
+    assert opener.put(slave, opener.message(b"next"))[0].queue_offset == 3
+    for message in (*opener.messages(master)[1:], None):
+        slave.confirm_offset = slave.max_offset if message is None else message.physical_offset
+        slave.dispatch()
+    assert [m.body for m in opener.messages(slave)] == [b"new 0", b"new 1", b"new 2", b"next"]
+    assert opener.put(slave, opener.message(b"last"))[0].queue_offset == 4
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_after_a_crash_the_master_has_what_it_had(opener, master, flushed) -> None:
+    opener.put(master, *(opener.message(b"new %d" % number) for number in range(3)))
+    master.dispatch()
+    if flushed:
+        master.flush()
+    master.abandon()
+    again = opener("master")
+    assert [m.body for m in opener.messages(again)] == [b"new 0", b"new 1", b"new 2"]
+    assert opener.put(again, opener.message(b"next"))[0].queue_offset == 3
+
+
+def test_what_was_dispatched_before_is_still_passed_over(opener) -> None:
+    store = opener("one", confirm=True)
+    opener.put(store, *(opener.message(b"%d" % number) for number in range(30)))
+    store.confirm_offset = store.max_offset
+    store.dispatch()
+    store.abandon()
+    # Nothing was flushed: the queues are read from the log again, over what is there of them.
+    assert not (store.config.root / "checkpoint").exists()
+    again = opener("one", confirm=True)
+    again.confirm_offset = again.max_offset
+    again.dispatch()
+    assert [m.body for m in opener.messages(again)] == [b"%d" % number for number in range(30)]
+    assert not again.take_begun_anew()
