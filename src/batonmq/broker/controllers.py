@@ -31,8 +31,7 @@ class Controllers:
     """The configured ones and who joined them since: any of these may lead one day."""
 
     def __init__(self, broker: Broker) -> None:
-        self._config = broker.config
-        self._outer = broker.outer
+        self._broker = broker
         self._controller_addr = broker.config.controller_addr
         self._known = self._configured
         self._leader: str | None = None
@@ -56,7 +55,7 @@ class Controllers:
 
     def _heed_configuration(self) -> None:
         """controllerAddr may change while the broker runs: what former controllers said is over then."""
-        configured = self._config.controller_addr
+        configured = self._broker.config.controller_addr
         if configured != self._controller_addr:
             self._controller_addr = configured
             self._known = self._configured
@@ -68,7 +67,7 @@ class Controllers:
         asked = self._controller_addr
 
         async def ask(address: str) -> str:
-            response = await self._outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
+            response = await self._broker.outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
             header = response.header
             if self._controller_addr != asked:
                 raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
@@ -123,7 +122,9 @@ class Controllers:
         """One call to the leading controller. Raises `NetError`, `MQError`; a lost leader is looked for."""
         leader = await self._leader_address()
         try:
-            return await self._outer.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
+            return await self._broker.outer.call(
+                leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
+            )
         except (NetError, NotLeaderError):
             if self._leader == leader:
                 self._leader = None
@@ -132,7 +133,7 @@ class Controllers:
     async def watch(self) -> None:
         """Follow a change of the leading controller."""
         while True:
-            await asyncio.sleep(self._config.sync_controller_metadata_period / 1000)
+            await asyncio.sleep(self._broker.config.sync_controller_metadata_period / 1000)
             try:
                 leader = await self._find_leader()
             except (NetError, MQError) as error:
@@ -144,7 +145,7 @@ class Controllers:
 
     async def group(self) -> bodies.ReplicasInfo:
         """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
-        name = self._config.broker_name
+        name = self._broker.config.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
         return table.get(name, bodies.ReplicasInfo())
