@@ -156,7 +156,11 @@ class ControllerService:
         self.metrics.watch(dispatcher)
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
         # Peers that do not know this one's address answer on the connection of the question.
-        self._raft_client = RemotingClient(tls=self._raft_client_tls, dispatcher=raft_dispatcher)
+        self._raft_client = RemotingClient(
+            tls=self._raft_client_tls,
+            dispatcher=raft_dispatcher,
+            patience_ms=2 * config.j_raft_election_timeout_ms,
+        )
         authenticator: Authenticator = (
             SharedSecret(config.controller_raft_secret)
             if config.controller_raft_secret

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from typing import cast
 
-PROBE_S = 1
-"""Silence after which the kernel asks the peer's whether it is there, and between such questions, s."""
+from batonmq.net.dead_lines import give_up_early
+
 MIN_PATIENCE_MS = 3_000
 """The peer's kernel is given so long at least to answer."""
 
@@ -34,21 +33,8 @@ class Link(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._give_up_early(sock)
-
-    def _give_up_early(self, sock: socket.socket) -> None:
-        """A cut or lossy line ends the link on both sides, and the slave dials anew.
-
-        TCP by itself doubles its wait with every try, and finds out late that the line works again; a side
-        that has nothing to send finds out when `haHousekeepingInterval` is over. The kernels do this among
-        themselves: RocketMQ's replicas need not know of it, and a process that stands still is not taken for
-        a dead line, unless it leaves more unread than a socket takes.
-        """
-        if sys.platform == "linux":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._patience_ms)
+            # `haHousekeepingInterval`, which ends a silent link otherwise, is much longer.
+            give_up_early(sock, self._patience_ms)
 
     @property
     def closed(self) -> bool:

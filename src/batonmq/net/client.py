@@ -11,6 +11,7 @@ from collections.abc import Container
 
 from batonmq.common.complaints import Complaints
 from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
+from batonmq.net.dead_lines import give_up_early
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.net.limits import Limits
@@ -53,11 +54,15 @@ class RemotingClient:
         dispatcher: Dispatcher | None = None,
         limits: Limits | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        patience_ms: int | None = None,
     ) -> None:
+        """`patience_ms`: how long a line may be dead before its connection is given up; None: as long as TCP
+        tries."""
         self._tls = tls
         self._dispatcher = dispatcher if dispatcher is not None else Dispatcher()
         self._limits = limits if limits is not None else Limits()
         self._connect_timeout_ms = connect_timeout_ms
+        self._patience_ms = patience_ms
         self._complaints = Complaints(log)
         self._turn: LoopTurn | None = None
         self._open: dict[str, Connection] = {}
@@ -187,7 +192,7 @@ class RemotingClient:
         )
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                await loop.create_connection(
+                transport, _ = await loop.create_connection(
                     lambda: connection, host, port, ssl=self._tls, server_hostname=host if self._tls else None
                 )
         except TimeoutError as error:
@@ -195,6 +200,9 @@ class RemotingClient:
         except (OSError, ssl.SSLError, UnicodeError) as error:
             # UnicodeError: the host is no name that could be looked up (IDNA).
             raise ConnectFailed(address, _reason(error)) from error
+        sock = transport.get_extra_info("socket")
+        if self._patience_ms is not None and sock is not None:
+            give_up_early(sock, self._patience_ms)
         self._open[address] = connection
         self._all[connection] = None
         return connection

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -573,3 +575,23 @@ async def test_whoever_waits_for_the_end_of_a_connection_is_told() -> None:
         await asyncio.sleep(0.01)
         await client.close()
         await asyncio.wait_for(last, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own patience can be set on Linux only")
+async def test_a_client_gives_up_a_dead_line_when_it_is_told_to() -> None:
+    """What the line does is seen in `make chaos`; that the kernel was asked is seen here."""
+    server = RemotingServer(Dispatcher(), "127.0.0.1", 0)
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    client = RemotingClient(patience_ms=2_500)
+    try:
+        with pytest.raises(MQError):
+            await client.call(address, Typed(queue_id=1))
+        connection = client.connected(address)
+        assert connection is not None
+        sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2_500
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    finally:
+        await client.close()
+        await server.stop()
