@@ -2,13 +2,15 @@
 
 Elections (who, when, why, from which set), changes of a SyncStateSet, replicas that came and went. Only the
 leader writes, when the decision is applied, so no decision is counted twice within a reign. The file is
-rotated by size; lines are written behind the event loop's back and the last few may be lost in a crash.
+rotated by size; lines are written behind the event loop's back and the last few may be lost in a crash. What
+a crash or a full disk left of a line is cut off before the next one: readers take each line for JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 8 << 20
 """More than this waiting for a slow disk is dropped, with a warning: the log must not take all memory."""
+
+_LOOK_BYTES = 1 << 16
 
 
 class EventSink(Protocol):
@@ -41,6 +45,8 @@ class EventLog:
         self._waiting = bytearray()
         self._dropped = 0
         self._failing = False
+        self._whole = False
+        """Whether the file is known to end with a whole line."""
         self._writer: asyncio.Task[None] | None = None
 
     def write(self, time_ms: int, node_id: str, effects: Iterable[Effect]) -> None:
@@ -83,10 +89,14 @@ class EventLog:
 
     def _append(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._whole and self.path.exists():
+            _cut_unfinished_line(self.path)
+        self._whole = False
         if self.path.exists() and self.path.stat().st_size + len(data) > self._max_bytes:
             self._rotate()
         with self.path.open("ab") as file:
             file.write(data)
+        self._whole = True
 
     def _rotate(self) -> None:
         names = [self.path, *(self.path.with_name(f"{self.path.name}.{n + 1}") for n in range(self._backups))]
@@ -94,3 +104,20 @@ class EventLog:
         for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
             if newer.exists():
                 newer.rename(older)
+
+
+def _cut_unfinished_line(path: Path) -> None:
+    """Cut what follows the last line end."""
+    with path.open("r+b") as file:
+        size = whole = file.seek(0, os.SEEK_END)
+        while whole > 0:
+            first = max(0, whole - _LOOK_BYTES)
+            file.seek(first)
+            end = file.read(whole - first).rfind(b"\n")
+            if end >= 0:
+                whole = first + end + 1
+                break
+            whole = first
+        if whole < size:
+            log.warning("%s: %d bytes of an unfinished line are cut off", path, size - whole)
+            file.truncate(whole)

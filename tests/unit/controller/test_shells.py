@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -336,6 +338,36 @@ async def test_event_log_rotates_and_loses_no_line_of_what_it_keeps(tmp_path: Pa
         "broker_ids": [19],
     }
     assert all(file.stat().st_size <= 300 for file in files)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 3000])
+async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, whole: int) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"time_ms":0}\n' * whole + '{"time_ms":1,"bro' + "x" * 70_000)
+    log = EventLog(path, max_bytes=60_000, backups=1)
+    log.write(2, "n0", [ReignStarted("n0")])
+    await log.close()
+    assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [0] * whole + [2]
+
+
+async def test_an_event_log_goes_on_after_a_line_that_the_disk_took_half_of(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, max_bytes=10_000, backups=1)
+    log.write(1, "n0", [ReignStarted("n0")])
+    await log.close()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limit[1]))
+    try:
+        log.write(2, "n0", [ReignStarted("n0")])
+        await log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handled)
+    assert not path.read_bytes().endswith(b"\n")
+    log.write(3, "n0", [ReignStarted("n0")])
+    await log.close()
+    assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [1, 3]
 
 
 async def test_an_event_log_that_cannot_be_written_stops_nobody(
