@@ -11,11 +11,11 @@ import click
 import uvloop
 
 from benchmarks.controller import load, page, scale
-from benchmarks.controller.group import DLEDGER, JRAFT, OURS, running
+from benchmarks.controller.group import BARE, DLEDGER, JRAFT, OURS, running
 from benchmarks.failover import percentile
 
 PARTS = ("load", "curve", "deaths", "kill", "hang", "restart")
-SYSTEMS = {"ours": OURS, "dledger": DLEDGER, "jraft": JRAFT}
+SYSTEMS = {"ours": OURS, "dledger": DLEDGER, "jraft": JRAFT, "bare": BARE}
 
 
 def say(text: str) -> None:

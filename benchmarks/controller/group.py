@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from batonmq.protocol.headers import controller as wire
 from benchmarks.clusters import JAVA_START_TIMEOUT_S, PEER
 
 OURS, DLEDGER, JRAFT = "BatonMQ", "Java DLedger", "Java jRaft"
-KINDS = (DLEDGER, JRAFT, OURS)
+BARE = "no controller"
+"""One process that answers at once and does nothing (`bare.py`): what a load comes to at the most."""
+KINDS = (DLEDGER, JRAFT, OURS, BARE)
 LEADER_TIMEOUT_S = 60.0
 
 
@@ -36,12 +39,13 @@ def resident_mb(pid: int) -> float:
 
 
 class Group:
-    """Three controllers (or `nodes`) in `directory`; `settings` are further keys."""
+    """Three controllers (or `nodes`; one if bare) in `directory`; `settings` are further keys."""
 
     def __init__(
         self, kind: str, directory: Path, *, nodes: int = 3, settings: Mapping[str, object] | None = None
     ) -> None:
         self.kind = kind
+        nodes = 1 if kind == BARE else nodes
         self.addresses: list[str] = []
         self.programs: list[Program] = []
         ports = free_ports(2 * nodes)
@@ -65,7 +69,9 @@ class Group:
                     "controllerDLegerSelfId": f"n{i}",
                 }
             program = Program(name, "controller", directory, keys, port=ports[i])
-            if kind != OURS:
+            if kind == BARE:
+                program.command = (sys.executable, "-m", "benchmarks.controller.bare", rpc[i])
+            elif kind != OURS:
                 # Each believes in a home directory of its own, where it keeps what no key moves.
                 program.command = ("env", f"PEER_USER_HOME={directory / f'home-{i}'}", str(PEER))
                 program.start_timeout_s = JAVA_START_TIMEOUT_S
@@ -92,6 +98,8 @@ class Group:
 
     async def leader(self) -> str:
         """Address of the leader, once a majority follows it. Raises `TimeoutError`."""
+        if self.kind == BARE:
+            return self.addresses[0]
         client = RemotingClient()
         deadline = time.monotonic() + LEADER_TIMEOUT_S
         try:
