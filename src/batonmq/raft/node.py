@@ -19,6 +19,7 @@ import msgspec
 
 from batonmq.common.complaints import Complaints
 from batonmq.common.files import reason
+from batonmq.raft.barriers import Barriers
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import (
@@ -144,11 +145,8 @@ class RaftNode:
         self._snapshot_index = 0
         self._bytes_since_snapshot = 0
 
-        self._reads_waiting: list[asyncio.Future[None]] = []
-        self._read_groups: dict[int, list[asyncio.Future[None]]] = {}
-        self._read_number = 0
+        self._barriers = Barriers(0)
         self._complaints = Complaints(log)
-        self._reads_to_apply: list[tuple[int, list[asyncio.Future[None]]]] = []
         self._shown: tuple[Role, int, str | None] = (Role.FOLLOWER, 0, None)
         self._shown_members: Members | None = None
         self._shown_removal: int | None = None
@@ -158,8 +156,7 @@ class RaftNode:
     async def start(self) -> None:
         """Recover and take part. Raises StorageCorrupt or OSError."""
         self._loop = asyncio.get_running_loop()
-        # Not from 1 in each life: a leader's answer to a read of the last one could pass for a new one's.
-        self._read_number = int(self._loop.time() * 1e6)
+        self._barriers = Barriers(int(self._loop.time() * 1e6))
         recovered = await self._loop.run_in_executor(None, self._storage.open)
         if recovered.cut_bytes:
             log.warning(
@@ -247,13 +244,7 @@ class RaftNode:
             cause,
         )
         self._pending.clear()
-        reads = [*self._reads_waiting]
-        for futures in self._read_groups.values():
-            reads += futures
-        for _, futures in self._reads_to_apply:
-            reads += futures
-        self._reads_waiting, self._read_groups, self._reads_to_apply = [], {}, []
-        self._fail(reads, NodeStopped("the node has stopped"), cause)
+        self._fail(self._barriers.give_up(), NodeStopped("the node has stopped"), cause)
 
     def _crash(self, cause: BaseException) -> None:
         """A failure after which nothing this node says can be trusted: it falls silent."""
@@ -342,7 +333,7 @@ class RaftNode:
         if self._lags_behind(core.commit_index):
             raise ReplicaLagging(f"{core.commit_index - self.applied_index} entries behind")
         future: asyncio.Future[None] = self._loop.create_future()
-        self._reads_waiting.append(future)
+        self._barriers.add(future)
         self._schedule()
         try:
             async with asyncio.timeout(self._config.read_timeout_ms / 1000):
@@ -601,7 +592,7 @@ class RaftNode:
             [self._pending.pop(index)[1] for index in covered],
             ProposalUncertain("a snapshot of the leader hides the outcome"),
         )
-        self._answer_applied_reads()
+        self._barriers.applied(self.applied_index)
 
     def _restored(self, meta: SnapshotMeta) -> None:
         self._snapshot_index = self.applied_index = meta.index
@@ -640,54 +631,36 @@ class RaftNode:
             self._applied_term = entries[-1].term
         if self._to_apply:
             self._schedule()
-        if self._reads_to_apply:
-            self._answer_applied_reads()
+        self._barriers.applied(self.applied_index)
         self._maybe_snapshot()
 
     # ------------------------------------------------------------------ reads
 
     def _ask_reads(self) -> None:
-        """All barriers of a turn are one question."""
-        if self._reads_waiting:
-            self._read_number += 1
-            self._read_groups[self._read_number] = self._reads_waiting
-            self._reads_waiting = []
-            number = self._read_number
+        number = self._barriers.ask()
+        if number is not None:
             self.core.read(number, self._now_ms())
             self._loop.call_later(self._config.read_timeout_ms / 1000, self._forget_read, number)
 
     def _forget_read(self, number: int) -> None:
-        if self._read_groups.pop(number, None) is not None:
+        if self._barriers.forget(number):
             self.core.forget_read(number)
 
     def _read_answered(self, number: int, index: int | None) -> None:
-        futures = self._read_groups.pop(number, None)
-        if futures is None:
-            return
+        waiting = self._barriers.answered(number)
         if index is None:
-            self._fail(futures, NotLeader(self.core.leader_id))
+            self._fail(waiting, NotLeader(self.core.leader_id))
         elif self._lags_behind(index):
             # Only the leader's answer shows how far a follower is behind that was cut off.
-            self._fail(futures, ReplicaLagging(f"{index - self.applied_index} entries behind"))
+            self._fail(waiting, ReplicaLagging(f"{index - self.applied_index} entries behind"))
         else:
-            self._reads_to_apply.append((index, futures))
+            self._barriers.hold(index, waiting)
 
     def _lags_behind(self, index: int) -> bool:
         """Whether a read that must see ``index`` had better go to the leader (``max_read_lag``)."""
         return (
             self.core.role is not Role.LEADER and 0 < self._config.max_read_lag < index - self.applied_index
         )
-
-    def _answer_applied_reads(self) -> None:
-        waiting: list[tuple[int, list[asyncio.Future[None]]]] = []
-        for index, futures in self._reads_to_apply:
-            if index > self.applied_index:
-                waiting.append((index, futures))
-                continue
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
-        self._reads_to_apply = waiting
 
     # ------------------------------------------------------------------ the disk
 

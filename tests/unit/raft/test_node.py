@@ -173,7 +173,7 @@ async def test_questions_of_a_former_life_are_told_from_those_of_this_one(group:
     await before.read_index()
     await group.leave("n0")
     after = (await group.restart("n0")).node
-    assert after._read_number > before._read_number
+    assert after._barriers.number > before._barriers.number
 
 
 async def test_three_nodes_agree_and_survive_their_leader(group: Group) -> None:
