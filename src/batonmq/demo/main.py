@@ -37,6 +37,7 @@ from rich.table import Table
 
 from batonmq.client.admin import Admin
 from batonmq.client.message import Message
+from batonmq.common.log import set_up
 from batonmq.demo import load, report
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
@@ -120,6 +121,7 @@ class Demonstration:
 
     def run(self) -> bool:
         self._clear()
+        set_up(file=self._out / "sender.log")
         self._console.print("[bold]BatonMQ demonstration[/]  (everything is below", f"{self._out})")
         began = time.monotonic()
         cluster = LocalCluster(self._out, broker_settings=BROKER_SETTINGS)
