@@ -26,25 +26,32 @@ class ControllerRun:
         self._quick = quick
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
-        """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal."""
+        """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal, or
+        take no new broker set afterwards."""
+        last: Result | None = None
         try:
             await self._ground.start()
             for scenario in scenarios:
-                result = await self._scenario(scenario)
-                done(result)
-                if result.whole_s is None:
+                rng = random.Random(f"{self._seed}/{scenario.name}")
+                load = DecisionLoad(scenario.name, self._ground.cluster.controller_addresses, rng)
+                try:
+                    await load.start()
+                except TimeoutError as error:
+                    if last is None:
+                        raise
+                    last.violated(Kind.UNHEALED, f"later: {error}")
+                    break
+                last = await self._scenario(scenario, load, rng)
+                done(last)
+                if last.whole_s is None:
                     break
             return Verdict()
         finally:
             await self._ground.stop()
 
-    async def _scenario(self, scenario: Scenario) -> Result:
-        rng = random.Random(f"{self._seed}/{scenario.name}")
+    async def _scenario(self, scenario: Scenario, load: DecisionLoad, rng: random.Random) -> Result:
         result = Result(self._system, 0, scenario.name, self._seed, self._quick)
-        cluster = self._ground.cluster
-        load = DecisionLoad(scenario.name, cluster.controller_addresses, rng)
         try:
-            await load.start()
             began_us = now_us()
             result.rounds = await self._ground.rounds(scenario, rng, began_us, quick=self._quick)
             ended_us = now_us()

@@ -47,6 +47,8 @@ BROKER_TIMEOUT_MS = 600_000
 """Of the brokers' heartbeats: their silence is not what is tested here."""
 PAUSE_S = 0.005
 RETRY_S = 0.05
+PATIENCE_S = 30.0
+"""For what must be granted before a load can begin, and answered when it has ended."""
 ELECT_SHARE = 0.03
 """Of the writes: an operator demands another master."""
 
@@ -146,11 +148,17 @@ class DecisionLoad:
         self._beater: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bring all sets up; then the load begins."""
-        await asyncio.gather(*map(self._bring_up, self._sets))
-        for name in self._sets:
-            first = await self._insist_on_look(name)
-            self.initial[name] = state_of(first)
+        """Bring all sets up; then the load begins. Raises `TimeoutError` if that is refused for too long."""
+        try:
+            for failure in await asyncio.gather(*map(self._bring_up, self._sets), return_exceptions=True):
+                if failure is not None:
+                    raise failure
+            for name in self._sets:
+                first = await self._insist_on_look(name)
+                self.initial[name] = state_of(first)
+        except BaseException:
+            await self.abandon()
+            raise
         self._beater = asyncio.create_task(self._beat())
         for name in self._sets:
             for _ in range(WRITERS):
@@ -177,7 +185,7 @@ class DecisionLoad:
         await asyncio.gather(self._leader.close(), *(beats.close() for beats in self._beats))
 
     async def _insist_on_look(self, name: str) -> Decision:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (decision := await self._look(name)) is None:
                 await asyncio.sleep(RETRY_S)
         return decision
@@ -194,15 +202,22 @@ class DecisionLoad:
         await self._insist(wire.ElectMaster(CLUSTER, name, REPLICAS[0], False, 0))
 
     async def _insist(self, header: Header) -> None:
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    await self._leader.call(
-                        header, accept=(ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
-                    )
-                    return
-                except (NetError, MQError):
-                    await asyncio.sleep(RETRY_S)
+        refused: Exception | None = None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        await self._leader.call(
+                            header, accept=(ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+                        )
+                        return
+                    except (NetError, MQError) as error:
+                        refused = error
+                        await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{type(header).__name__} was not granted within {PATIENCE_S:g} s: {refused or 'no answer'}"
+            ) from None
 
     async def _beat(self) -> None:
         while True:

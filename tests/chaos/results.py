@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.chaos.check import Verdict
+from tests.chaos.check import Kind, Verdict
 
 BUCKET_S = 0.1
 """Of the acknowledgements in the timeline."""
@@ -76,6 +76,12 @@ class Result:
         self.examples = {kind.name.lower(): texts for kind, texts in verdict.examples.items()}
         self.sent, self.acked, self.stored = verdict.sent, verdict.acked, verdict.stored
         self.duplicated, self.redelivered = verdict.duplicated, verdict.redelivered
+
+    def violated(self, kind: Kind, what: str) -> None:
+        """What came out after the check."""
+        name = kind.name.lower()
+        self.violations[name] = self.violations.get(name, 0) + 1
+        self.examples.setdefault(name, []).append(what)
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
