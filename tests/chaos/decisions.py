@@ -185,10 +185,17 @@ class DecisionLoad:
         await asyncio.gather(self._leader.close(), *(beats.close() for beats in self._beats))
 
     async def _insist_on_look(self, name: str) -> Decision:
-        async with asyncio.timeout(PATIENCE_S):
-            while (decision := await self._look(name)) is None:
-                await asyncio.sleep(RETRY_S)
-        return decision
+        before = self.failures.copy()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while (decision := await self._look(name)) is None:
+                    await asyncio.sleep(RETRY_S)
+            return decision
+        except TimeoutError:
+            why = ", ".join(str(reason) for reason, _ in (self.failures - before).most_common(2))
+            raise TimeoutError(
+                f"nobody could say within {PATIENCE_S:g} s who is master of {name}: {why or 'no answer'}"
+            ) from None
 
     # -- brokers that exist only as requests
 
