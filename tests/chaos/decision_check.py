@@ -50,23 +50,24 @@ class Wrong(StrEnum):
 
 
 def check_decisions(
-    history: Sequence[Decision], final: Iterable[Decision], logged: Iterable[Decision] = ()
+    history: Sequence[Decision], final: Iterable[Decision] | None, logged: Iterable[Decision] = ()
 ) -> Verdict:
     """Check what clients saw; `final` was read after everything healed, `logged` is from the event logs.
 
-    Times of `logged` are not looked at.
+    `final` None: nobody could be asked, so what was forgotten is not known. Times of `logged` are not looked
+    at.
     """
     verdict = Verdict(sent=len(history), acked=sum(decision.is_write for decision in history))
     by_set: dict[str, list[Decision]] = defaultdict(list)
     for decision in history:
         by_set[decision.broker_set].append(decision)
-    ends = {decision.broker_set: decision for decision in final}
+    ends = {decision.broker_set: decision for decision in final or ()}
     _check_names(verdict, [*history, *ends.values(), *logged])
     for name, decisions in by_set.items():
         _check_grants(verdict, name, decisions)
         _check_time(verdict, name, [*decisions, *([ends[name]] if name in ends else [])])
         newest = max((decision.epoch for decision in decisions), default=0)
-        if name not in ends or ends[name].epoch < newest:
+        if final is not None and (name not in ends or ends[name].epoch < newest):
             last = ends[name].epoch if name in ends else "nothing"
             verdict.violated(Wrong.FORGOTTEN, f"{name}: epoch {newest} was answered, at the end {last}")
     return verdict

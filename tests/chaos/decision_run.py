@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.chaos.check import Kind, Verdict
-from tests.chaos.decision_check import check_decisions
+from tests.chaos.decision_check import Decision, check_decisions
 from tests.chaos.decision_history import check_history
 from tests.chaos.decisions import DecisionLoad, logged_decisions, own_elections
 from tests.chaos.ground import WHOLE_TIMEOUT_S, Ground, take_times
@@ -55,7 +55,7 @@ class ControllerRun:
             began_us = now_us()
             result.rounds = await self._ground.rounds(scenario, rng, began_us, quick=self._quick)
             ended_us = now_us()
-            final = await load.finish()
+            final = await self._finish(load, result)
         except BaseException:
             await load.abandon()
             raise
@@ -71,6 +71,16 @@ class ControllerRun:
         granted = sorted(decision.answered_us for decision in load.history if decision.is_write)
         take_times(result, granted, began_us, ended_us)
         return result
+
+    async def _finish(self, load: DecisionLoad, result: Result) -> list[Decision] | None:
+        """The last state of every set; None, and not healed, if the controllers do not tell it."""
+        try:
+            return await load.finish()
+        except TimeoutError as error:
+            self._ground.say(str(error))
+            await load.abandon()
+            result.rounds[-1].whole_s = None
+            return None
 
     def _stores(self) -> list[Path]:
         """Where the controllers keep their event logs; Java's have none."""

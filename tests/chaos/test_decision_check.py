@@ -39,6 +39,11 @@ def test_a_history_in_order() -> None:
     assert (verdict.sent, verdict.acked) == (40, 20)
 
 
+def test_what_nobody_could_be_asked_for_at_the_end_is_not_called_forgotten() -> None:
+    assert check_decisions(history(), None).ok
+    assert list(check_decisions(history(), []).counts) == [Wrong.FORGOTTEN]
+
+
 def test_overlapping_requests_may_be_answered_in_any_order() -> None:
     decisions = history()
     decisions[3] = replace(decisions[3], asked_us=0, epoch=2, members=decisions[0].members)

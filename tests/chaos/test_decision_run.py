@@ -27,6 +27,9 @@ class FakeGround:
     async def stop(self) -> None:
         self.stopped = True
 
+    def say(self, text: str) -> None:
+        pass
+
     async def rounds(self, *_: object, **__: object) -> list[RoundResult]:
         return [RoundResult("kill -9 controller-0", 0.0, 0.1, 0, whole_s=0.2)]
 
@@ -35,6 +38,8 @@ class FakeLoad:
     """Brings its sets up so many times; then the controllers grant nothing."""
 
     grants = 0
+    deaf = False
+    """When it ends, nobody says who is master."""
 
     def __init__(self, *_: object) -> None:
         self.history: list[Any] = []
@@ -48,6 +53,8 @@ class FakeLoad:
         FakeLoad.grants -= 1
 
     async def finish(self) -> list[Any]:
+        if self.deaf:
+            raise TimeoutError("nobody could say")
         return []
 
     async def abandon(self) -> None:
@@ -69,6 +76,17 @@ async def test_the_scenario_before_is_the_one_that_they_did_not_heal_from(
     await controllers.scenarios(CONTROLLERS_ALONE[:4], results.append)
     assert [result.ok for result in results] == [True, False]
     assert results[1].examples == {"unhealed": ["later: ApplyBrokerId was not granted"]}
+    assert ground.stopped
+
+
+async def test_controllers_that_tell_no_state_at_the_end_did_not_heal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ground, controllers = run(5, monkeypatch)
+    monkeypatch.setattr(FakeLoad, "deaf", True)
+    results: list[Result] = []
+    await controllers.scenarios(CONTROLLERS_ALONE, results.append)
+    assert [(result.whole_s, list(result.violations)) for result in results] == [(None, ["unhealed"])]
     assert ground.stopped
 
 
