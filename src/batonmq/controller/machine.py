@@ -180,7 +180,7 @@ class ControllerMachine:
                     f"it holds controllers' state of version {version}, known is {SNAPSHOT_VERSION}"
                 )
             snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UnreadableState(f"it holds no controllers' state: {error}") from error
         broker_sets = {broker_set.broker_name: broker_set for broker_set in snapshot.broker_sets}
         if len(broker_sets) != len(snapshot.broker_sets):

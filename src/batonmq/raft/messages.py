@@ -237,21 +237,27 @@ def decode_envelope(payload: bytes | memoryview) -> Envelope:
     leads to, a snapshot of a later term than its sender's."""
     try:
         envelope = _envelope_decoder.decode(payload)
+        for message in envelope.messages:
+            _check_message(message)
     except RecursionError:
         raise msgspec.ValidationError("arrays within arrays without end") from None
-    for message in envelope.messages:
-        if type(message) is Append:
-            for entry in message.entries:
-                if entry.kind == Kind.MEMBERS:
-                    _check_members(_members_decoder.decode(entry.data))
-        elif type(message) is InstallSnapshot:
-            meta = message.meta
-            _check_members(meta.members)
-            if not 0 < meta.term <= message.term:
-                raise msgspec.ValidationError(
-                    f"a leader of term {message.term} has no snapshot that ends in term {meta.term}"
-                )
+    except UnicodeDecodeError as error:  # which msgspec lets through
+        raise msgspec.ValidationError(f"text that is none: {error}") from None
     return envelope
+
+
+def _check_message(message: Message) -> None:
+    if type(message) is Append:
+        for entry in message.entries:
+            if entry.kind == Kind.MEMBERS:
+                _check_members(_members_decoder.decode(entry.data))
+    elif type(message) is InstallSnapshot:
+        meta = message.meta
+        _check_members(meta.members)
+        if not 0 < meta.term <= message.term:
+            raise msgspec.ValidationError(
+                f"a leader of term {message.term} has no snapshot that ends in term {meta.term}"
+            )
 
 
 def _check_members(members: Members) -> None:

@@ -76,6 +76,7 @@ UNREADABLE = {
     "alive and unknown": (state(broker_set(live={9: [7, 1, 1, 0, 0, 0, 0]})), "not registered"),
     "set out of order": (state(broker_set(sync_state_set=[2, 1])), "ascending order"),
     "master not in sync": (state(broker_set(master_id=2)), "the master 2 is not in the SyncStateSet"),
+    "text that is none": (state(broker_set(broker_name="ab")).replace(b"ab", b"\xff\xfe"), "can't decode"),
     "next id taken": (state(broker_set(next_broker_id=2)), "the next broker id 2"),
 }
 

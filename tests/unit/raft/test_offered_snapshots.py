@@ -183,8 +183,9 @@ def test_who_stands_for_election_meanwhile_is_offered_nothing() -> None:
         snapshot(members=Members({}, {"n0": ""})),
         snapshot(members=Members({"n0": "", "n1": ""}, {"n0": ""})),
         Append(3, 0, 0, 0, [Entry(3, Kind.MEMBERS, encode(Members({})))]),
+        Append(3, 0, 0, 0, [Entry(3, Kind.MEMBERS, encode(Members({"n": ""})).replace(b"n", b"\xff"))]),
     ],
-    ids=["later term", "no term", "no voters", "voter and learner", "entry without voters"],
+    ids=["later term", "no term", "no voters", "voter and learner", "entry without voters", "entry no text"],
 )
 def test_what_no_leader_says_is_malformed(message: Message) -> None:
     with pytest.raises(msgspec.ValidationError):
@@ -193,6 +194,12 @@ def test_what_no_leader_says_is_malformed(message: Message) -> None:
 
 def test_what_is_nested_without_end_is_malformed() -> None:
     payload = b"\x95\xa1g\xa2n1\xa2n0\x90" + b"\x91" * 100_000  # an envelope with a field of a later version
+    with pytest.raises(msgspec.ValidationError):
+        decode_envelope(payload)
+
+
+def test_text_that_is_none_is_malformed() -> None:
+    payload = encode(Envelope("group", "n1", "n0", [])).replace(b"group", b"\xff\xfe\xfd\xfc\xfb")
     with pytest.raises(msgspec.ValidationError):
         decode_envelope(payload)
 
