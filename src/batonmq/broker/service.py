@@ -381,7 +381,7 @@ class BrokerService:
         for table in (broker.topics, broker.subscriptions, broker.offsets):
             table.begin_term(epoch)
         broker.tables.begin_term()
-        broker.topics.deleted.discard(broker.store.take_begun_anew())
+        self._heed_topics_begun_anew()
         broker.topics.rebuild(broker.store.queues())
         self._persist_tables()
         broker.role = BrokerRole.SYNC_MASTER
@@ -391,6 +391,16 @@ class BrokerService:
         broker.schedule.start()
         self._registration.start()
         log.info("master epoch=%d", epoch)
+
+    def _heed_topics_begun_anew(self) -> None:
+        """Those that the log tells of since the former master's tables were copied last: it had these topics,
+        and offsets in them that are not known here. What a master knows of its own is not out of date."""
+        broker = self.broker
+        if not broker.role.is_master:
+            broker.topics.deleted.discard(broker.store.begun_anew)
+            for topic in broker.store.begun_anew:
+                broker.offsets.remove_topic(topic)
+        broker.store.begun_anew.clear()
 
     async def become_slave(
         self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str

@@ -128,15 +128,18 @@ class SlaveSync:
         """One round; each table is taken over as soon as it is here."""
         broker = self._broker
         stored = {topic for topic, _ in broker.store.queues()}
+        begun_anew = set(broker.store.begun_anew)
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
         # A master makes a topic before it takes messages of it: what is stored here but not known there is
         # deleted. (What it took since then is not in `stored`.)
-        broker.topics.deleted.replace(stored - topics.topic_config_table.keys())
+        deleted = stored - topics.topic_config_table.keys()
+        broker.topics.deleted.replace(deleted)
         broker.topics.replace(topics.topic_config_table, topics.data_version)
-        begun_anew = broker.store.take_begun_anew()
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-        for topic in begun_anew:
+        for topic in begun_anew | deleted:
             broker.offsets.remove_topic(topic)
+        # Only now: had the master died before, these would still be to be forgotten.
+        broker.store.begun_anew.difference_update(begun_anew)
         broker.offsets.replace(offsets.offset_table, offsets.data_version or DataVersion())
         delays = await self._fetch(master, GetAllDelayOffset())
         if delays:

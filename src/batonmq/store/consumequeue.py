@@ -253,27 +253,30 @@ class ConsumeQueue:
             return 0 <= queue_offset <= _MAX_QUEUE_OFFSET
         return 0 <= queue_offset <= self.max_offset + _MAX_GAP_FILES * (self._size // UNIT_SIZE)
 
-    def write_pending(self) -> bool:
+    @property
+    def begins_anew(self) -> bool:
+        """Whether `pending` counts from 0 again, further on in the log than what is here: the topic was
+        deleted and made again."""
+        if self.pending_from or not self.pending or not self.max_offset or not self.end_physical:
+            return False
+        physical: int = UNIT.unpack(self.pending[0])[0]
+        return physical >= self.end_physical
+
+    def write_pending(self) -> None:
         """Write the units collected in `pending`, the first of which has queue offset `pending_from`.
 
-        Units already there are passed over; but a queue that counts from 0 again further on in the log is
-        that of a topic deleted and made again, and takes the place of the former one. Returns whether it did.
-        `pending` is emptied in any case; raises `OSError`.
+        Units already there are passed over; but those of a queue that `begins_anew` take the place of the
+        former ones. `pending` is emptied in any case; raises `OSError`.
         """
-        units, begin = self.pending, self.pending_from
+        units, begin, anew = self.pending, self.pending_from, self.begins_anew
         self.pending = []
-        anew = False
+        if anew:
+            self._begin_anew()
         if begin < self.max_offset:
-            new = [unit for unit in units if UNIT.unpack(unit)[0] >= self.end_physical]
-            anew = begin == 0 and 0 < len(new) == len(units) and self.end_physical > 0
-            if anew:
-                self._begin_anew()
-            else:
-                units = units[self.max_offset - begin :]
-                begin = self.max_offset
+            units = units[self.max_offset - begin :]
+            begin = self.max_offset
         if units:
             self._write(begin, units)
-        return anew
 
     def _begin_anew(self) -> None:
         log.info(
@@ -391,7 +394,7 @@ class ConsumeQueue:
         """Delete all files."""
         for base in self._bases:
             self._files.drop(self._path(base))
-            Path(self._path(base)).unlink()
+            Path(self._path(base)).unlink(missing_ok=True)  # of a try that failed
         self._bases.clear()
         self.min_offset = self.max_offset = self.next_offset = self.end_physical = 0
         if self.directory.is_dir() and not any(self.directory.iterdir()):

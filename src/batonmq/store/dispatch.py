@@ -31,7 +31,6 @@ class Dispatcher:
     """How far the consume queues hold the log, and what is to come."""
 
     __slots__ = (
-        "_begun_anew",
         "_delays_ms",
         "_grown",
         "_log",
@@ -39,6 +38,7 @@ class Dispatcher:
         "_pending_whole",
         "_queues",
         "_stuck",
+        "begun_anew",
         "offset",
     )
 
@@ -47,7 +47,8 @@ class Dispatcher:
         self._log = log
         self._queues = queues
         self._delays_ms = delays_ms
-        self._begun_anew: set[str] = set()
+        self.begun_anew: set[str] = set()
+        """Topics that turned out to have been deleted and made again, until somebody takes them out."""
         self._grown: dict[ConsumeQueue, None] = {}
         self._pending: deque[PendingUnit] = deque()
         """All that lies between `offset` and the end, if `_pending_whole`."""
@@ -127,13 +128,9 @@ class Dispatcher:
         return True
 
     def _write(self, queue: ConsumeQueue) -> None:
-        if queue.write_pending():
-            self._begun_anew.add(queue.topic)
-
-    def take_begun_anew(self) -> set[str]:
-        """Topics that turned out to have been deleted and made again, since the last call."""
-        topics, self._begun_anew = self._begun_anew, set()
-        return topics
+        if queue.begins_anew:  # said before it is done: half done, it looks like any empty queue
+            self.begun_anew.add(queue.topic)
+        queue.write_pending()
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
         """Queues that `dispatch` has lengthened since the last call, with their max offset."""
@@ -213,9 +210,11 @@ class Dispatcher:
                 if record.has_unit:
                     found = self._queues.of_record(record.topic, record.queue_id, record.physical_offset)
                     if found is not None and found.takes(record.queue_offset):
-                        # From 0 again: the topic was deleted and made anew (`ConsumeQueue.write_pending`).
-                        counted = found.next_offset if record.queue_offset else 0
-                        found.next_offset = max(counted, record.queue_offset + 1)
+                        if not record.queue_offset and found.next_offset:
+                            # From 0 again: the topic was deleted and made anew (`ConsumeQueue.begins_anew`).
+                            found.next_offset = 0
+                            self.begun_anew.add(record.topic)
+                        found.next_offset = max(found.next_offset, record.queue_offset + 1)
             if not blank_size(file.map, position - file.base, file.size):
                 break
             position = file.base + file.size

@@ -233,10 +233,11 @@ class MessageStore:
         """
         return self._dispatcher.dispatch()
 
-    def take_begun_anew(self) -> set[str]:
-        """Topics of which `dispatch` found, since the last call, that they were deleted and made again: what
-        is known of consumers of the former topic is not about these messages."""
-        return self._dispatcher.take_begun_anew()
+    @property
+    def begun_anew(self) -> set[str]:
+        """Topics of which the log says that they were deleted and made again: what is known of consumers of
+        the former topic is not about these messages. Who has heeded that takes them out."""
+        return self._dispatcher.begun_anew
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
         """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
@@ -433,6 +434,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Remove the consume queues of `topic`. Its messages go with the commit log files they are in."""
         self._queues.remove_topic(topic)
+        self._dispatcher.begun_anew.discard(topic)
 
     # --------------------------------------------------------------------------------------------- closing
 

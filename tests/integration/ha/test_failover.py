@@ -17,18 +17,20 @@ from batonmq.controller.service import ControllerService
 from batonmq.demo.cluster import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectionLost, NetError
 from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import (
     CreateTopic,
     DeleteTopic,
+    GetAllConsumerOffset,
     SendMessageV2,
     UpdateConsumerOffset,
     UpdateSubscriptionGroup,
 )
 from batonmq.protocol.headers.controller import CleanBrokerData
+from batonmq.protocol.registry import Header
 from batonmq.store.config import StoreConfig
 
 
@@ -284,6 +286,47 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
             return False
 
     await until(written)  # in the background
+
+
+@pytest.mark.parametrize("copying", [False, True])
+async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_before_its_own_are_copied(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, copying: bool
+) -> None:
+    """Who went on from where it was in the former topic would pass over as many of the new one's messages."""
+    await cluster.start(0)
+    await cluster.start(1)
+    await cluster.whole()
+    master = cluster.master
+    assert master is not None
+    address, service = f"127.0.0.1:{cluster.ports[1 + 2 * master]}", cluster.brokers[1 - master]
+    slave = service.broker
+    await cluster.send(b"old", topic="anew")
+    made = encode(SubscriptionGroupConfig(group_name="g"))
+    await cluster.client.call(address, UpdateSubscriptionGroup(), made)
+    await cluster.client.call(address, UpdateConsumerOffset("g", "anew", 0, 1))
+    await until(lambda: slave.offsets.query("g", "anew", 0) == 1)
+    assert service._replicas is not None
+    sync = service._replicas.slave_sync
+    await sync.stop()  # nothing of what follows is copied
+    await cluster.client.call(address, DeleteTopic("anew"))
+    await cluster.send(b"new", topic="anew")
+    await until(lambda: "anew" in slave.store.begun_anew)
+    if copying:
+        fetch = sync._fetch
+
+        async def fetch_until_it_dies(address: str, header: Header) -> bytes:
+            if isinstance(header, GetAllConsumerOffset):
+                raise ConnectionLost(address, "killed")
+            return await fetch(address, header)
+
+        monkeypatch.setattr(sync, "_fetch", fetch_until_it_dies)
+        with pytest.raises(ConnectionLost):
+            await sync._copy(address)
+    await cluster.kill(master)
+    await until(lambda: cluster.master is not None)
+    assert slave.offsets.query("g", "anew", 0) == -1
+    assert "anew" in slave.topics and slave.store.queue_bounds("anew", 0).max_offset == 1
+    assert not slave.store.begun_anew
 
 
 async def test_a_slave_refuses_sends(cluster: Cluster) -> None:

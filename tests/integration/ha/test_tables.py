@@ -248,3 +248,24 @@ async def test_a_deleted_topic_stays_deleted_when_the_slave_restarts_and_takes_o
     group.pids[slave.name] = slave.pid
     await group.in_sync(1)
     assert (await tables(group, slave)).topics == {"Made": 2, "MadeToo": 2}
+
+
+async def test_offsets_in_a_topic_that_was_made_again_are_forgotten_also_if_the_master_dies_at_once(
+    group: ReplicaGroup,
+) -> None:
+    """Who goes on from where it was in the former topic passes over as many of the new one's messages."""
+    master = await group.master()
+    slave = other(group, master)
+    await create(group, "Made", 2)
+    await produce(group, "Made", b"old 0", b"old 1", b"old 2")
+    await commit(group, "Made", 3)
+    await copied(group)
+    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    await create(group, "Made", 2)
+    await produce(group, "Made", *(b"new %d" % number for number in range(5)))
+    master.kill()
+    await group.in_sync(1)
+    while (await group.master()) is not slave:
+        await asyncio.sleep(0.01)
+    assert (await tables(group, slave)).offsets == {}
+    assert await delivered(group, "Made") == [b"new %d" % number for number in range(5)]

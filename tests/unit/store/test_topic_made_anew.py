@@ -6,8 +6,11 @@ to what the master had that took them: the new ones alone, each at the offset th
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from batonmq.store import consumequeue
 from batonmq.store.store import MessageStore
 
 
@@ -31,7 +34,7 @@ def copy(opener, master: MessageStore, slave: MessageStore) -> None:
 def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, count) -> None:
     slave = opener("slave")
     copy(opener, master, slave)
-    assert len(opener.messages(slave)) == 40 and not slave.take_begun_anew()
+    assert len(opener.messages(slave)) == 40 and not slave.begun_anew
     opener.put(master, *(opener.message(b"new %d" % number) for number in range(count)))
     master.dispatch()
     copy(opener, master, slave)
@@ -40,7 +43,7 @@ def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, 
     assert [message.queue_offset for message in opener.messages(slave)] == list(range(count))
     assert slave.queue_bounds("T", 0) == master.queue_bounds("T", 0)
     assert [message.body for message in opener.messages(slave, topic="Other")] == [b"other"]
-    assert slave.take_begun_anew() == {"T"} and not slave.take_begun_anew()
+    assert slave.begun_anew == {"T"}
     # It takes over: the next one follows.
     (result,) = opener.put(slave, opener.message(b"next"))
     slave.dispatch()
@@ -90,4 +93,47 @@ def test_what_was_dispatched_before_is_still_passed_over(opener) -> None:
     again.confirm_offset = again.max_offset
     again.dispatch()
     assert [m.body for m in opener.messages(again)] == [b"%d" % number for number in range(30)]
-    assert not again.take_begun_anew()
+    assert not again.begun_anew
+
+
+@pytest.mark.parametrize("failing", ["unlink", "write"])
+def test_it_is_told_also_if_the_disk_fails_halfway(opener, master, monkeypatch, failing) -> None:
+    slave = opener("slave")
+    copy(opener, master, slave)
+    opener.put(master, opener.message(b"new"))
+    master.dispatch()
+    calls = []
+
+    def fail_once(real):
+        def call(*arguments, **keys):
+            calls.append(arguments)
+            if len(calls) == 2 or failing == "write":
+                raise OSError(5, "Input/output error")
+            return real(*arguments, **keys)
+
+        return call
+
+    with monkeypatch.context() as broken:
+        if failing == "unlink":
+            broken.setattr(Path, "unlink", fail_once(Path.unlink))
+        else:
+            broken.setattr(consumequeue, "write_all", fail_once(consumequeue.write_all))
+        slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
+        slave.dispatch()
+    assert calls and slave.dispatched_offset < slave.max_offset
+    slave.dispatch()
+    assert [message.body for message in opener.messages(slave)] == [b"new"]
+    assert slave.begun_anew == {"T"}
+
+
+def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) -> None:
+    slave = opener("slave", confirm=True)
+    while slave.max_offset < master.max_offset:
+        slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
+    slave.confirm_offset = slave.max_offset
+    slave.dispatch()
+    opener.put(master, opener.message(b"new"))
+    slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
+    assert not slave.begun_anew
+    slave.cut_torn_tail()
+    assert slave.begun_anew == {"T"}
