@@ -132,11 +132,10 @@ class SlaveSync:
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
         # A master makes a topic before it takes messages of it: what is stored here but not known there is
         # deleted. (What it took since then is not in `stored`.)
-        deleted = stored - topics.topic_config_table.keys()
-        broker.topics.deleted.replace(deleted)
+        broker.topics.deleted.replace(stored - topics.topic_config_table.keys())
         broker.topics.replace(topics.topic_config_table, topics.data_version)
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-        for topic in begun_anew | deleted:
+        for topic in begun_anew:
             broker.offsets.remove_topic(topic)
         # Only now: had the master died before, these would still be to be forgotten.
         broker.store.begun_anew.difference_update(begun_anew)

@@ -188,6 +188,17 @@ async def test_a_state_is_taken_and_there_after_a_restart(follower: Follower) ->
     await again.node.stop()
 
 
+async def test_entries_that_came_with_it_are_not_applied_on_top(follower: Follower) -> None:
+    other = ControllerMachine()
+    other.apply(1, registered("z"))
+    log = follower.node.core.log
+    entry = Entry(1, Kind.DATA, registered("b"))
+    append = Append(1, log.last_index, log.last_term, log.last_index + 1, [entry])
+    follower.hear(append, forged(other.snapshot()))
+    await follower.until_applied(50)
+    assert follower.machine.snapshot() == other.snapshot() and follower.node.applied_index == 50
+
+
 @pytest.mark.parametrize("case", UNREADABLE)
 async def test_a_file_that_cannot_be_restored_is_named(tmp_path: Path, case: str) -> None:
     data, why = UNREADABLE[case]

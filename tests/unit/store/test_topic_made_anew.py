@@ -62,11 +62,17 @@ def test_offsets_go_on_from_the_new_messages_that_no_queue_shows_yet(opener, mas
     slave.dispatch()
     assert len(opener.messages(slave)) == 40
     assert opener.put(slave, opener.message(b"next"))[0].queue_offset == 3
+    given = 4
     for message in (*opener.messages(master)[1:], None):
         slave.confirm_offset = slave.max_offset if message is None else message.physical_offset
         slave.dispatch()
-    assert [m.body for m in opener.messages(slave)] == [b"new 0", b"new 1", b"new 2", b"next"]
-    assert opener.put(slave, opener.message(b"last"))[0].queue_offset == 4
+        # Also when the former queue has just been replaced, and the new one is behind.
+        assert opener.put(slave, opener.message(b"last"))[0].queue_offset == given
+        given += 1
+    slave.confirm_offset = slave.max_offset
+    slave.dispatch()
+    bodies = [m.body for m in opener.messages(slave)]
+    assert bodies == [b"new 0", b"new 1", b"new 2", b"next", b"last", b"last", b"last"]
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -94,6 +100,24 @@ def test_what_was_dispatched_before_is_still_passed_over(opener) -> None:
     again.dispatch()
     assert [m.body for m in opener.messages(again)] == [b"%d" % number for number in range(30)]
     assert not again.begun_anew
+
+
+def test_what_a_failed_turn_has_written_is_passed_over(opener, monkeypatch) -> None:
+    store, calls = opener("one"), []
+    write_all = consumequeue.write_all
+
+    def full_for_the_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        write_all(*arguments)
+
+    monkeypatch.setattr(consumequeue, "write_all", full_for_the_second)
+    opener.put(store, *(opener.message(b"x", queue_id=queue_id) for queue_id in (0, 1)))
+    assert store.dispatched_offset == 0 and store.queue_bounds("T", 0).max_offset == 1
+    store.dispatch()
+    assert [store.queue_bounds("T", queue_id).max_offset for queue_id in (0, 1)] == [1, 1]
+    assert not store.begun_anew
 
 
 @pytest.mark.parametrize("failing", ["unlink", "write"])
