@@ -187,7 +187,7 @@ class Appender:
         broker = self._broker
         store = broker.store
         if self._copies == ALL_IN_SYNC:
-            acked = store.confirm_offset
+            acked = store.confirm_offset if self._enough_in_sync() else -1
         elif self._copies > 1:
             acked = -1 if broker.ha is None else broker.ha.acked_by(self._copies)
         else:
@@ -203,7 +203,18 @@ class Appender:
             return broker.store.max_offset
         if broker.ha is None:
             return -1
-        return broker.ha.held_by_all() if self._copies == ALL_IN_SYNC else broker.ha.acked_by(self._copies)
+        if self._copies != ALL_IN_SYNC:
+            return broker.ha.acked_by(self._copies)
+        return broker.ha.held_by_all() if self._enough_in_sync() else -1
+
+    def _in_sync_replicas(self) -> int:
+        ha = self._broker.ha
+        return 1 if ha is None else ha.in_sync_replicas
+
+    def _enough_in_sync(self) -> bool:
+        """Asked again when a send is answered: a set that shrank meanwhile confirms what too few have.
+        RocketMQ asks before it appends only, and acknowledges such a send with one copy."""
+        return self._in_sync_replicas() >= self._broker.config.min_in_sync_replicas
 
     def _copies_needed(self) -> int | None:
         broker = self._broker
@@ -217,7 +228,7 @@ class Appender:
             in_sync_replicas=config.in_sync_replicas,
             min_in_sync_replicas=config.min_in_sync_replicas,
             auto_in_sync_replicas=config.enable_auto_in_sync_replicas,
-            replicas_in_sync=1 if broker.ha is None else broker.ha.in_sync_replicas,
+            replicas_in_sync=self._in_sync_replicas(),
         )
 
     def _on_deadline(self, now_ms: int) -> None:

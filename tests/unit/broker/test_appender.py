@@ -158,6 +158,32 @@ async def test_a_message_that_does_not_wait_acknowledges_no_other(rigs: Any) -> 
     await rig.appender.stop()
 
 
+async def test_a_set_that_shrank_below_the_minimum_acknowledges_nothing(rigs: Any) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True, min_in_sync_replicas=2, slave_timeout=60)
+    end = await rig.put("a")
+    # The slave is gone, and out of the set: this master alone confirms what it has.
+    rig.replicas.in_sync_replicas, rig.replicas.acks = 1, [end]
+    rig.store.confirm_offset = end
+    rig.appender.progress()
+    assert rig.log == [] and rig.visible == [(("T", 0), 1)]
+    await asyncio.sleep(0.1)
+    assert rig.log == [("a", PutStatus.FLUSH_SLAVE_TIMEOUT)]
+    await rig.appender.stop()
+
+
+async def test_a_set_that_is_large_enough_again_acknowledges_what_waits(rigs: Any) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True, min_in_sync_replicas=2)
+    end = await rig.put("a")
+    rig.replicas.in_sync_replicas = 1
+    rig.store.confirm_offset = end
+    rig.appender.progress()
+    assert rig.log == []
+    rig.replicas.in_sync_replicas = 2
+    rig.appender.progress()
+    assert rig.log == [("a", PutStatus.PUT_OK)]
+    await rig.appender.stop()
+
+
 async def test_late_replicas_time_out_and_say_so_once(rigs: Any) -> None:
     rig = rigs(in_sync_replicas=2, slave_timeout=50)
     end = await rig.put("a")
