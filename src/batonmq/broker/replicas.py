@@ -77,7 +77,11 @@ class ReplicasManager:
         self._ha = broker.ha
         identity = files.load(config.broker_cluster_name, config.broker_name)
         self.core = ReplicasCore(
-            config.broker_cluster_name, config.broker_name, identity, self._ha.last_epoch
+            config.broker_cluster_name,
+            config.broker_name,
+            identity,
+            self._ha.last_epoch,
+            learner=self._ha.config.async_learner,
         )
         self._controllers = Controllers(broker)
         self._registration = ReplicaRegistration(
@@ -176,6 +180,12 @@ class ReplicasManager:
         header = typed(response, wire.GetReplicaInfoReply)
         role = role_of(header, response.body)
         self._heard(role)
+        if role is None and core.waits_for_others:
+            self._complaints.warn(
+                self._broker.config.broker_name,
+                "has no master: this replica is a learner (asyncLearner=true) and waits for one that is not",
+                int(asyncio.get_running_loop().time() * 1000),
+            )
         if role is not None and core.role is not None and role.epoch == core.role.epoch and core.is_master:
             self._ha.agree(role.sync_state_set)
 

@@ -32,7 +32,7 @@ class Step(Enum):
     ELECT = auto()
     """There is no master: ask to be elected."""
     RUN = auto()
-    """The role is known; look at it from time to time."""
+    """The role is known, or others will say it; look at it from time to time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,17 @@ class Role:
 class ReplicasCore:
     """One replica, from its start to its end."""
 
-    def __init__(self, cluster: str, broker_name: str, identity: Identity | None, last_epoch: int) -> None:
-        """`identity`: what the files say. `last_epoch`: newest epoch of the log, -1 if none."""
+    def __init__(
+        self,
+        cluster: str,
+        broker_name: str,
+        identity: Identity | None,
+        last_epoch: int,
+        *,
+        learner: bool = False,
+    ) -> None:
+        """`identity`: what the files say. `last_epoch`: newest epoch of the log, -1 if none. `learner`: it
+        never asks to be elected; the first to ask in a new group becomes its master, and all take its log."""
         self.cluster = cluster
         self.broker_name = broker_name
         self.identity = identity
@@ -59,6 +68,8 @@ class ReplicasCore:
         self._wanted: Role | None = None
         self._registered = False
         self._master_known = False
+        self.waits_for_others = learner
+        """While there is no master it looks for one instead of asking to be elected."""
 
     @property
     def broker_id(self) -> int | None:
@@ -92,7 +103,7 @@ class ReplicasCore:
             return Step.APPLY_ID
         if not self._registered:
             return Step.REGISTER
-        return Step.RUN if self._master_known else Step.ELECT
+        return Step.RUN if self._master_known or self.waits_for_others else Step.ELECT
 
     def next_id(self, broker_id: int, address: str, now_ms: int) -> Identity:
         """An id is free: the claim to note down before applying for it."""

@@ -49,7 +49,7 @@ class HAConfig:
     sync_from_last_file: bool = False
     """An empty slave copies only the master's last commit log file and what follows."""
     async_learner: bool = False
-    """Copy the log but never join the SyncStateSet."""
+    """Copy the log but never join the SyncStateSet nor ask to be elected."""
     store_path_epoch_file: Path | None = None
     """The epoch file; empty: `epochFileCheckpoint` in storePathRootDir."""
     store_path_broker_identity: Path | None = field(default=None)

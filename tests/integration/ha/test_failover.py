@@ -64,7 +64,7 @@ class Cluster:
         )
         await self.controller.start()
 
-    async def start(self, number: int, **keys: object) -> BrokerService:
+    async def start(self, number: int, *, learner: bool = False, **keys: object) -> BrokerService:
         config = BrokerConfig(
             broker_name="b",
             broker_ip1="127.0.0.1",
@@ -82,7 +82,7 @@ class Cluster:
             max_hash_slot_num=1000,
             max_index_num=5000,
         )
-        ha = HAConfig(ha_listen_port=self.ports[2 + 2 * number])
+        ha = HAConfig(ha_listen_port=self.ports[2 + 2 * number], async_learner=learner)
         service = self.brokers[number] = BrokerService(config, store, ha)
         await service.start()
         return service
@@ -180,6 +180,22 @@ async def test_two_brokers_find_their_roles_and_replicate(cluster: Cluster) -> N
     await cluster.equal()
     identity = (cluster.root / "store0" / "brokerIdentity").read_text()
     assert identity.startswith("DefaultCluster#b#")
+
+
+async def test_a_learner_that_is_there_first_leaves_the_group_to_others(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = await cluster.start(0, learner=True)
+    await until(lambda: "has no master: this replica is a learner" in caplog.text)
+    assert cluster.master is None
+    await cluster.start(1)
+    await until(lambda: cluster.master == 1)
+    await cluster.send(b"hello")
+    await cluster.equal()
+    assert cluster.members() == {2}
+    await cluster.kill(1)
+    await asyncio.sleep(0.3)
+    assert not learner.broker.role.is_master
 
 
 async def test_the_slave_takes_over_and_the_killed_master_returns(cluster: Cluster) -> None:

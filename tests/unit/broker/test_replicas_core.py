@@ -40,6 +40,18 @@ def test_a_new_broker_claims_an_id_then_registers_then_asks_to_be_elected():
     assert core.next_role() is None
 
 
+def test_a_learner_waits_for_a_master_and_never_asks_to_be_elected():
+    core = ReplicasCore("c", "b", Identity("c", "b", 2), -1, learner=True)
+    assert core.next_step() is Step.REGISTER
+    assert core.registered(None) and core.may_heartbeat
+    assert core.next_step() is Step.RUN and core.next_role() is None
+    core.heard(role(1, 1))
+    assert core.next_role() == role(1, 1)
+    core.took(role(1, 1))
+    core.heard(None)
+    assert core.next_step() is Step.RUN
+
+
 def test_a_claim_from_before_a_crash_is_applied_for_again():
     core = ReplicasCore("c", "b", Identity("c", "b", 2, "a;1"), -1)
     assert core.next_step() is Step.APPLY_ID
