@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.table_watch import HOLD_S
+from batonmq.common.log import some
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import (
     ConsumerOffsetSerializeWrapper,
@@ -83,7 +84,7 @@ class SlaveSync:
                 if watching:
                     copied = await self._next_change(master, copied)
                 began = loop.time()
-                await self._copy(master)
+                await self._copy(master, rebuilt=watching)
                 told, self.complete = "", True
                 if watching:
                     await asyncio.sleep(min(COPY_SHARE * (loop.time() - began), PERIOD_S))
@@ -124,16 +125,23 @@ class SlaveSync:
         response = await self._broker.outer.call(master, header, timeout_ms=TIMEOUT_MS)
         return bytes(response.body)
 
-    async def _copy(self, master: str) -> None:
-        """One round; each table is taken over as soon as it is here."""
+    async def _copy(self, master: str, *, rebuilt: bool) -> None:
+        """One round; each table is taken over as soon as it is here. `rebuilt`: see `note_deleted`."""
         broker = self._broker
         stored = {topic for topic, _ in broker.store.queues()}
         begun_anew = set(broker.store.begun_anew)
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
-        # A master makes a topic before it takes messages of it: what is stored here but not known there is
-        # deleted. (What it took since then is not in `stored`.)
-        broker.topics.deleted.replace(stored - topics.topic_config_table.keys())
-        broker.topics.replace(topics.topic_config_table, topics.data_version)
+        table, version = topics.topic_config_table, topics.data_version
+        # What the master took since then is not in `stored`.
+        if broker.topics.note_deleted(stored, table, version, rebuilt=rebuilt):
+            log.warning(
+                "master %s has no topic %s, of which this broker has messages: it took over before it had "
+                "copied that, or it was deleted meanwhile. updateTopic there makes the messages readable; as "
+                "master this broker makes the topic anew",
+                master,
+                some(sorted(broker.topics.lost)),
+            )
+        broker.topics.replace(table, version)
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
         for topic in begun_anew:
             broker.offsets.remove_topic(topic)

@@ -8,7 +8,7 @@ configuration (file format, system topics, creation on send).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change
@@ -73,6 +73,8 @@ class TopicTable:
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
         self.deleted = DeletedTopics()
+        self.lost: dict[str, TopicConfig] = {}
+        """On a slave of a RocketMQ broker: topics that it lacks and that may not have been deleted."""
 
     def configure(self, config: BrokerConfig) -> None:
         """Take over changed keys (`autoCreateTopicEnable`) while running."""
@@ -245,7 +247,8 @@ class TopicTable:
         (topic, queue id).
 
         A master that died right after a topic was made may have replicated messages of it, but not yet the
-        topic. How many queues it had is not known: as many as a new topic has, or as messages are in."""
+        topic. How many queues it had is known of those in `lost` only; others get as many as a new topic has,
+        or as messages are in."""
         missing: dict[str, int] = {}
         for topic, queue_id in queues:
             if topic not in self._topics and topic not in self.deleted:
@@ -254,8 +257,14 @@ class TopicTable:
         for topic, count in missing.items():
             own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
             count = count if own else max(count, self._config.default_topic_queue_nums)
-            log.warning("topic %s is in the log only, made anew with %d queues", topic, count)
-            made.append(TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count))
+            config = self.lost.get(topic)
+            if config is None:
+                config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            log.warning(
+                "topic %s is in the log only, made anew with %d queues", topic, config.write_queue_nums
+            )
+            made.append(config)
+        self.lost = {}
         if made:
             self._put(*made)
 
@@ -270,6 +279,27 @@ class TopicTable:
         read = decode(data, TopicConfigSerializeWrapper)
         self._topics.update(read.topic_config_table)
         self.version = read.data_version
+
+    def note_deleted(
+        self, stored: Set[str], table: Mapping[str, TopicConfig], version: DataVersion, *, rebuilt: bool
+    ) -> bool:
+        """On a slave, before `replace` with this table: which topics that have messages in the log (`stored`)
+        its master has deleted. True when there are new ones in `lost`.
+
+        `rebuilt`: a master of ours has made anew what only its log knows, and makes a topic before it takes
+        messages of it, so what it lacks is deleted. A RocketMQ slave that took over never had what was made
+        in the last ten seconds of its predecessor, and does not make it: what we have from an earlier term
+        and it lacks is not taken for deleted.
+        """
+        missing = stored - table.keys()
+        known = self.lost
+        if version.state_version != self.version.state_version:
+            known = {**known, **self._topics}
+        lost = {} if rebuilt else {topic: known[topic] for topic in missing & known.keys()}
+        more = not lost.keys() <= self.lost.keys()
+        self.lost = lost
+        self.deleted.replace(missing - lost.keys())
+        return more
 
     def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> bool:
         """Take over a master's table on a slave. False when it is the one we have."""

@@ -341,7 +341,7 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
 
         monkeypatch.setattr(sync, "_fetch", fetch_until_it_dies)
         with pytest.raises(ConnectionLost):
-            await sync._copy(address)
+            await sync._copy(address, rebuilt=True)
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
     assert slave.offsets.query("g", "anew", 0) == -1

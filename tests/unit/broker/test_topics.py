@@ -176,3 +176,48 @@ def test_the_state_version_is_part_of_each_new_version() -> None:
     topics.state_version = 7
     topics.touch()
     assert topics.version.state_version == 7
+
+
+def _copied(topics: TopicTable, names: str, epoch: int, stored: str, *, rebuilt: bool = False) -> bool:
+    """A slave's copy of its master's table: topics of one letter; `stored` have messages in the log."""
+    version = DataVersion(timestamp=1, counter=len(names), state_version=epoch)
+    table = {name: TopicConfig(topic_name=name) for name in names}
+    more = topics.note_deleted(set(stored), table, version, rebuilt=rebuilt)
+    topics.replace(table, version)
+    return more
+
+
+def test_what_a_rocketmq_broker_had_not_copied_when_it_took_over_is_not_taken_for_deleted() -> None:
+    topics = table()
+    topics.begin_term(1)
+    topics.update(TopicConfig(topic_name="A"), TopicConfig(topic_name="B", write_queue_nums=3))
+    assert _copied(topics, "A", 2, "AB")
+    assert "B" not in topics and "B" not in topics.deleted
+    assert not _copied(topics, "AC", 2, "AB"), "it is said once"
+    topics.rebuild([("A", 0), ("B", 0)])
+    found = topics.get("B")
+    assert found is not None and found.write_queue_nums == 3
+
+
+def test_what_a_rocketmq_master_deletes_stays_deleted() -> None:
+    topics = table()
+    _copied(topics, "AB", 2, "AB")
+    assert not _copied(topics, "A", 2, "AB")
+    topics.rebuild([("A", 0), ("B", 0)])
+    assert "B" not in topics
+
+
+def test_what_was_deleted_before_a_replica_joined_stays_deleted() -> None:
+    topics = table()
+    _copied(topics, "A", 2, "")
+    assert not _copied(topics, "AC", 2, "AB")
+    topics.rebuild([("A", 0), ("B", 0)])
+    assert "B" not in topics
+
+
+def test_what_a_master_of_ours_lacks_is_deleted() -> None:
+    topics = table()
+    _copied(topics, "AB", 1, "AB", rebuilt=True)
+    assert not _copied(topics, "A", 2, "AB", rebuilt=True)
+    topics.rebuild([("A", 0), ("B", 0)])
+    assert "B" not in topics
