@@ -8,7 +8,7 @@ servers or the disk at once goes through the callbacks at the end, which `servic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -49,6 +49,10 @@ class BrokerRole(Enum):
     @property
     def is_master(self) -> bool:
         return self is not BrokerRole.SLAVE
+
+
+async def _done() -> None:
+    """Default of `tables_written`."""
 
 
 def _nothing() -> None:
@@ -112,5 +116,5 @@ class Broker:
     """Register with all name servers soon (a topic changed, the role changed)."""
     save_config: Callable[[Mapping[str, str]], None] = field(default=_ignored)
     """Write keys that were changed while running (wire spelling) into the configuration file soon."""
-    persist_soon: Callable[[], None] = field(default=_nothing)
-    """Write topics.json and subscriptionGroup.json soon; offsets have their own period."""
+    tables_written: Callable[[], Awaitable[None]] = field(default=_done)
+    """Wait until topics and groups as they are now are on this broker's disk. Raises OSError."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from batonmq.broker.acks import without_meaning
 from batonmq.broker.appender import Appender
@@ -61,6 +61,8 @@ from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DRAIN_MS: Final = 5_000
 """How long a stop waits for sends that wait for replicas or disk."""
@@ -131,8 +133,10 @@ class BrokerService:
         self._limits = replace(limits, max_frame_bytes=frame_bytes)
         self._dispatcher = Dispatcher()
         self._servers: list[RemotingServer] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._saving: set[str] = set()
+        self._saves: dict[str, asyncio.Task[OSError | None]] = {}
+        """The last write of each table that was asked for."""
         self._index_timer: asyncio.TimerHandle | None = None
         self._queues_dirty = False
         self._pulls: pull.PullHandlers
@@ -249,7 +253,7 @@ class BrokerService:
         broker.topics.deleted.on_change = partial(self._save, "deletedTopics", broker.topics.deleted.encode)
         broker.subscriptions.on_change = self._groups_changed
         broker.offsets.on_new = broker.tables.changed
-        broker.persist_soon = self._persist_tables
+        broker.tables_written = self._tables_written
         broker.save_config = self._save_config
 
     async def _listen(self) -> None:
@@ -462,15 +466,25 @@ class BrokerService:
         """Write a table soon; changes of one loop turn are written together."""
         if name not in self._saving:
             self._saving.add(name)
-            self._spawn(self._write(name, encode))
+            self._saves[name] = self._spawn(self._write(name, encode))
 
-    async def _write(self, name: str, encode: Callable[[], bytes]) -> None:
+    async def _write(self, name: str, encode: Callable[[], bytes]) -> OSError | None:
         await asyncio.sleep(0)
         self._saving.discard(name)
         try:
             await self._files[name].save(encode)
         except OSError as error:
             log.error("%s cannot be written: %s", self._files[name].path, error)
+            return error
+        return None
+
+    async def _tables_written(self) -> None:
+        saves = list(self._saves.values())
+        if saves:
+            await asyncio.wait(saves)  # which, unlike gather, leaves them alone when who waits is cancelled
+        for save in saves:
+            if (error := save.result()) is not None:
+                raise error
 
     def _save_config(self, changes: Mapping[str, str]) -> None:
         self._config_changes |= changes
@@ -510,12 +524,13 @@ class BrokerService:
 
     # -- timers
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())

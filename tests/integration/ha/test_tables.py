@@ -16,6 +16,7 @@ from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import Program
 from batonmq.protocol import bodies
 from batonmq.protocol.bodies import SubscriptionGroupConfig, decode
+from batonmq.protocol.errors import TopicNotExistError
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.message import decode_records
 
@@ -87,12 +88,19 @@ async def commit(group: ReplicaGroup, name: str, offset: int) -> None:
 
 
 async def delivered(group: ReplicaGroup, name: str) -> list[bytes]:
-    """Bodies in queue 0."""
+    """Bodies in queue 0, once the name server has heard of a master that has just come."""
     queue = MessageQueue(name, group.cluster.broker_name, 0)
+    deadline = time.monotonic() + 10
     async with QueueReader(group.cluster.namesrv_address) as reader:
-        if not await reader.max_offset(queue):
-            return []
-        return [message.body for message in decode_records((await reader.pull(queue, 0)).records)]
+        while True:
+            try:
+                if not await reader.max_offset(queue):
+                    return []
+                return [message.body for message in decode_records((await reader.pull(queue, 0)).records)]
+            except TopicNotExistError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
 
 
 async def send_delayed(group: ReplicaGroup, name: str, body: bytes) -> None:
@@ -269,3 +277,20 @@ async def test_offsets_in_a_topic_that_was_made_again_are_forgotten_also_if_the_
         await asyncio.sleep(0.01)
     assert (await tables(group, slave)).offsets == {}
     assert await delivered(group, "Made") == [b"new %d" % number for number in range(5)]
+
+
+async def test_what_an_administrator_makes_is_on_the_disk_of_a_broker_that_is_alone(
+    group: ReplicaGroup,
+) -> None:
+    master = await group.master()
+    other(group, master).kill()
+    await group.in_sync(1)
+    for number in range(1, 6):
+        name = f"Made{number}"
+        await create(group, name, number)
+        master.kill()
+        master.start()
+        group.pids[master.name] = master.pid
+        await group.in_sync(1)
+        found = await tables(group, master)
+        assert found.topics[name] == number and found.groups[name] == number

@@ -159,3 +159,22 @@ async def test_forbidding_a_group_a_topic(served: Served) -> None:
     assert json_of(await ask(served.dispatcher, forbid))["readable"] is False
     look = wire.UpdateGroupForbidden(group="g", topic="TopicJ")
     assert json_of(await ask(served.dispatcher, look)) == {"group": "g", "topic": "TopicJ", "readable": False}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        create("t"),
+        wire.DeleteTopic(topic="t"),
+        wire.DeleteSubscriptionGroup(group_name="g"),
+    ],
+)
+async def test_what_the_disk_does_not_take_is_not_called_done(served: Served, change: Header) -> None:
+    async def refuse() -> None:
+        raise OSError(28, "No space left on device", "topics.json")
+
+    served.broker.tables_written = refuse
+    with pytest.raises(MQError) as refused:
+        await ask(served.dispatcher, change)
+    assert refused.value.code == 1
+    assert refused.value.remark == "in force until a restart: topics.json: No space left on device"
