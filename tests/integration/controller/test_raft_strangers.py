@@ -341,11 +341,13 @@ async def snapshots(controllers: Controllers, tls: ssl.SSLContext) -> None:
             (10**6, term, b"no state"),
             (10**6, term, msgspec.msgpack.encode([2, "of", "a later version"])),
             (2**61, term, b"far ahead"),
+            (10**6, term, b"large"),
             (1, term, b"long ago"),
             (10**6, term + 1, b"of a later term"),
         ):
             meta = SnapshotMeta(index, ends_in, members)
-            message = InstallSnapshot(term, meta, len(data), zlib.crc32(data), 0, data)
+            total = 65 << 20 if data == b"large" else len(data)
+            message = InstallSnapshot(term, meta, total, zlib.crc32(data), 0, data)
             payload = lock.seal(encode_raft(Envelope(controllers.group, sender, target, [message])))
             await stranger.send(address, sender, payload)
 
@@ -354,13 +356,14 @@ async def test_snapshots_that_nobody_can_restore_move_nothing(
     shared: Controllers, ca: Authority, tmp_path: Path
 ) -> None:
     tls = client_tls(ca, ca)
-    said = await unmoved(shared, snapshots(shared, tls), most_lines=4)
+    said = await unmoved(shared, snapshots(shared, tls), most_lines=5)
     refused = f"{await shared.serve()} sent raft g/n"
     assert said.count("which is refused: it holds no controllers' state") == 2, said
     assert said.count("which is refused: it holds controllers' state of version 2, known is 1") == 2
     assert said.count(f"which is refused: it ends at index {2**61}") == 2
+    assert said.count(f"which is refused: it has {65 << 20} bytes, at most {64 << 20} are taken") == 2
     assert said.count("malformed message, which is dropped: a leader of term") == 3
-    assert said.count(refused) == 2 * 4
+    assert said.count(refused) == 2 * 5
     assert not list(tmp_path.glob("n*/raft-*/snapshot-*"))
     for program in shared.programs:
         program.kill()

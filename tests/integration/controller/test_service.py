@@ -404,6 +404,24 @@ async def test_a_change_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> Non
         await group.stop_all()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own patience can be set on Linux only")
+async def test_a_dead_line_between_controllers_is_given_up_after_two_election_timeouts(
+    tmp_path: Path,
+) -> None:
+    group = Group(tmp_path, 3, election_timeout_ms=400)
+    await group.start()
+    try:
+        leader = await group.leader()
+        for service in group.services.values():
+            if service is not leader:
+                connection = leader._raft_client.connected(group.address(service))
+                assert connection is not None
+                sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 800
+    finally:
+        await group.stop_all()
+
+
 async def test_an_id_without_an_address_is_not_given(one: Group) -> None:
     service = await one.leader()
     client = RemotingClient()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from batonmq.broker.controllers import members_of
-from batonmq.protocol.headers.controller import GetMetadataReply
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.controllers import Controllers, members_of
+from batonmq.protocol.errors import NotLeaderError
+from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
+from batonmq.protocol.registry import Header
 
 
 @pytest.mark.parametrize(
@@ -23,3 +30,56 @@ def test_members_of_a_group_of_controllers(peers: str, expected: list[str]) -> N
         group="g", controller_leader_id="x", controller_leader_address="h0:9877", is_leader=True, peers=peers
     )
     assert members_of(metadata) == expected
+
+
+class Network:
+    """Controllers `a` and `b` lead a group each; `a` answers who leads when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Header]] = []
+        self.let = asyncio.Event()
+        self.let.set()
+
+    async def call(self, address: str, header: Header, *_: object, **__: object) -> Any:
+        self.asked.append((address, header))
+        if isinstance(header, GetMetadata):
+            if address == "a:1":
+                await self.let.wait()
+            header = GetMetadataReply(
+                group="g",
+                controller_leader_id="x",
+                controller_leader_address=address,
+                is_leader=True,
+                peers=f"x:{address}",
+            )
+        return SimpleNamespace(header=header, body=b"")
+
+
+async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
+    network = Network()
+    broker = SimpleNamespace(config=BrokerConfig(controller_addr="a:1"), outer=network)
+    controllers = Controllers(broker)  # type: ignore[arg-type]
+    await controllers.call(GetMetadata())
+    assert controllers.addresses == ["a:1"] and {address for address, _ in network.asked} == {"a:1"}
+    network.asked.clear()
+    broker.config = BrokerConfig(controller_addr="b:1")
+    await controllers.call(GetMetadata())
+    assert controllers.addresses == ["b:1"] and {address for address, _ in network.asked} == {"b:1"}
+
+
+async def test_what_a_former_controller_says_after_the_change_is_not_believed() -> None:
+    network = Network()
+    network.let.clear()
+    broker = SimpleNamespace(config=BrokerConfig(controller_addr="a:1"), outer=network)
+    controllers = Controllers(broker)  # type: ignore[arg-type]
+    early = asyncio.create_task(controllers.call(GetMetadata()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    broker.config = BrokerConfig(controller_addr="b:1")
+    assert controllers.addresses == ["b:1"]
+    network.let.set()
+    with pytest.raises(NotLeaderError, match="there are other controllers now"):
+        await early
+    await controllers.call(GetMetadata())
+    assert controllers.addresses == ["b:1"]
+    assert network.asked[-1][0] == "b:1"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
+from batonmq.broker.deleted_topics import MOST
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies import DataVersion, TopicConfig
@@ -120,6 +121,31 @@ def test_delete() -> None:
     topics.on_change = announced.append
     assert topics.delete("t") and not topics.delete("t")
     assert announced == [()]
+
+
+def test_what_was_deleted_is_made_again_by_nobody_but_who_asks_for_it() -> None:
+    topics = table()
+    changes: list[bytes] = []
+    topics.deleted.on_change = lambda: changes.append(topics.deleted.encode())
+    topics.create_on_send("t", "TBW102", 4)
+    topics.delete("t")
+    topics.rebuild([("t", 0), ("u", 3)])
+    assert "t" not in topics and "u" in topics and "t" in topics.deleted
+    topics.create_on_send("t", "TBW102", 4)
+    assert "t" not in topics.deleted and changes == [b'["t"]', b"[]"]
+    again = table()
+    again.rebuild([("t", 0)])
+    assert "t" in again
+
+
+def test_of_very_many_deleted_topics_the_latest_are_known() -> None:
+    deleted = table().deleted
+    deleted.replace(f"t{number:06d}" for number in range(MOST))
+    deleted.add("last")
+    assert "last" in deleted and "t000000" not in deleted and "t000001" in deleted
+    other = table().deleted
+    other.restore(deleted.encode())
+    assert other.encode() == deleted.encode()
 
 
 def test_order_configuration_marks_known_topics() -> None:

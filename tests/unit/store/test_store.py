@@ -376,6 +376,29 @@ def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypa
     assert opener.bodies(opener()) == [b"%d" % n for n in range(70)] + [b"after"]
 
 
+def test_what_a_failing_disk_took_of_a_turn_is_no_message_after_a_restart(opener, monkeypatch):
+    """Its producers were told that it was not stored."""
+    store = opener()
+    opener.put(store, opener.message(b"kept"))
+    pwrite, calls = os.pwrite, []
+
+    def failing(fd, data, position):
+        calls.append(position)
+        if len(calls) == 1:
+            return pwrite(fd, data[: len(data) - 10], position)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr(mapped.os, "pwrite", failing)
+    results = store.put(numbered(opener, 3))
+    assert {result.status for result in results} == {PutStatus.CREATE_MAPPED_FILE_FAILED}
+    monkeypatch.undo()
+    assert store.failure is not None and len(calls) > 2
+    store.abandon()
+    assert opener.bodies(opener()) == [b"kept"]
+
+
 def test_full_consume_queues_catch_up_later(opener, monkeypatch, caplog):
     from batonmq.store import consumequeue
 
