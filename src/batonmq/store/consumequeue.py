@@ -128,7 +128,8 @@ class ConsumeQueue:
         self.end_physical = 0
         """Where the last unit's record ends in the commit log; 0 if there is none."""
         self.next_offset = 0
-        """Queue offset of the next message; ahead of `max_offset` while some wait for confirmation."""
+        """Queue offset of the next message, once `Dispatcher.count_ahead` has set it: ahead of `max_offset`
+        while some wait for confirmation, behind it while the units are still those of a deleted topic."""
         self.pending: list[bytes] = []
         """Units that `Dispatcher` collects here in one turn, to be written with `write_pending`."""
         self.pending_from = 0
@@ -298,8 +299,6 @@ class ConsumeQueue:
         if self.max_offset == self.min_offset:
             self.min_offset = queue_offset
         self.max_offset = queue_offset + len(units)
-        if self.next_offset < self.max_offset:
-            self.next_offset = self.max_offset
         offset, record_size, _ = UNIT.unpack(units[-1])
         self.end_physical = offset + record_size
 

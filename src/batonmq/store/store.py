@@ -434,6 +434,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Remove the consume queues of `topic`. Its messages go with the commit log files they are in."""
         self._queues.remove_topic(topic)
+        self._dispatcher.forget_pending()  # units for queues that are no more
         self._dispatcher.begun_anew.discard(topic)
 
     # --------------------------------------------------------------------------------------------- closing

@@ -161,3 +161,44 @@ def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) ->
     assert not slave.begun_anew
     slave.cut_torn_tail()
     assert slave.begun_anew == {"T"}
+
+
+@pytest.mark.parametrize("shown", [0, 3, 5])
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_messages_of_the_former_topic_that_are_confirmed_later_count_for_nothing(
+    opener, shown, takes_over
+) -> None:
+    """Also if another one goes on with the log, and after a restart."""
+    store = opener("first", confirm=True)
+    old = opener.put(store, *(opener.message(b"old") for _ in range(5)))
+    if shown == 5:
+        store.confirm_offset = store.max_offset
+        store.dispatch()
+        opener.put(store, opener.message(b"old"), opener.message(b"old"))
+    elif shown:
+        store.confirm_offset = old[shown - 1].end_offset
+        store.dispatch()
+    store.delete_topic("T")
+    bodies = [b"new %d" % number for number in range(4)]
+    for body in bodies[:2]:
+        opener.put(store, opener.message(body))
+    if takes_over:
+        slave = opener("second", confirm=True)
+        while slave.max_offset < store.max_offset:
+            slave.append_raw(slave.max_offset, bytes(store.read(slave.max_offset, 700)))
+        slave.confirm_offset = store.confirm_offset
+        slave.dispatch()
+        store = slave
+    offsets = [result.queue_offset for result in opener.put(store, opener.message(bodies[2]))]
+    store.confirm_offset = store.max_offset
+    store.dispatch()
+    offsets += [result.queue_offset for result in opener.put(store, opener.message(bodies[3]))]
+    assert offsets == [2, 3]
+    store.confirm_offset = store.max_offset
+    store.dispatch()
+    assert [m.body for m in opener.messages(store)] == bodies
+    assert not any(store._queues.by_key["T", 0].read(4, 8)), "nothing of the former queue is behind"
+    store.close()
+    again = opener("second" if takes_over else "first")
+    assert [m.body for m in opener.messages(again)] == bodies
+    assert opener.put(again, opener.message(b"next"))[0].queue_offset == 4
