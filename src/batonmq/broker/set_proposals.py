@@ -146,11 +146,11 @@ class SetProposals:
     async def _ask_set(self, tracker: SyncStateTracker) -> bool:
         try:
             response = await self._controllers.call(wire.GetReplicaInfo(self._broker.config.broker_name))
+            role = role_of(typed(response, wire.GetReplicaInfoReply), response.body)
+            in_force = sync_state_set_of(response.body)
         except (NetError, MQError) as error:
             log.warning("SyncStateSet in force is unknown: %s", error)
             return False
-        header = typed(response, wire.GetReplicaInfoReply)
-        role = role_of(header, response.body)
         self._heard(role)
-        tracker.agree(sync_state_set_of(response.body))
+        tracker.agree(in_force)
         return True
