@@ -23,7 +23,12 @@ log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
+Unit = tuple[int, int, int]
+"""Physical offset, size, tags code."""
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+_RUN = 4096
+"""Units read at a time where fillers are passed over."""
+_FILLER_RUN = _FILLER * _RUN
 assert UNIT.size == UNIT_SIZE
 _NAME_MAX = 255
 """Bytes of a file's name on Linux."""
@@ -177,14 +182,7 @@ class ConsumeQueue:
         high = (self._bases[-1] + self._size) // UNIT_SIZE if self._bases else 0
         self.min_offset = first
         while True:
-            low = first
-            while low < high:
-                middle = (low + high) // 2
-                unit = self.unit(middle)
-                if unit is not None and unit[1] > 0 and _ends_within(unit, safe_end):
-                    low = middle + 1
-                else:
-                    high = middle
+            low = self._end_of(first, high, lambda unit: unit[1] > 0 and unit[0] + unit[1] <= safe_end)
             last = self.unit(low - 1) if low > first else None
             if trusted or last is None or last[1] == FILLER_SIZE or holds(last[0], last[1], low - 1):
                 break
@@ -214,19 +212,13 @@ class ConsumeQueue:
 
     def truncate(self, physical_offset: int) -> None:
         """Forget every unit whose record does not end at or before `physical_offset`."""
-        low, high = self.first_index(), self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is not None and _ends_within(unit, physical_offset):
-                low = middle + 1
-            else:
-                high = middle
-        self._cut(low)
+        first, end = self.first_index(), self.max_offset
+        self._cut(self._end_of(first, end, lambda unit: unit[0] + unit[1] <= physical_offset))
 
     def _cut(self, queue_offset: int) -> None:
         at = queue_offset * UNIT_SIZE
-        while self._bases and self._bases[-1] >= at:
+        stays = 1 if at and self._bases[:1] == [at] else 0  # empty: its name keeps the queue's place
+        while len(self._bases) > stays and self._bases[-1] >= at:
             path = self._path(self._bases.pop())
             self._files.drop(path)
             Path(path).unlink()
@@ -344,7 +336,7 @@ class ConsumeQueue:
         """Queue offset of the first unit in the files, readable or not."""
         return self._bases[0] // UNIT_SIZE if self._bases else self.max_offset
 
-    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+    def unit(self, queue_offset: int) -> Unit | None:
         """(physical offset, size, tags code) in the files at `queue_offset`, or None beyond them."""
         data = self.read(queue_offset, 1)
         return UNIT.unpack(data) if data else None
@@ -358,7 +350,7 @@ class ConsumeQueue:
         count = min(count, (base + self._size - at) // UNIT_SIZE)
         return os.pread(self._files.get(self._path(base)), count * UNIT_SIZE, at - base)
 
-    def units(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def units(self, begin: int, end: int) -> Iterator[Unit]:
         """The units from queue offset `begin` up to, not including, `end`."""
         while begin < end:
             data = self.read(begin, min(end - begin, 4096))
@@ -367,20 +359,47 @@ class ConsumeQueue:
             yield from UNIT.iter_unpack(data)
             begin += len(data) // UNIT_SIZE
 
+    def _divide(self, begin: int, end: int, early: Callable[[Unit], bool]) -> tuple[int, int]:
+        """Units from queue offset `begin` to `end`, of which those that are `early` come first: the queue
+        offset behind the last of them, and that of the first other one. Fillers are neither."""
+        low, high = behind, other = begin, end
+        while low < high:
+            middle = (low + high) // 2
+            found = self._first_unit(middle, high)
+            if found is None:
+                high = middle
+            elif early(found[1]):
+                low = behind = found[0] + 1
+            else:
+                high, other = middle, found[0]
+        return behind, other
+
+    def _end_of(self, begin: int, end: int, early: Callable[[Unit], bool]) -> int:
+        """Where the queue ends if only the units that are `early` stay. Fillers in front of all stay, too:
+        they keep its place, for its next message is not number 0."""
+        behind, other = self._divide(begin, end, early)
+        return behind if behind > begin else other
+
+    def _first_unit(self, begin: int, end: int) -> tuple[int, Unit] | None:
+        """The first from `begin` on, before `end`, that is no filler, and its queue offset."""
+        count = 1
+        while begin < end and (data := self.read(begin, min(count, end - begin))):
+            if data != _FILLER_RUN[: len(data)]:
+                for place, unit in enumerate(UNIT.iter_unpack(data), begin):
+                    if unit[1] != FILLER_SIZE:
+                        return place, unit
+            begin += len(data) // UNIT_SIZE
+            count = _RUN
+        return None
+
     # -- expiry
 
     def set_min_physical(self, offset: int) -> list[Path]:
         """The commit log now begins at `offset`: move `min_offset` behind units before it and detach files
         that hold none other. The last file stays, for its name keeps the queue's place. Returns the paths to
         unlink."""
-        low, high = max(self.min_offset, self.first_index()), self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit[1] == FILLER_SIZE or unit[0] < offset:
-                low = middle + 1
-            else:
-                high = middle
+        first, end = max(self.min_offset, self.first_index()), self.max_offset
+        _, low = self._divide(first, end, lambda unit: unit[0] < offset)
         self.min_offset = low
         paths = []
         while len(self._bases) > 1 and (self._bases[0] + self._size) // UNIT_SIZE <= low:
@@ -403,7 +422,3 @@ class ConsumeQueue:
         if self._tail[0] != base:
             self._tail = (base, f"{self.directory}/{file_name(base)}")
         return self._tail[1]
-
-
-def _ends_within(unit: tuple[int, int, int], end: int) -> bool:
-    return unit[1] == FILLER_SIZE or unit[0] + unit[1] <= end
