@@ -24,6 +24,8 @@ class ControllerRun:
         self._ground = ground
         self._seed = seed
         self._quick = quick
+        self._silent = ""
+        """Why the controllers told nobody their state at the end."""
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
         """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal, or
@@ -65,7 +67,8 @@ class ControllerRun:
             own = list(own_elections(self._stores()))
             verdict.merge(check_history(load.initial, load.operations, own))
         if result.whole_s is None:
-            verdict.violated(Kind.UNHEALED, f"the controllers did not agree within {WHOLE_TIMEOUT_S:g} s")
+            silent = self._silent or f"the controllers did not agree within {WHOLE_TIMEOUT_S:g} s"
+            verdict.violated(Kind.UNHEALED, silent)
         result.take(verdict)
         result.errors = dict(load.failures)
         granted = sorted(decision.answered_us for decision in load.history if decision.is_write)
@@ -77,9 +80,9 @@ class ControllerRun:
         try:
             return await load.finish()
         except TimeoutError as error:
-            self._ground.say(str(error))
             await load.abandon()
             result.rounds[-1].whole_s = None
+            self._silent = str(error)
             return None
 
     def _stores(self) -> list[Path]:

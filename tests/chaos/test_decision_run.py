@@ -86,7 +86,9 @@ async def test_controllers_that_tell_no_state_at_the_end_did_not_heal(
     monkeypatch.setattr(FakeLoad, "deaf", True)
     results: list[Result] = []
     await controllers.scenarios(CONTROLLERS_ALONE, results.append)
-    assert [(result.whole_s, list(result.violations)) for result in results] == [(None, ["unhealed"])]
+    assert [(result.whole_s, result.examples) for result in results] == [
+        (None, {"unhealed": ["nobody could say"]})
+    ]
     assert ground.stopped
 
 
