@@ -3,6 +3,7 @@ by hand."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ IMAGES = "../images"
 DPI = 110
 PLOT_BUCKETS = 2
 """Buckets of a result that make one of the plot."""
+TITLE_WIDTH = 62
+"""Characters over a plot."""
 
 Column = tuple[str, int]
 """System and replicas."""
@@ -153,7 +156,8 @@ def timeline(axes: Axes, result: Result) -> None:
         if entry.whole_s:
             axes.axvspan(entry.healed_s, entry.healed_s + entry.whole_s, color=GREY, alpha=0.2, linewidth=0)
     title = BY_NAME[result.scenario].title
-    axes.set_title(f"{title}: {seconds(result.longest_gap_s)}", fontweight="normal")
+    text = textwrap.fill(f"{title}: {seconds(result.longest_gap_s)}", TITLE_WIDTH)
+    axes.set_title(text, fontweight="normal")
     axes.set_xlim(0, len(counts) * width_s)
     axes.set_ylim(0)
     axes.set_yticks([])
