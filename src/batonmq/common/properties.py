@@ -93,13 +93,23 @@ def _unescape(text: str) -> str:
         raise ValueError(f"\\u escapes of half a character: {text}") from None
 
 
+def _key(logical: str) -> str | None:
+    """What a line sets, if it sets anything."""
+    if not logical:
+        return None
+    try:
+        return _unescape(_split(logical)[0])
+    except ValueError:
+        return None  # nobody reads it: whoever loads the file is told of the line
+
+
 def with_changes(text: str, changes: Mapping[str, str]) -> str:
     """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
     left = dict(changes)
     lines: list[str] = []
     for _, whole, logical in _logical_lines(text.rstrip("\r\n")):
-        key = _split(logical)[0] if logical else ""
-        if key in changes:
+        key = _key(logical)
+        if key is not None and key in changes:
             if key in left:  # a second line of it would win
                 lines.append(_line(key, left.pop(key)))
         elif text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError, parse_properties
@@ -18,6 +18,8 @@ from batonmq.common.properties import with_changes
         ("# a=5\n a = 0\n\n", {"a": "1", "z": "="}, "# a=5\na=1\nz==\n"),
         ("a=0\\\n  1\nb=\\\na=7\n", {"a": "1"}, "a=1\nb=\\\na=7\n"),
         ("a=0\na : 5\nb=2\n", {"a": "1"}, "a=1\nb=2\n"),
+        ("\\u0061=0\na\\:b=3\n", {"a": "1", "a:b": "4"}, "a=1\na\\:b=4\n"),
+        ("\\uzz=0\n", {"a": "1"}, "\\uzz=0\na=1\n"),
         ("listenPort=1\n", {"brokerName": "x\nlistenPort=2"}, "listenPort=1\nbrokerName=x\\nlistenPort=2\n"),
     ],
 )
@@ -37,6 +39,7 @@ files = st.text(alphabet="ab=:# \\\n\r", max_size=30)
 
 
 @given(files, st.dictionaries(words, values, max_size=3))
+@example("\\:", {"\\:": ""})
 def test_what_is_written_is_what_is_read(text: str, changes: dict[str, str]) -> None:
     """And nothing else changes: no value can set another key, or swallow the next line."""
     try:
