@@ -135,8 +135,8 @@ class BrokerService:
         self._servers: list[RemotingServer] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._saving: set[str] = set()
-        self._saves: dict[str, asyncio.Task[OSError | None]] = {}
-        """The last write of each table that was asked for."""
+        self._saves: dict[str, tuple[Callable[[], bytes], asyncio.Task[OSError | None]]] = {}
+        """What each table is encoded with, and the last write of it that was asked for."""
         self._index_timer: asyncio.TimerHandle | None = None
         self._queues_dirty = False
         self._pulls: pull.PullHandlers
@@ -466,7 +466,7 @@ class BrokerService:
         """Write a table soon; changes of one loop turn are written together."""
         if name not in self._saving:
             self._saving.add(name)
-            self._saves[name] = self._spawn(self._write(name, encode))
+            self._saves[name] = encode, self._spawn(self._write(name, encode))
 
     async def _write(self, name: str, encode: Callable[[], bytes]) -> OSError | None:
         await asyncio.sleep(0)
@@ -479,7 +479,10 @@ class BrokerService:
         return None
 
     async def _tables_written(self) -> None:
-        saves = list(self._saves.values())
+        for name, (encode, save) in list(self._saves.items()):
+            if save.done() and save.result() is not None:
+                self._save(name, encode)  # the disk may take it by now
+        saves = [save for _, save in self._saves.values()]
         if saves:
             await asyncio.wait(saves)  # which, unlike gather, leaves them alone when who waits is cancelled
         for save in saves:

@@ -349,6 +349,27 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
     assert not slave.store.begun_anew
 
 
+async def test_a_table_that_the_disk_did_not_take_is_written_when_it_does(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes later is not refused for it, either."""
+    service = await cluster.start(0)
+    await until(lambda: cluster.master == 0)
+    address, file = f"127.0.0.1:{cluster.ports[1]}", service._files["subscriptionGroup"]
+
+    def full(_: bytes) -> None:
+        raise OSError(28, "No space left on device", "subscriptionGroup.json")
+
+    made = encode(SubscriptionGroupConfig(group_name="kept"))
+    topic = CreateTopic("later", "TBW102", 1, 1, 6, "SINGLE_TAG", 0, False, None)
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "write", full)
+        with pytest.raises(MQError, match=r"in force until a restart: subscriptionGroup.json: No space left"):
+            await cluster.client.call(address, UpdateSubscriptionGroup(), made)
+    await cluster.client.call(address, topic)
+    assert b"kept" in file.path.read_bytes()
+
+
 async def test_a_slave_refuses_sends(cluster: Cluster) -> None:
     await cluster.start(0)
     await cluster.start(1)
