@@ -160,10 +160,15 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     keys = {entry["key"]: entry[broker] for entry in await run("getBrokerConfig", "-b", broker)}
     assert keys["fileReservedTime"] == "9" and keys["brokerName"] == "broker-a"
     await run("updateBrokerConfig", "-b", broker, "-k", "traceOn", "-v", "false")
-    while "traceOn" not in (tmp_path / "broker.conf").read_text():
-        await asyncio.sleep(0.01)
-    assert (tmp_path / "broker.conf").read_text() == "# ours\nfileReservedTime=9\ntraceOn=false\n"
+    file = tmp_path / "broker.conf"
+    assert file.read_text() == "# ours\nfileReservedTime=9\ntraceOn=false\n", "once it is answered"
     change = ("updateBrokerConfig", "-b", broker, "-k")
+    file.rename(tmp_path / "elsewhere")
+    file.mkdir()
+    told = await run(*change, "fileReservedTime", "-v", "40", fails=True)
+    assert "in force until a restart" in told and "broker.conf" in told
+    file.rmdir()
+    (tmp_path / "elsewhere").rename(file)
     assert "cannot change while" in await run(*change, "listenPort", "-v", "1", fails=True)
     assert "did you mean fileReservedTime" in await run(*change, "fileReservdTime", "-v", "1", fails=True)
     assert (await run("haStatus", "-b", broker))[0]["role"] == "master"

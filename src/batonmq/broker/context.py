@@ -59,7 +59,7 @@ def _nothing() -> None:
     """Default of the callbacks until the service has set them."""
 
 
-def _ignored(changes: Mapping[str, str]) -> None:
+async def _ignored(changes: Mapping[str, str]) -> None:
     """Default of `save_config` until the service has set it."""
 
 
@@ -114,7 +114,8 @@ class Broker:
 
     register_now: Callable[[], None] = field(default=_nothing)
     """Register with all name servers soon (a topic changed, the role changed)."""
-    save_config: Callable[[Mapping[str, str]], None] = field(default=_ignored)
-    """Write keys that were changed while running (wire spelling) into the configuration file soon."""
+    save_config: Callable[[Mapping[str, str]], Awaitable[None]] = field(default=_ignored)
+    """Write keys that were changed while running (wire spelling) into the configuration file, if there is
+    one. Raises OSError, UnicodeDecodeError."""
     tables_written: Callable[[], Awaitable[None]] = field(default=_done)
     """Wait until topics and groups as they are now are on this broker's disk. Raises OSError."""

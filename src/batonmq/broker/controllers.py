@@ -61,16 +61,28 @@ class Controllers:
             self._known = self._configured
             self._leader = self._finding = None
 
+    def _require(self, asked: str) -> None:
+        """What the controllers at `asked` say still counts; else raises `NotLeaderError`."""
+        self._heed_configuration()
+        if self._controller_addr != asked:
+            raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
+
     async def _find_leader(self) -> str:
         """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
-
+        self._heed_configuration()
         asked = self._controller_addr
+        leader = await self._first_answer(asked)
+        self._require(asked)
+        if leader != self._leader:
+            log.info("leading controller is %s", leader)
+            self._leader = leader
+        return leader
 
+    async def _first_answer(self, asked: str) -> str:
         async def ask(address: str) -> str:
             response = await self._broker.outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
             header = response.header
-            if self._controller_addr != asked:
-                raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
+            self._require(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
                 raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, f"{address} knows no leader")
             self._learn_controllers(header)
@@ -110,10 +122,7 @@ class Controllers:
         if self._leader is None:
             if self._finding is None or self._finding.done():
                 self._finding = asyncio.get_running_loop().create_task(self._find_leader())
-            leader = await asyncio.shield(self._finding)
-            if leader != self._leader:
-                log.info("leading controller is %s", leader)
-                self._leader = leader
+            return await asyncio.shield(self._finding)
         return self._leader
 
     async def call(
@@ -135,13 +144,9 @@ class Controllers:
         while True:
             await asyncio.sleep(self._broker.config.sync_controller_metadata_period / 1000)
             try:
-                leader = await self._find_leader()
+                await self._find_leader()
             except (NetError, MQError) as error:
                 log.debug("no leading controller: %s", error)
-                continue
-            if leader != self._leader:
-                log.info("leading controller is %s", leader)
-                self._leader = leader
 
     async def group(self) -> bodies.ReplicasInfo:
         """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""

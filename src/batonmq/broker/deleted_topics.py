@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DeletedTopics:
-    """In the order in which they were deleted."""
+    """`MOST` of them; of those that were deleted here the last ones."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}

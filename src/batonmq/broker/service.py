@@ -49,7 +49,7 @@ from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError, changed_keys
-from batonmq.common.properties import with_changes
+from batonmq.common.config_file import change_file
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
 from batonmq.ha.service import HAService
@@ -108,8 +108,7 @@ class BrokerService:
 
         Raises `ConfigError` for values that do not fit together.
         """
-        self._config_file = None if config_path is None else TableFile(config_path)
-        self._config_changes: dict[str, str] = {}
+        self._config_path = config_path
         if not config.broker_name:
             config = replace(config, broker_name=socket.gethostname())
         if not config.broker_ip1:
@@ -489,18 +488,10 @@ class BrokerService:
             if (error := save.result()) is not None:
                 raise error
 
-    def _save_config(self, changes: Mapping[str, str]) -> None:
-        self._config_changes |= changes
-        if self._config_file is not None:
-            self._spawn(self._write_config(self._config_file))
-
-    async def _write_config(self, file: TableFile) -> None:
-        try:
-            # All changes so far: a write that overtakes another one does not undo it.
-            text = with_changes(file.path.read_text(encoding="utf-8"), self._config_changes)
-            await file.save(text.encode)
-        except OSError as error:
-            log.error("%s cannot be written, a restart undoes the change: %s", file.path, error)
+    async def _save_config(self, changes: Mapping[str, str]) -> None:
+        if self._config_path is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, change_file, self._config_path, changes)
 
     async def _save_all(self) -> None:
         broker = self.broker

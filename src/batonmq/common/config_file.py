@@ -1,4 +1,5 @@
-"""Changes of a configuration file by requests: `updateNamesrvConfig`, `updateControllerConfig`."""
+"""Changes of a configuration file by requests: `updateNamesrvConfig`, `updateControllerConfig`,
+`updateBrokerConfig`."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ _changing = threading.Lock()
 """A name server that carries a controller has one file for both, and each is told of its own changes."""
 
 
-def change_file(path: Path, changes: Mapping[str, str]) -> None:
+def change_file(path: Path, changes: Mapping[str, str], aliases: Mapping[str, str] = {}) -> None:
     """Set some keys of a properties file; all else in it stays, also what other programs read there. A file
-    that is not there yet is made, for its owner alone. Blocks; raises `OSError`, `UnicodeDecodeError`."""
+    that is not there yet is made, for its owner alone. `aliases`: other spellings of the keys, and the keys.
+    Blocks; raises `OSError`, `UnicodeDecodeError`."""
     with _changing:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        replace_file(path, with_changes(text, changes).encode(), private=True)
+        replace_file(path, with_changes(text, changes, aliases).encode(), private=True)

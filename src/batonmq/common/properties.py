@@ -103,12 +103,16 @@ def _key(logical: str) -> str | None:
         return None  # nobody reads it: whoever loads the file is told of the line
 
 
-def with_changes(text: str, changes: Mapping[str, str]) -> str:
-    """A properties file with some keys changed in place, new ones at its end, everything else as it was."""
+def with_changes(text: str, changes: Mapping[str, str], aliases: Mapping[str, str] = {}) -> str:
+    """A properties file with some keys changed in place, new ones at its end, everything else as it was.
+
+    `aliases`: other spellings that the file may have of keys in `changes`, and those keys.
+    """
     left = dict(changes)
     lines: list[str] = []
     for _, whole, logical in _logical_lines(text.rstrip("\r\n")):
         key = _key(logical)
+        key = aliases.get(key, key) if key is not None else None
         if key is not None and key in changes:
             if key in left:  # a second line of it would win
                 lines.append(_line(key, left.pop(key)))

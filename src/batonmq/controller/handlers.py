@@ -14,6 +14,7 @@ machine, and every controller answers them. Whoever is not to answer says CONTRO
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
@@ -86,6 +87,8 @@ def to_reply(outcome: Outcome) -> Reply:
 class Handlers:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._changing = asyncio.Lock()
+        """Memory and file take changes of the configuration in the same order."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         for header, event in WRITES.items():
@@ -267,21 +270,22 @@ class Handlers:
                 raise MQError(
                     ResponseCode.NO_PERMISSION, f"{key} takes effect at start only; edit the file and restart"
                 )
-        try:
-            config = conf.update(controller.config, changes, source="updateControllerConfig")
-        except ConfigError as error:
-            raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         own = conf.known_to(changes, ControllerConfig)
         unknown = changes.keys() - own.keys()
         if unknown:
             log.warning("updateControllerConfig: unknown keys are ignored: %s", ", ".join(sorted(unknown)))
-        try:
-            await controller.update_config(config, own)
-        except (OSError, UnicodeDecodeError) as error:
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR,
-                f"in force until a restart: {config.config_file} cannot be written: {error}",
-            ) from error
+        async with self._changing:
+            try:
+                config = conf.update(controller.config, changes, source="updateControllerConfig")
+            except ConfigError as error:
+                raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            try:
+                await controller.update_config(config, own)
+            except (OSError, UnicodeDecodeError) as error:
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"in force until a restart: {config.config_file} cannot be written: {error}",
+                ) from error
         log.info("configuration changed by %s: %s", request.connection.peer, changes)
         return Reply()
 

@@ -478,7 +478,8 @@ class ControllerService:
                 timer.cancel()
             self._at("brokers", config.scan_not_active_broker_interval, self._scan_brokers)
             self._at("masters", config.scan_inactive_master_interval, self._scan_masters)
-        await asyncio.get_running_loop().run_in_executor(None, change_file, config.config_file, changes)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, change_file, config.config_file, changes, ControllerConfig.ALIASES)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -394,6 +394,9 @@ async def test_a_change_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> Non
         await client.call(address, wire.UpdateControllerConfig(), body)
         assert service.config.elect_master_max_retry_count == 7 and service.config.is_process_read_event
         assert file.read_text() == before.replace(" = 3", "=7") + "isProcessReadEvent=true\n"
+        file.write_text("isProcessReadEvent=true\nprocessReadEvent=true\n")
+        await client.call(address, wire.UpdateControllerConfig(), b"processReadEvent=false\n")
+        assert file.read_text() == "isProcessReadEvent=false\n", "the other spelling would win at a restart"
         file.unlink()
         file.mkdir()
         with pytest.raises(MQError, match=r"in force until a restart: .*all\.conf"):

@@ -83,3 +83,27 @@ async def test_what_a_former_controller_says_after_the_change_is_not_believed() 
     await controllers.call(GetMetadata())
     assert controllers.addresses == ["b:1"]
     assert network.asked[-1][0] == "b:1"
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_nor_what_it_said_just_before(turns: int) -> None:
+    """Whoever looks at that moment: a call, or the look from time to time."""
+    network = Network()
+    at_once = SimpleNamespace(controller_addr="a:1", sync_controller_metadata_period=1)
+    broker = SimpleNamespace(config=at_once, outer=network)
+    controllers = Controllers(broker)  # type: ignore[arg-type]
+    watch = asyncio.create_task(controllers.watch())
+    while not network.asked:
+        await asyncio.sleep(0)
+    early = asyncio.create_task(controllers.call(GetMetadata()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    broker.config = SimpleNamespace(controller_addr="b:1", sync_controller_metadata_period=3_600_000)
+    assert controllers.addresses == ["b:1"]
+    await asyncio.gather(early, return_exceptions=True)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    network.asked.clear()
+    await controllers.call(GetMetadata())
+    assert {address for address, _ in network.asked} == {"b:1"}
+    watch.cancel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,11 @@ async def test_configuration_is_shown_in_rocketmqs_spelling(served: Served) -> N
 async def test_configuration_changes_take_effect_and_are_saved(served: Served) -> None:
     saved: list[Any] = []
     registered: list[int] = []
-    served.broker.save_config = saved.append
+
+    async def save(changes: Any) -> None:
+        saved.append(changes)
+
+    served.broker.save_config = save
     served.broker.register_now = lambda: registered.append(1)
     body = b"autoCreateTopicEnable=false\nfileReservedTime=48\nbrokerPermission=4\n"
     await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
@@ -67,6 +73,19 @@ async def test_configuration_changes_take_effect_and_are_saved(served: Served) -
     assert served.broker.config.broker_permission == 4 and registered == [1]
     assert saved == [{"autoCreateTopicEnable": "false", "fileReservedTime": "48", "brokerPermission": "4"}]
     assert served.broker.config_version.counter == 1
+
+
+async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last_one(served: Served) -> None:
+    file: dict[str, str] = {}
+
+    async def save(changes: Mapping[str, str]) -> None:
+        await asyncio.sleep(0.02 if changes["fileReservedTime"] == "48" else 0)
+        file.update(changes)
+
+    served.broker.save_config = save
+    bodies = [b"fileReservedTime=48\n", b"fileReservedTime=49\n"]
+    await asyncio.gather(*(ask(served.dispatcher, wire.UpdateBrokerConfig(), body) for body in bodies))
+    assert file == {"fileReservedTime": "49"} and served.store.config.file_reserved_time == 49
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 class _AdminHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._changing = asyncio.Lock()
+        """Memory and file take changes in the same order."""
 
     # -- figures
 
@@ -119,8 +121,9 @@ class _AdminHandlers:
         version = encode(broker.config_version).decode()
         return Reply(wire.GetBrokerConfigResponse(version=version), text.encode())
 
-    def update_config(self, request: Request, header: wire.UpdateBrokerConfig) -> Reply:
-        """Change keys of the running broker: all that are asked for, or none and one line that says why."""
+    async def update_config(self, request: Request, header: wire.UpdateBrokerConfig) -> Reply:
+        """Change keys of the running broker and of its file: all that are asked for, or none and one line
+        that says why."""
         broker = self._broker
         try:
             changes = parse_properties(bytes(request.command.body).decode())
@@ -129,15 +132,23 @@ class _AdminHandlers:
         if not NEVER_FROM_OUTSIDE.isdisjoint(changes):
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         self._refuse_what_has_no_effect(changes)
-        try:
-            config = update(broker.config, changes)
-            store_config = update(broker.store_config, changes)
-        except ConfigError as error:
-            raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        log.info("configuration changed by client=%s changes=%s", request.connection.peer, changes)
-        broker.store_config = broker.store.config = store_config
-        self._apply(config)
-        broker.save_config(changes)
+        async with self._changing:
+            try:
+                config = update(broker.config, changes)
+                store_config = update(broker.store_config, changes)
+            except ConfigError as error:
+                raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            log.info("configuration changed by client=%s changes=%s", request.connection.peer, changes)
+            broker.store_config = broker.store.config = store_config
+            self._apply(config)
+            try:
+                await broker.save_config(changes)
+            except (OSError, UnicodeDecodeError) as error:
+                log.error("the configuration file cannot be written, a restart undoes the change: %s", error)
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"in force until a restart: the configuration file cannot be written: {error}",
+                ) from error
         return Reply()
 
     def _apply(self, config: BrokerConfig) -> None:
