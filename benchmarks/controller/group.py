@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batonmq.demo.cluster import Program, free_ports
+from batonmq.demo.cluster import Program
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError

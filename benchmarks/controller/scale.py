@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError

@@ -15,7 +15,8 @@ from tests.certificates import Authority, authority
 
 from batonmq.admin.main import admin
 from batonmq.admin.tls import CONFIG_VARIABLE
-from batonmq.demo.cluster import LocalCluster, Program, free_ports
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.demo.ports import free_ports
 
 SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndexNum": 5_000}
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from tests.integration.group import read
 
-from batonmq.demo.cluster import Program, free_ports
+from batonmq.demo.cluster import Program
+from batonmq.demo.ports import free_ports
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode

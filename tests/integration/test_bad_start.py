@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from tests.integration.group import Group, read
 
-from batonmq.demo.cluster import Program, free_ports
+from batonmq.demo.cluster import Program
+from batonmq.demo.ports import free_ports
 from batonmq.raft.disk import OsDisk
 from batonmq.raft.messages import Members, Snapshot, SnapshotMeta
 from batonmq.raft.storage import Storage

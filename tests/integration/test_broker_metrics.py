@@ -14,7 +14,7 @@ from tests.scrape import scrape
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.common.metrics_config import MetricsExporterType
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.protocol.codes import PullSysFlag

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.admin.main import admin
 from batonmq.client.errors import ClientError
-from batonmq.demo.cluster import LocalCluster, Program, free_ports
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.demo.ports import free_ports
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message import decode_records

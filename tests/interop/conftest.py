@@ -27,7 +27,7 @@ from typing import IO
 
 import pytest
 
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 
 SCRIPT = Path(os.environ.get("PEER_SH", Path(__file__).parent / "peer.sh"))
 START_TIMEOUT_S = 90.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.demo.cluster import LocalCluster, Program, free_ports
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from tests.interop.conftest import Peer
 from tests.interop.live_group import NODES, Group, Load, start_controllers

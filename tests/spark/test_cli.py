@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.spark.jobs.audit import HISTORY_SCHEMA
 
 from .conftest import bodies

@@ -6,11 +6,8 @@ file and log below one directory; ports are free ones unless given.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,35 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from batonmq.demo.ports import free_ports
+
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 
 
 class ProcessFailed(RuntimeError):
     """A program of the cluster did not come up; the text has the end of its log."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, nor on their + 1 and - 2, which a broker uses as well.
-
-    Below the range from which the system takes ports for outgoing connections: one of those could be taken
-    between this look and the start of the program.
-    """
-    ports: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(ports) < count:
-            port = random.randrange(12_000, 32_000)
-            with contextlib.ExitStack() as candidate:
-                try:
-                    for each in (port - 2, port, port + 1):
-                        probe = candidate.enter_context(socket.socket())
-                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                        probe.bind(("127.0.0.1", each))
-                except OSError:
-                    continue
-                stack.push(candidate.pop_all())
-            ports.append(port)
-    return ports
 
 
 @dataclass(frozen=True)

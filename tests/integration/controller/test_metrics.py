@@ -16,7 +16,7 @@ from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.metrics import size_of_files
 from batonmq.controller.service import ControllerService
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from batonmq.admin.main import admin
 from batonmq.admin.moving import Move
 from batonmq.admin.session import Admin
-from batonmq.demo.cluster import LocalCluster, Program, free_ports
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.demo.ports import free_ports
 
 SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndexNum": 5_000}
 

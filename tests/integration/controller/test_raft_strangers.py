@@ -17,7 +17,8 @@ import pytest
 from tests.certificates import Authority, authority
 from tests.integration.group import anonymous_mib, exchange, read
 
-from batonmq.demo.cluster import Program, free_ports
+from batonmq.demo.cluster import Program
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError

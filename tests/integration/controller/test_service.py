@@ -17,7 +17,7 @@ import pytest
 
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError

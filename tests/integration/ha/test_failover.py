@@ -14,7 +14,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
-from batonmq.demo.cluster import free_ports
+from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import ConnectionLost, NetError
