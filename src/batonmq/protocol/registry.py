@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
@@ -42,6 +43,10 @@ class Header(msgspec.Struct, rename="camel"):
         Raises:
             MQError: SYSTEM_ERROR naming the field that is missing or has a value of the wrong type.
         """
+        for name in _flags(cls):
+            if ext.get(name, "true") not in ("true", "false"):
+                # As Java's parseBoolean has it; msgspec would take "1" for true and refuse "yes".
+                ext = {**ext, name: "true" if ext[name].lower() == "true" else "false"}
         try:
             return msgspec.convert(ext, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -61,6 +66,13 @@ class Header(msgspec.Struct, rename="camel"):
             else:
                 ext[wire] = str(value)
         return ext
+
+
+@cache
+def _flags(cls: type[Header]) -> tuple[str, ...]:
+    """Fields that are true or false, as they are called on the wire."""
+    fields = msgspec.structs.fields(cls)
+    return tuple(each.encode_name for each in fields if each.type in (bool, bool | None))
 
 
 def _explain(error: str, ext: Mapping[str, str]) -> str:

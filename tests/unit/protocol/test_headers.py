@@ -135,6 +135,9 @@ JAVA = [
     ({"count": "-7", "flag": "true"}, Java(-7, True)),
     ({"flag": "TRUE"}, Java(None, True)),
     ({"flag": "false"}, Java(None, False)),
+    ({"flag": "1"}, Java(None, False)),
+    ({"flag": "yes"}, Java(None, False)),
+    ({"flag": ""}, Java(None, False)),
 ]
 
 
