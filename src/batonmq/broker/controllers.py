@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 3_000
 FIND_TIMEOUT_MS: Final = 1_000
+RETRY_S: Final = (0.1, 1.0)
+"""First and longest wait before whoever calls in vain calls again; doubled in between."""
 
 
 class Controllers:

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from batonmq.broker.controller_answers import role_of, typed
-from batonmq.broker.controllers import FIND_TIMEOUT_MS, Controllers
+from batonmq.broker.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
 from batonmq.broker.identity import IdentityFiles
 from batonmq.broker.replica_registration import ReplicaRegistration
 from batonmq.broker.replicas_core import ReplicasCore, Role, Step
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 log = logging.getLogger(__name__)
-
-RETRY_S: Final = (0.1, 1.0)
-"""First and longest wait before a request to the controller is repeated; doubled in between."""
 
 GRACE_S: Final = 3.0
 """Controllers that start together with the broker need a moment to elect their leader: not worth a line."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.controller_answers import role_of, sync_state_set_of, typed
-from batonmq.broker.controllers import Controllers
+from batonmq.broker.controllers import RETRY_S, Controllers
 from batonmq.broker.replicas_core import ReplicasCore, Role
 from batonmq.ha.role import HARole
 from batonmq.ha.service import HAService
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 log = logging.getLogger(__name__)
-
-RETRY_S: Final = (0.1, 1.0)
-"""First and longest wait before a proposal without an outcome is repeated; doubled in between."""
 
 ASK_IDS_S: Final = (0.1, 5.0)
 """Least time between two questions for the group's ids, and between two about ids that it did not have."""
