@@ -52,6 +52,10 @@ launch() { # default heap, then what java is to run
   shift
   fetch
   mkdir -p "$java_home_dir/conf"
+  local program
+  for program in broker namesrv tools; do # 4.9 does not start without them
+    echo '<configuration/>' >"$java_home_dir/conf/logback_$program.xml"
+  done
   # RocketMQ reaches into the JDK for unsafe memory and direct buffers; Java 17 asks to be told so.
   local open=() package
   for package in java.base/java.nio java.base/java.lang java.base/java.util java.base/sun.nio.ch; do
