@@ -211,6 +211,30 @@ async def test_a_delayed_message_arrives_late_and_once(start: Starter) -> None:
     assert len(await rig.messages(0)) == 2
 
 
+@pytest.mark.parametrize(
+    ("properties", "queue", "kept"),
+    [
+        ("_SYS_MSG_PRIORITY_\x010\x02", 0, True),
+        ("_SYS_MSG_PRIORITY_\x012\x02", 2, True),
+        ("_SYS_MSG_PRIORITY_\x0199\x02", 3, True),
+        ("_SYS_MSG_PRIORITY_\x01-1\x02", 1, True),
+        ("_SYS_MSG_PRIORITY_\x01high\x02", 1, True),
+        ("_SYS_MSG_PRIORITY_\x0199999999999\x02", 1, True),
+        ("my_SYS_MSG_PRIORITY_\x012\x02", 1, False),
+        ("_SYS_MSG_PRIORITY_\x012\x02__SHARDINGKEY\x01k\x02", 1, False),
+    ],
+)
+async def test_a_message_with_a_priority_goes_to_the_queue_of_that_number(
+    start: Starter, properties: str, queue: int, kept: bool
+) -> None:
+    """As with RocketMQ 5.5; the sender's own choice, queue 1, counts where there is no priority."""
+    rig = await start()
+    answer = await rig.send(b"m", queue=1, properties=properties)
+    assert answer.queue_id == queue
+    (message,) = await rig.messages(queue=queue)
+    assert message.body == b"m" and ("_SYS_MSG_PRIORITY_" in message.properties) is kept
+
+
 async def test_a_message_sent_back_returns_on_the_retry_topic_and_ends_as_dead_letter(start: Starter) -> None:
     rig = await start(message_delay_level="1s")
     await rig.send(b"poison", properties="TAGS\x01a\x02")

@@ -333,8 +333,8 @@ class Producer:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch of {len(body)} bytes is over the limit of {self._max_size}: send fewer at once",
             )
-        # Without an id of its own, unlike RocketMQ's client: older brokers (5.3 for one) write the properties of
-        # the batch behind those of each message, and all messages would have that id instead of theirs.
+        # Without an id of its own, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
+        # of the batch behind those of each message, and all messages would have that id instead of theirs.
         head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
         return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
 

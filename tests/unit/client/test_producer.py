@@ -62,7 +62,9 @@ async def test_a_batch_is_one_request() -> None:
             messages = [Message("t", b"%d" % number, tags="x") for number in range(5)]
             result = await producer.send(messages)
         assert len(broker.sends) == 1 and broker.sends[0].batch is True
-        assert "UNIQ_KEY" not in str(broker.sends[0].properties), "older brokers would put it over each message's"
+        assert "UNIQ_KEY" not in str(broker.sends[0].properties), (
+            "older brokers would put it over each message's"
+        )
         assert result.message_id == ",".join(str(message.unique_id) for message in messages)
         records = [decode_record(record) for record in broker.log.records[MessageQueue("t", "a", 0)]]
         assert [record.body for record in records] == [b"0", b"1", b"2", b"3", b"4"]

@@ -55,6 +55,9 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 """Client version 3.4.9, the first that says how often a message may be retried."""
 _MULTI_TAG: Final = "MULTI_TAG"
 _TRANSACTION_COMMIT: Final = 8
+_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+_OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+"""Properties of a message that make it another kind than one with a priority."""
 
 CODE_OF: Final = {
     PutStatus.PUT_OK: int(ResponseCode.SUCCESS),
@@ -71,6 +74,21 @@ def rejected() -> MQError:
 
 def _overloaded() -> MQError:
     return MQError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+
+
+def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
+    """The queue of a message that has a priority: that of its number, or the last one. A message that is
+    ordered or delayed, too, loses its priority. As RocketMQ 5.5 does (`Message.setPriority`)."""
+    properties = decode_properties(message.properties)
+    text = properties.get(_PRIORITY, "")
+    priority = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not 0 <= priority < 1 << 31 or topic.write_queue_nums < 1:
+        return message.queue_id
+    if not properties.keys().isdisjoint(_OTHER_KINDS):
+        del properties[_PRIORITY]
+        message.properties = encode_properties(properties)
+        return message.queue_id
+    return min(priority, topic.write_queue_nums - 1)
 
 
 def put_error(status: PutStatus, max_message_size: int) -> MQError:
@@ -258,6 +276,8 @@ class SendHandlers:
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, broker.store_config.max_message_size)
         message.properties = properties
+        if b"_SYS_MSG_PRIORITY_\1" in properties:
+            queue_id = message.queue_id = _by_priority(message, topic)
         # A plain message has none of these; each test costs 40 ns where parsing all properties costs 2 us.
         if (
             b"DELAY" in properties
