@@ -189,6 +189,9 @@ class TlsSniffer(asyncio.Protocol):
         if self._upgrade_task is not None:  # decrypted data that came along with the end of the handshake
             self._early.append(data)
         elif data[0] == TLS_HANDSHAKE_RECORD:
+            # start_tls pauses too, but not before its first step: until then the rest of a hello that came in
+            # pieces would be taken for decrypted data.
+            self._transport.pause_reading()
             self._upgrade_task = asyncio.ensure_future(self._upgrade(data))
         elif self._tls.enforcing:
             self._refuse("speaks plain text, and tls.server.mode is enforcing; closing")

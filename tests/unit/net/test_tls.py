@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Coroutine
@@ -23,8 +25,8 @@ from batonmq.net import (
     RemotingServer,
     Reply,
 )
-from batonmq.net.tls import TlsConfig, client_context, server_tls
-from batonmq.protocol.frame import Command
+from batonmq.net.tls import TlsConfig, TlsSniffer, client_context, server_tls
+from batonmq.protocol.frame import Command, encode
 
 ECHO = 30001
 
@@ -172,6 +174,59 @@ def test_a_client_certificate_can_be_required(certificate: tuple[str, str]) -> N
         await echo(with_certificate, server, 256)
         await without.close()
         await with_certificate.close()
+        await server.stop()
+
+    on_both_loops(main)
+
+
+@pytest.mark.parametrize("first", [1, 200])
+def test_a_hello_may_come_in_pieces(
+    certificate: tuple[str, str], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second piece is there as soon as the first has been read, before TLS has been put in place."""
+    cert, key = certificate
+    config = TlsConfig(server_cert_path=cert, server_key_path=key)
+    context = client_context(TlsConfig(enable=True))
+    assert context is not None
+    rest: list[tuple[socket.socket, bytes]] = []
+    real = TlsSniffer.data_received
+
+    def data_received(sniffer: TlsSniffer, data: bytes) -> None:
+        real(sniffer, data)
+        while rest:
+            peer, piece = rest.pop()
+            peer.send(piece)
+
+    monkeypatch.setattr(TlsSniffer, "data_received", data_received)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        server = make_server(config)
+        await server.start()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing)
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.setblocking(False)
+            with pytest.raises(ssl.SSLWantReadError):
+                tls.do_handshake()
+            hello = outgoing.read()
+            rest.append((peer, hello[first:]))
+            await loop.sock_sendall(peer, hello[:first])
+            async with asyncio.timeout(5):
+                shaken = False
+                while not shaken:
+                    incoming.write(await loop.sock_recv(peer, 1 << 16))
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        tls.do_handshake()
+                        shaken = True
+                tls.write(encode(Command(ECHO, {}, b"x")))
+                await loop.sock_sendall(peer, outgoing.read())
+                answer = b""
+                while not answer:
+                    incoming.write(await loop.sock_recv(peer, 1 << 16))
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        answer = tls.read(1 << 16)
+        assert answer.endswith(b"x")
         await server.stop()
 
     on_both_loops(main)
