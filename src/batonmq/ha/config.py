@@ -27,7 +27,8 @@ class HAConfig:
     ha_housekeeping_interval: int = number(20_000, 10)
     """Silence of the peer after which either side drops the link, ms."""
     ha_transfer_batch_size: int = number(256 * 1024, 1, MAX_TRANSFER_BATCH)
-    """Largest piece of log in one frame, bytes. RocketMQ's default is 32 KiB; its slaves take up to 4 MiB."""
+    """Largest piece of log in one frame, bytes; to a member of the SyncStateSet one record goes in one frame,
+    if it is longer than this, too. RocketMQ's default is 32 KiB; its slaves take up to 4 MiB."""
     ha_send_buffer_size: int = number(1024 * 1024, 1)
     """Bytes a link may have waiting for a slow slave before the master stops reading the log for it."""
     ha_max_time_slave_not_catch_up: int = number(3_000, 1)

@@ -32,6 +32,7 @@ from batonmq.protocol.ha_frames import (
     SlaveHandshake,
     Transfer,
 )
+from batonmq.protocol.message import first_record_size, scan_frames
 
 
 class LogBounds(NamedTuple):
@@ -52,6 +53,23 @@ class Batch(NamedTuple):
     max_bytes: int
     epoch: int
     epoch_start: int
+
+
+def whole_records(log: memoryview, limit: int) -> int:
+    """How much of `log` goes into one frame to a member of the SyncStateSet: about `limit` bytes, but no part
+    of a record.
+
+    A RocketMQ slave takes whole frames only. If it has the first half of a record when its master dies, and
+    is elected, it waits for the other half for ever and serves nobody, while its heartbeats go on. One record
+    alone may be longer than `limit`. Where `log` does not begin with a whole record (a filler at the end of
+    a file, or the slave was sent half a record before it was a member), it is `limit`.
+    """
+    if len(log) <= limit:
+        return len(log)
+    end = scan_frames(log[:limit])[-1]
+    if not end:
+        end = first_record_size(log)
+    return end or limit
 
 
 class _Phase(Enum):

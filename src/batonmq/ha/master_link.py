@@ -7,7 +7,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from batonmq.ha.core import LogBounds, MasterSession
+from batonmq.ha.config import MAX_TRANSFER_BATCH
+from batonmq.ha.core import LogBounds, MasterSession, whole_records
 from batonmq.ha.flow import FlowControl
 from batonmq.ha.link import Link
 from batonmq.ha.proof import MasterProof
@@ -149,10 +150,13 @@ class MasterLink(Link):
                         self._pump_later(flow.wait_ms())
                         return
                     limit = min(ha.config.ha_transfer_batch_size, allowed)
-                batch = session.next_batch(bounds, limit)
+                # Who is not a member is not elected, and far behind as a rule: its frames may end anywhere.
+                batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if self._electable else limit)
                 if batch is None:
                     return
                 view = ha.store.read(batch.offset, batch.max_bytes)
+                if self._electable:
+                    view = view[: whole_records(view, limit)]
                 size = len(view)
                 if not size:
                     return
@@ -163,6 +167,11 @@ class MasterLink(Link):
                     flow.sent(size)
         except (HAFrameError, StoreError) as error:
             self._misbehaved(error)
+
+    @property
+    def _electable(self) -> bool:
+        tracker, replica = self._ha.tracker, self.replica
+        return tracker is not None and replica is not None and replica.broker_id in tracker.counted
 
     def _in_memory(self, turn: int) -> bool:
         """Whether the next `turn` bytes were fetched; if not, the end of their fetching pumps.

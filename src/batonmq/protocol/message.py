@@ -525,6 +525,15 @@ def scan_frames(data: Buffer, position: int = 0) -> list[int]:
     return starts
 
 
+def first_record_size(data: Buffer) -> int:
+    """Size of the record at the beginning; 0 where there is none, or not the whole of it."""
+    if len(data) < MIN_RECORD_SIZE:
+        return 0
+    size, magic = _SIZE_MAGIC.unpack_from(data)
+    whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= len(data)
+    return int(size) if whole else 0
+
+
 def decode_records(data: Buffer, *, check_crc: bool = False, inflate: bool = True) -> list[MessageExt]:
     """All records of a pull response; raises `MessageFormatError` unless `data` is whole records only."""
     view = memoryview(data)

@@ -15,6 +15,7 @@ from batonmq.ha.core import (
     SlaveSession,
     StartOver,
     Truncate,
+    whole_records,
 )
 from batonmq.ha.epochs import EpochCache
 from batonmq.protocol.ha_frames import (
@@ -26,6 +27,7 @@ from batonmq.protocol.ha_frames import (
     SlaveHandshake,
     Transfer,
 )
+from batonmq.protocol.message import StoredMessage, encode_blank, encode_record
 
 
 class Log:
@@ -350,3 +352,18 @@ def test_garbage_never_touches_the_log(data):
         if isinstance(session, MasterSession):
             assert session.ack_offset <= 100
     list(MasterFrameReader().feed(b""))
+
+
+def test_a_frame_ends_with_a_record():
+    message = StoredMessage(topic="T", queue_id=0, body=bytes(100))
+    record = encode_record(message, queue_offset=0, physical_offset=0, store_timestamp=0)
+    size = len(record)
+    log = memoryview(record * 3 + encode_blank(1000) + bytes(992))
+    assert whole_records(log[: 2 * size], 2 * size) == 2 * size
+    assert whole_records(log, 2 * size + 7) == 2 * size
+    assert whole_records(log, 3 * size + 7) == 3 * size, "the filler goes in a frame of its own"
+    assert whole_records(log, 7) == size, "one record may be longer"
+    assert whole_records(log[: size - 1], 7) == 7, "the rest of it is not to be had"
+    assert whole_records(log[3 * size :], 7) == 7, "of a filler a part does no harm"
+    assert whole_records(log[1:], 7) == 7, "begun in the middle"
+    assert whole_records(log[: size - 1], size) == size - 1

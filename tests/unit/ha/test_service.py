@@ -10,13 +10,15 @@ import threading
 import pytest
 
 from batonmq.ha.config import HAConfig
+from batonmq.ha.core import MasterSession
 from batonmq.ha.master_link import MasterLink
 from batonmq.ha.role import HARole
 from batonmq.ha.service import StaleEpoch
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
+from batonmq.protocol.message import StoredMessage, encode_blank
 from batonmq.store.errors import StoreError
 
-from .conftest import same_set, until
+from .conftest import FILE_SIZE, same_set, until
 
 
 async def test_a_slave_copies_confirms_and_dispatches(replicas):
@@ -114,6 +116,34 @@ async def test_a_slave_that_catches_up_leaves_turns_to_others(replicas, monkeypa
     assert len(fetched) > 3
     monkeypatch.undo()
     assert slave.log() == master.log()
+
+
+async def test_a_member_gets_no_record_in_two_frames(replicas, monkeypatch):
+    """A RocketMQ slave that is elected with half a record at its end hangs: it waits for the other half."""
+    master, slave = await replicas(2, HAConfig(ha_transfer_batch_size=500, ha_send_buffer_size=2000))
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    frames, frame = [], MasterSession.frame
+
+    def watched(session, batch, size, bounds, now_ms):
+        frames.append((batch.offset, batch.offset + size))
+        return frame(session, batch, size, bounds, now_ms)
+
+    monkeypatch.setattr(MasterSession, "frame", watched)
+    ends = {0}
+    for size in (10, 600, 300, 30_000, 1, 2, 3, 40_000, 700):  # the second long one begins a new file
+        master.store.put([StoredMessage(topic="T", queue_id=0, body=bytes(size))])
+        ends.add(master.store.max_offset)
+    master.ha.wake()
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    log = master.log()
+    assert slave.log() == log
+    filler = log.index(encode_blank(FILE_SIZE - max(end for end in ends if end < FILE_SIZE))[4:])
+    for _, end in frames:
+        assert end in ends or filler < end <= FILE_SIZE
+    assert max(end - begin for begin, end in frames) > 40_000
+    assert min(end - begin for begin, end in frames) < 500
 
 
 async def test_a_log_that_cannot_be_fetched_ahead_is_still_sent(replicas, monkeypatch, caplog):
