@@ -9,10 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from batonmq.demo.group import Group
+from batonmq.net import RemotingClient
+from batonmq.protocol.bodies import KVTable, decode
+from batonmq.protocol.headers.broker import GetBrokerRuntimeInfo
 
 from .conftest import Topics, bodies
 
@@ -29,6 +33,21 @@ async def _master(cluster):
         await group.close()
 
 
+async def _gave(address: str, enough: Callable[[int], bool]) -> int:
+    """How many messages this broker has given to readers, once that is enough."""
+    client = RemotingClient()
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                answer = await client.call(address, GetBrokerRuntimeInfo())
+                given = int(decode(bytes(answer.body), KVTable).table["msgGetTotalTodayNow"])
+                if enough(given):
+                    return given
+                await asyncio.sleep(0.001)
+    finally:
+        await client.close()
+
+
 def test_a_read_goes_on_at_the_new_master(session, cluster_of):
     """Each pull brings a few messages, so that the kill is in the middle of the read of every queue."""
     cluster = cluster_of(maxTransferCountOnMessageInMemory=4, maxTransferCountOnMessageInDisk=4)
@@ -40,15 +59,18 @@ def test_a_read_goes_on_at_the_new_master(session, cluster_of):
     frame.rdd.getNumPartitions()  # planned against the master that is to die
     seen: list[float] = []
 
+    before = asyncio.run(_gave(master.master_address, lambda _: True))
+
     def kill() -> None:
+        asyncio.run(_gave(master.master_address, lambda given: given >= before + 100))
         cluster.broker_at(master.master_address).kill()
         seen.append(time.monotonic())
 
-    timer = threading.Timer(0.7, kill)
-    timer.start()
+    killer = threading.Thread(target=kill)
+    killer.start()
     rows = frame.collect()
     ended = time.monotonic()
-    timer.join()
+    killer.join()
     assert seen[0] < ended, "the read was over before the master was killed: nothing was tested"
     got = sorted((r["queueId"], r["queueOffset"]) for r in rows)
     assert got == [(q, o) for q in (0, 1) for o in range(COUNT)]
