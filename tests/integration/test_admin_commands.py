@@ -164,6 +164,8 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     assert file.read_text() == "# ours\nfileReservedTime=9\ntraceOn=false\n", "once it is answered"
     change = ("updateBrokerConfig", "-b", broker, "-k")
     file.rename(tmp_path / "elsewhere")
+    told = await run(*change, "fileReservedTime", "-v", "39", fails=True)
+    assert "in force until a restart" in told and not file.exists()
     file.mkdir()
     told = await run(*change, "fileReservedTime", "-v", "40", fails=True)
     assert "in force until a restart" in told and "broker.conf" in told

@@ -491,7 +491,9 @@ class BrokerService:
     async def _save_config(self, changes: Mapping[str, str]) -> None:
         if self._config_path is not None:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, change_file, self._config_path, changes)
+            # With the file gone a restart says so; from one with these keys alone it would be another broker.
+            change = partial(change_file, self._config_path, changes, make=False)
+            await loop.run_in_executor(None, change)
 
     async def _save_all(self) -> None:
         broker = self.broker
