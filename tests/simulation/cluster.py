@@ -52,7 +52,10 @@ class SimClock:
         return WALL_EPOCH_MS + int(self._loop.now * 1000) + self.skew_ms
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.now * 1000) + self.uptime_ms
+        return self.monotonic_us() // 1_000
+
+    def monotonic_us(self) -> int:
+        return int(self._loop.now * 1_000_000) + self.uptime_ms * 1_000
 
 
 @dataclass

@@ -99,9 +99,9 @@ class HostClock(SimClock):
         super().__init__(loop, skew_ms)
         self._drifting = loop, name
 
-    def monotonic_ms(self) -> int:
+    def monotonic_us(self) -> int:
         loop, name = self._drifting
-        return int(loop.clocks[name].at(loop.now) * 1000)
+        return int(loop.clocks[name].at(loop.now) * 1_000_000)
 
 
 class Chance(random.Random):

@@ -71,6 +71,8 @@ VIP_PORT_DISTANCE: Final = 2
 INDEX_SLICE: Final = 100
 """Records indexed before other work gets its turn: about a millisecond, most of it for pages of the index
 that were written to disk since and are written to again."""
+INDEX_DELAY_S: Final = 1.0
+"""New messages are indexed so much later."""
 INDEX_SHARE: Final = 10
 """Indexing rests this many times as long as it worked, so that it takes at most a tenth of the processor."""
 
@@ -136,7 +138,7 @@ class BrokerService:
         self._saving: set[str] = set()
         self._saves: dict[str, tuple[Callable[[], bytes], asyncio.Task[OSError | None]]] = {}
         """What each table is encoded with, and the last write of it that was asked for."""
-        self._index_timer: asyncio.TimerHandle | None = None
+        self._indexing: asyncio.Task[None] | None = None
         self._queues_dirty = False
         self._pulls: pull.PullHandlers
         self._registration: Registration
@@ -333,8 +335,6 @@ class BrokerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._index_timer is not None:
-            self._index_timer.cancel()
         await broker.appender.stop()
         await broker.outer.close()
         if not lost:
@@ -431,15 +431,25 @@ class BrokerService:
         self._pulls.on_visible(grown)
         self.broker.schedule.on_visible(grown)
         self._queues_dirty = True
-        if self._index_timer is None:
-            self._index_timer = asyncio.get_running_loop().call_later(1.0, self._build_index)
+        if self._indexing is None:
+            self._indexing = self._spawn(self._build_index())
 
-    def _build_index(self) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        more = self.broker.store.build_index(INDEX_SLICE)
-        pause_s = (loop.time() - began) * INDEX_SHARE
-        self._index_timer = loop.call_later(pause_s, self._build_index) if more else None
+    async def _build_index(self) -> None:
+        loop, store = asyncio.get_running_loop(), self.broker.store
+        pause_s = INDEX_DELAY_S
+        try:
+            more = True
+            while more:
+                await asyncio.sleep(pause_s)
+                if (fetch := store.index_fetching()) is not None:
+                    await loop.run_in_executor(None, fetch)
+                began = loop.time()
+                more = store.build_index(INDEX_SLICE)
+                pause_s = (loop.time() - began) * INDEX_SHARE
+        except OSError as error:
+            log.error("the index waits: what comes next for it in the log cannot be read: %s", error)
+        finally:
+            self._indexing = None
 
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.consumers.connection_closed(connection)

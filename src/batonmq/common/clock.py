@@ -15,6 +15,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds since some fixed instant; never goes back."""
 
+    def monotonic_us(self) -> int:
+        """The same in microseconds."""
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -26,6 +29,9 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1_000
 
 
 class ManualClock:
@@ -42,6 +48,9 @@ class ManualClock:
 
     def monotonic_ms(self) -> int:
         return self._monotonic
+
+    def monotonic_us(self) -> int:
+        return self._monotonic * 1_000
 
     def advance(self, ms: int) -> None:
         """Let ``ms`` milliseconds pass on both clocks."""

@@ -1,4 +1,5 @@
-"""How fast one slave is sent to: `haFlowControlEnable` and `maxHaTransferByteInSecond`, without I/O."""
+"""How fast one slave is sent to, without I/O: `haFlowControlEnable` with `maxHaTransferByteInSecond`, and how
+much may be on its way to a slave that catches up."""
 
 from __future__ import annotations
 
@@ -34,3 +35,43 @@ class FlowControl:
     def wait_ms(self) -> int:
         """After an `allowance` of 0: when to ask again."""
         return max(1, round((PIECE_BYTES - self._level) / self._per_ms))
+
+
+LEAST_WINDOW = 256 * 1024
+
+
+class Window:
+    """How much may be sent to a slave that catches up before it has acknowledged what was sent before.
+
+    A socket takes megabytes, and a slave that always finds more of them does not stop: where it shares
+    processors with its master, producers wait for their turn behind it. It gets twice what it acknowledges in
+    the shortest round trip there was: so the line stays full however long it is, and the slave often has to
+    wait for more. (The bandwidth-delay product, as in BBR: Cardwell et al., ACM Queue 14(5), 2016.)
+    """
+
+    __slots__ = ("_acked", "_end", "_sent_us", "_shortest_us", "size")
+
+    def __init__(self) -> None:
+        self.size = LEAST_WINDOW
+        """Bytes."""
+        self._shortest_us = 0
+        self._end = -1
+        """The round trip that is measured ends when this offset is acknowledged; -1: none is."""
+        self._sent_us = 0
+        self._acked = 0
+
+    def sent(self, end: int, acked: int, now_us: int) -> None:
+        """Everything before `end` went out, when `acked` was acknowledged. Times are monotonic, in us."""
+        if self._end < 0:
+            self._end, self._acked, self._sent_us = end, acked, now_us
+
+    def acked(self, offset: int, now_us: int) -> None:
+        """The slave has everything before `offset`."""
+        if self._end < 0 or offset < self._end:
+            return
+        took_us = max(1, now_us - self._sent_us)
+        self._shortest_us = min(self._shortest_us or took_us, took_us)
+        wanted = 2 * (offset - self._acked) * self._shortest_us // took_us
+        # Up at once, as a line fills in a few round trips; down in small steps, as any of them may be slow.
+        self.size = max(LEAST_WINDOW, wanted, self.size - self.size // 8)
+        self._end = -1

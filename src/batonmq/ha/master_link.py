@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from batonmq.ha.config import MAX_TRANSFER_BATCH
 from batonmq.ha.core import LogBounds, MasterSession, whole_records
-from batonmq.ha.flow import FlowControl
+from batonmq.ha.flow import FlowControl, Window
 from batonmq.ha.link import Link
 from batonmq.ha.proof import MasterProof
+from batonmq.ha.read_ahead import ReadAhead
 from batonmq.protocol.ha_frames import HAFrameError
 from batonmq.store.errors import StoreError
 
@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 TURN_BYTES = 256 * 1024
 """What one loop turn sends to a slave that catches up. Producers wait that long for their answers: with 1 MiB
 their p99 is half as long again, with less the slave catches up no slower."""
-FETCH_TURNS = 4
-"""How much of the log is fetched into memory at once for such a slave; the next such piece is fetched while
-this one is sent."""
 INTRODUCTION_MS = 5_000
 """A connection that has not said by then who it is, is dropped."""
 
@@ -41,9 +38,11 @@ class MasterLink(Link):
         self._paused = False
         self._resume: asyncio.Handle | None = None
         """Set while `pump` is to go on by itself, later."""
-        self._fetched = 0
-        """Up to here the log was brought into memory ahead of time."""
-        self._fetching: asyncio.Future[None] | None = None
+        self._ahead: ReadAhead | None = None
+        """While the slave is far behind. It refers to this link: whoever is dropped must not keep it."""
+        self._window = Window()
+        self._window_full = False
+        """The next ack pumps."""
         now_ms = ha.clock.monotonic_ms()
         key = ha.security.key
         self._proof = MasterProof(key, ha.nonce()) if key is not None else None
@@ -80,6 +79,7 @@ class MasterLink(Link):
                 )
         if self._resume is not None:
             self._resume.cancel()
+        self._ahead = None
         tracker = self._ha.tracker
         known = self.replica is not None and tracker is not None and tracker.knows(self.replica.broker_id)
         if known and self.replica is not None and self.reason:
@@ -108,7 +108,11 @@ class MasterLink(Link):
         if session.transferring and not known:
             ha.entered(self)
         if session.ack_offset != acked:
+            self._window.acked(session.ack_offset, ha.clock.monotonic_us())
             ha.acked(self)
+            if self._window_full:
+                self._window_full = False
+                self.pump()
         if session.transferring and not known:
             self.pump()
             self._heartbeat(ha.bounds(), ha.clock.monotonic_ms())
@@ -136,8 +140,13 @@ class MasterLink(Link):
         limit = ha.config.ha_transfer_batch_size
         # The socket of a slave that catches up takes ten megabytes while it is fed, and producers wait.
         left = min(TURN_BYTES, ha.config.ha_send_buffer_size)
-        if bounds.max_offset - session.next_offset > left and not self._in_memory(left):
-            return
+        # Who is not a member is not elected, and far behind as a rule: its frames may end anywhere.
+        electable = self._electable
+        catches_up = bounds.max_offset - session.next_offset > left and not electable
+        if not catches_up:
+            self._ahead = None
+        elif self._ahead is None:
+            self._ahead = ReadAhead(ha.store, self.pump, self._cannot_read)
         flow = self._flow
         try:
             while not self._paused:
@@ -150,12 +159,18 @@ class MasterLink(Link):
                         self._pump_later(flow.wait_ms())
                         return
                     limit = min(ha.config.ha_transfer_batch_size, allowed)
-                # Who is not a member is not elected, and far behind as a rule: its frames may end anywhere.
-                batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if self._electable else limit)
+                if self._ahead and session.next_offset - session.ack_offset >= self._window.size:
+                    self._window_full = True
+                    return
+                batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if electable else limit)
                 if batch is None:
                     return
-                view = ha.store.read(batch.offset, batch.max_bytes)
-                if self._electable:
+                view = self._ahead.take(batch.offset, batch.max_bytes) if self._ahead else None
+                if self._ahead and view is None:
+                    return  # what reads ahead pumps
+                if not view:
+                    view = ha.store.read(batch.offset, batch.max_bytes)
+                if electable:
                     view = view[: whole_records(view, limit)]
                 size = len(view)
                 if not size:
@@ -163,6 +178,8 @@ class MasterLink(Link):
                 transport.writelines([session.frame(batch, size, bounds, now_ms), view])
                 self._bytes += size
                 left -= size
+                if self._ahead:
+                    self._window.sent(session.next_offset, session.ack_offset, ha.clock.monotonic_us())
                 if flow is not None:
                     flow.sent(size)
         except (HAFrameError, StoreError) as error:
@@ -173,29 +190,8 @@ class MasterLink(Link):
         tracker, replica = self._ha.tracker, self.replica
         return tracker is not None and replica is not None and replica.broker_id in tracker.counted
 
-    def _in_memory(self, turn: int) -> bool:
-        """Whether the next `turn` bytes were fetched; if not, the end of their fetching pumps.
-
-        So far back the log may be out of memory, and whoever touches a page of it then waits for the disk:
-        tens of milliseconds while the slave writes as fast as it can, and all producers wait, too."""
-        begin, piece = self.session.next_offset, FETCH_TURNS * turn
-        if self._fetching is None and self._fetched < begin + piece:
-            start = max(begin, self._fetched)
-            fetching = asyncio.get_running_loop().run_in_executor(None, self._ha.store.fetching(start, piece))
-            fetching.add_done_callback(partial(self._has_fetched, start + piece))
-            self._fetching = fetching
-        return self._fetched >= begin + turn
-
-    def _has_fetched(self, end: int, fetching: asyncio.Future[None]) -> None:
-        self._fetching = None
-        if fetching.cancelled():
-            return
-        if (error := fetching.exception()) is not None:
-            self._ha.complain(
-                self.peer, f"the part of the log that comes next for it cannot be read: {error}"
-            )
-        self._fetched = end
-        self.pump()
+    def _cannot_read(self, error: BaseException) -> None:
+        self._ha.complain(self.peer, f"the part of the log that comes next for it cannot be read: {error}")
 
     def _pump_later(self, wait_ms: int) -> None:
         self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)

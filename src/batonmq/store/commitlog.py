@@ -15,7 +15,7 @@ from pathlib import Path
 
 from batonmq.protocol.message import Buffer
 from batonmq.store.errors import StoreError
-from batonmq.store.mapped import MappedFile, MappedLog, fetch_all, sync_path
+from batonmq.store.mapped import MappedFile, MappedLog, fetch_all, read_path, sync_path
 from batonmq.store.scan import read_record, read_records
 
 log = logging.getLogger(__name__)
@@ -187,6 +187,15 @@ class CommitLog:
             runs.append((file, offset - file.base, length))
             offset += length
         return partial(fetch_all, runs)
+
+    def reading(self, offset: int, size: int) -> Callable[[], bytes]:
+        """A job for another thread that returns what `read` would, read without the map: who touches a page
+        of it that is out of memory waits for the disk. It raises `OSError` when the disk fails or the file is
+        deleted meanwhile; this call itself raises `StoreError` as `read`."""
+        size = len(self.read(offset, size))
+        file = self.files.file_at(offset)
+        assert file is not None
+        return partial(read_path, file.path, offset - file.base, size)
 
     def message_at(self, offset: int) -> memoryview | None:
         """The record at an offset; None if there is none, or it is not confirmed."""

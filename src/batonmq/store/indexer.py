@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from batonmq.common.clock import Clock
@@ -15,13 +16,16 @@ from batonmq.store.scan import blank_size, read_record, read_records
 
 log = logging.getLogger(__name__)
 
+FETCH_BYTES = 2 * 1024 * 1024
+"""An index that is further behind the log has it brought into memory, half as much at least ahead."""
+
 _SIZE_MAGIC = struct.Struct(">ii")
 
 
 class Indexer:
     """The index of one store, and the commit log offset from which on it is to be continued."""
 
-    __slots__ = ("_clock", "_index", "_log", "_position", "_stuck")
+    __slots__ = ("_clock", "_fetched", "_index", "_log", "_position", "_stuck")
 
     def __init__(self, config: StoreConfig, log: CommitLog, clock: Clock, *, safe_until: int | None) -> None:
         """Open the index files and forget what the log no longer has. `safe_until`: see `Index`."""
@@ -32,6 +36,8 @@ class Indexer:
         self._clock = clock
         self._position = 0
         """Records before it are in the index."""
+        self._fetched = 0
+        """Up to here the log was brought into memory for what comes next."""
         self._stuck = False
         """The index could not be written: said once, not with each try."""
         self.truncate(log.max_offset)
@@ -39,10 +45,12 @@ class Indexer:
     def truncate(self, offset: int) -> None:
         """Forget records at or behind commit log `offset`, which the log still has."""
         self._index.truncate(offset)
+        self._fetched = 0
         self._position = self._log.record_after(self._index.end_offset)
 
     def start_at(self, offset: int) -> None:
         """An empty log begins here."""
+        self._fetched = 0
         self._position = offset
 
     def drop_before(self, offset: int) -> list[Path]:
@@ -85,6 +93,14 @@ class Indexer:
         self._position = position
         # Stuck at a record that cannot be read: asking again at once would go on for ever.
         return begin < position < upto
+
+    def fetching(self, upto: int) -> Callable[[], None] | None:
+        """See `MessageStore.index_fetching`."""
+        if upto - self._position <= FETCH_BYTES or self._position + FETCH_BYTES // 2 < self._fetched:
+            return None
+        begin = max(self._position, self._fetched)
+        self._fetched = begin + FETCH_BYTES
+        return self._log.fetching(begin, FETCH_BYTES)
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Up to `limit` records of `topic` with `key` among their keys, or as unique id, stored between the

@@ -45,6 +45,17 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
             written += os.pwrite(fd, view[written:], position + written)
 
 
+def read_path(path: Path, position: int, size: int) -> bytes:
+    """`size` bytes of a file, fewer at its end, through a descriptor of its own, so that no thread shares
+    one. Waits for the disk, which is asked for what comes next, too. Raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, position, 2 * size, os.POSIX_FADV_WILLNEED)
+        return os.pread(fd, size, position)
+    finally:
+        os.close(fd)
+
+
 def sync_path(path: Path) -> None:
     """fsync a file or directory through a descriptor of its own, so that no thread shares one. A file that
     has been removed meanwhile needs none."""

@@ -269,6 +269,12 @@ class MessageStore:
         """Add up to `max_records` dispatched records to the index; True if there are more to go on with."""
         return self._indexer is not None and self._indexer.build(self._dispatcher.offset, max_records)
 
+    def index_fetching(self) -> Callable[[], None] | None:
+        """A job for another thread to be done before the next `build_index`, which would wait for the disk
+        otherwise; None if there is none. It raises `OSError` when the disk fails or a
+        file is deleted meanwhile."""
+        return None if self._indexer is None else self._indexer.fetching(self._dispatcher.offset)
+
     # ----------------------------------------------------------------------------------------------- read
 
     def get(
@@ -290,11 +296,10 @@ class MessageStore:
         Empty at the end of the log. Raises `StoreError` for an offset that is not, or no longer, in it."""
         return self._log.read(offset, max_bytes)
 
-    def fetching(self, offset: int, size: int) -> Callable[[], None]:
-        """A job for another thread: when it is done, `read` of these bytes, or of those of them that are in
-        the log, finds them in memory. It raises `OSError` when the disk fails or a file is deleted meanwhile.
-        """
-        return self._log.fetching(offset, size)
+    def reading(self, offset: int, size: int) -> Callable[[], bytes]:
+        """A job for another thread that returns up to `size` bytes of the raw log as `read` does; it raises
+        `OSError` when the disk fails or the file is deleted meanwhile. Raises `StoreError`."""
+        return self._log.reading(offset, size)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""

@@ -104,8 +104,6 @@ class Cluster:
         for task in list(service._tasks):
             task.cancel()
         await asyncio.gather(*service._tasks, return_exceptions=True)
-        if service._index_timer is not None:
-            service._index_timer.cancel()
         if broker.appender._flush_timer is not None:
             broker.appender._flush_timer.cancel()
         broker.store.abandon()

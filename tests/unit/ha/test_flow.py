@@ -1,6 +1,8 @@
-"""The rate of one link."""
+"""The rate of one link, and what may be under way on it."""
 
 from __future__ import annotations
+
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError, build
 from batonmq.ha.config import HAConfig
-from batonmq.ha.flow import BURST_S, PIECE_BYTES, FlowControl
+from batonmq.ha.flow import BURST_S, LEAST_WINDOW, PIECE_BYTES, FlowControl, Window
 
 
 @given(st.integers(64 * 1024, 1 << 30), st.integers(1, 300_000), st.integers(0, 50))
@@ -58,3 +60,46 @@ def test_keys_without_meaning_say_why(caplog: pytest.LogCaptureFixture) -> None:
         "haMaxGapNotInSync has no effect here: in controller mode haMaxTimeSlaveNotCatchup decides" in first
     )
     assert "unknown key haMaxGap is ignored" in second
+
+
+def copied(
+    window: Window, *, rate: int, delay_us: int, frame: int = 256 * 1024, seconds: float = 5.0
+) -> float:
+    """Bytes a second through `window` to a slave that takes `rate` of them, `delay_us` there and back."""
+    now = idle_at = sent = acked = 0
+    under_way: deque[tuple[int, int]] = deque()
+    while now < seconds * 1e6:
+        while sent - acked < window.size:
+            idle_at = max(now + delay_us // 2, idle_at) + frame * 1_000_000 // rate
+            sent += frame
+            window.sent(sent, acked, now)
+            under_way.append((idle_at + delay_us // 2, sent))
+        now, acked = under_way.popleft()
+        window.acked(acked, now)
+    return acked / (now / 1e6)
+
+
+@pytest.mark.parametrize("delay_us", [0, 100, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("rate", [10_000_000, 300_000_000])
+def test_a_line_is_filled_however_long_it_is(rate: int, delay_us: int) -> None:
+    assert copied(Window(), rate=rate, delay_us=delay_us, seconds=20) > 0.7 * rate
+
+
+def test_a_slave_next_door_is_not_sent_far_ahead() -> None:
+    window = Window()
+    copied(window, rate=300_000_000, delay_us=50)
+    assert window.size <= 4 * LEAST_WINDOW
+
+
+def test_one_slow_answer_does_not_close_the_window() -> None:
+    window = Window()
+    copied(window, rate=300_000_000, delay_us=20_000)
+    before = window.size
+    assert before > 2 * 300_000_000 * 0.02 * 0.9
+    window.sent(10**12 + 1, 10**12, 10**9)
+    window.acked(10**12 + 1, 2 * 10**9)
+    assert window.size >= before * 7 // 8
+    for n in range(100):
+        window.sent(2 * 10**12 + n, 2 * 10**12 + n - 1, 10**10 + n * 10**6)
+        window.acked(2 * 10**12 + n, 10**10 + (n + 1) * 10**6)
+    assert window.size == LEAST_WINDOW

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from batonmq.ha import flow
 from batonmq.ha.config import HAConfig
 from batonmq.ha.core import MasterSession
 from batonmq.ha.master_link import MasterLink
@@ -83,38 +84,63 @@ async def test_a_slave_that_catches_up_leaves_turns_to_others(replicas, monkeypa
     await master.lead(1)
     for number in range(300):
         master.put(bytes([number % 256]) * 1000)
-    sent, fetched = [], []
-    pump, read, fetching = MasterLink.pump, master.store.read, master.store.fetching
+    sent, pieces = [], []
+    pump, read, reading = MasterLink.pump, master.store.read, master.store.reading
 
     def watched(link):
         before = link.session.next_offset
         pump(link)
         sent.append(link.session.next_offset - before)
 
-    def reading(offset, max_bytes):
-        far_behind = master.store.max_offset - offset > turn
-        assert not far_behind or any(begin <= offset < begin + size for begin, size in fetched)
+    def never_far_behind(offset, max_bytes):
+        assert master.store.max_offset - offset <= turn
         return read(offset, max_bytes)
 
-    def watched_fetching(offset, size):
-        job = fetching(offset, size)
+    def watched_reading(offset, size):
+        monkeypatch.setattr(master.store, "read", read)
+        job = reading(offset, size)
+        monkeypatch.setattr(master.store, "read", never_far_behind)
 
-        def fetch():
+        def work():
             assert threading.current_thread() is not threading.main_thread()
-            job()
-            fetched.append((offset, size))
+            pieces.append((offset, job()))
+            return pieces[-1][1]
 
-        return fetch
+        return work
 
     monkeypatch.setattr(MasterLink, "pump", watched)
-    monkeypatch.setattr(master.store, "read", reading)
-    monkeypatch.setattr(master.store, "fetching", watched_fetching)
+    monkeypatch.setattr(master.store, "read", never_far_behind)
+    monkeypatch.setattr(master.store, "reading", watched_reading)
     await slave.follow(master, 1)
     await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert max(sent) <= turn + frame
     assert sum(sent) == master.store.max_offset
-    assert len(fetched) > 3
+    assert len(pieces) > 3
     monkeypatch.undo()
+    assert slave.log() == master.log()
+
+
+async def test_a_slave_that_catches_up_is_sent_no_more_than_it_acknowledges(replicas, monkeypatch):
+    """A socket takes megabytes: a slave that always finds more in it leaves its processor to nobody."""
+    turn, frame = 16 * 1024, 4096
+    monkeypatch.setattr(flow, "LEAST_WINDOW", 2 * turn)
+    master, slave = await replicas(2, HAConfig(ha_send_buffer_size=turn, ha_transfer_batch_size=frame))
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+    ahead, frame_of = [], MasterSession.frame
+
+    def watched(session, batch, size, bounds, now_ms):
+        if bounds.max_offset - session.next_offset > turn:
+            (link,) = master.ha._links
+            ahead.append((session.next_offset - session.ack_offset, link._window.size))
+        return frame_of(session, batch, size, bounds, now_ms)
+
+    monkeypatch.setattr(MasterSession, "frame", watched)
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert len(ahead) > 10
+    assert all(under_way < window for under_way, window in ahead)
     assert slave.log() == master.log()
 
 
@@ -146,7 +172,7 @@ async def test_a_member_gets_no_record_in_two_frames(replicas, monkeypatch):
     assert min(end - begin for begin, end in frames) < 500
 
 
-async def test_a_log_that_cannot_be_fetched_ahead_is_still_sent(replicas, monkeypatch, caplog):
+async def test_a_log_that_cannot_be_read_ahead_is_still_sent(replicas, monkeypatch, caplog):
     """Its file may have been deleted meanwhile; what cannot be read at all the reading itself finds out."""
     master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
     await master.lead(1)
@@ -156,32 +182,32 @@ async def test_a_log_that_cannot_be_fetched_ahead_is_still_sent(replicas, monkey
     def broken():
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr(master.store, "fetching", lambda offset, size: broken)
+    monkeypatch.setattr(master.store, "reading", lambda offset, size: broken)
     await slave.follow(master, 1)
     await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert slave.log() == master.log()
     assert "cannot be read: [Errno 9] Bad file descriptor" in caplog.text
 
 
-async def test_a_link_that_ends_while_the_log_is_fetched_sends_no_more(replicas, monkeypatch):
+async def test_a_link_that_ends_while_the_log_is_read_sends_no_more(replicas, monkeypatch):
     master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
     await master.lead(1)
     for number in range(300):
         master.put(bytes([number % 256]) * 1000)
     gate, begun = threading.Event(), threading.Event()
-    fetching = master.store.fetching
+    reading = master.store.reading
 
     def gated(offset, size):
-        job = fetching(offset, size)
+        job = reading(offset, size)
 
-        def fetch():
+        def work():
             begun.set()
             gate.wait(10)
-            job()
+            return job()
 
-        return fetch
+        return work
 
-    monkeypatch.setattr(master.store, "fetching", gated)
+    monkeypatch.setattr(master.store, "reading", gated)
     await slave.follow(master, 1)
     await until(begun.is_set)
     await slave.ha.become_slave(None, 1, 1)

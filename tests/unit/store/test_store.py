@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -19,7 +20,8 @@ from batonmq.protocol.message import (
     encode_batch,
     pack_host,
 )
-from batonmq.store import mapped
+from batonmq.store import indexer, mapped
+from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
@@ -229,6 +231,56 @@ def test_what_may_be_out_of_memory_can_be_fetched_first(opener):
     store.abandon()
     with pytest.raises(OSError, match="Bad file descriptor"):
         result.fetch()
+
+
+def test_the_log_can_be_read_by_another_thread(opener):
+    store = opener()
+    opener.put(store, *numbered(opener, 1000))
+    offset, jobs = store.min_offset, []
+    while offset < store.max_offset:
+        view = store.read(offset, 10_000)
+        jobs.append((store.reading(offset, 10_000), bytes(view)))
+        offset += len(view)
+    assert len(jobs) > 3
+    opener.put(store, *numbered(opener, 10))  # what a job reads was decided when it was made
+    assert all(job() == expected for job, expected in jobs)
+    with pytest.raises(StoreError, match="is not in the log"):
+        store.reading(store.max_offset + 1, 1)
+    store._log.files.files[0].path.unlink()
+    with pytest.raises(FileNotFoundError):
+        jobs[0][0]()
+
+
+def test_what_the_index_reads_next_is_brought_into_memory_if_it_is_far_behind(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
+    store = opener()
+    assert store.index_fetching() is None
+    opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(2000)])
+    fetched, begun = [], []
+    fetching = CommitLog.fetching
+
+    def watched(commit_log, offset, size):
+        fetched.append((offset, offset + size))
+        return fetching(commit_log, offset, size)
+
+    monkeypatch.setattr(CommitLog, "fetching", watched)
+    more = True
+    while more:
+        if (job := store.index_fetching()) is not None:
+            job()
+        begun.append((store._indexer._position, fetched[-1][1]))
+        more = store.build_index(5)
+    assert len(fetched) > 10
+    assert all(end == begin for (_, end), (begin, _) in pairwise(fetched)), "nothing twice"
+    for position, end in begun:
+        assert position + 2 * 1024 <= end or store.max_offset - position <= 8 * 1024
+    store.truncate(store.min_offset + 100_000)
+    opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(2000)])
+    again = store._indexer._position
+    assert again < store.min_offset + 100_000
+    fetched.clear()
+    assert store.index_fetching() is not None
+    assert fetched == [(again, again + 8 * 1024)]
 
 
 def test_offsets_are_found_by_time(opener):
