@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from batonmq.broker import service as broker_service
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
 from batonmq.broker.service import BrokerService
@@ -40,6 +41,7 @@ from batonmq.protocol.headers.broker import (
     Heartbeat,
     PullMessage,
     PullMessageResponse,
+    QueryMessage,
     SendBatchMessage,
     SendMessage,
     SendMessageResponse,
@@ -47,6 +49,7 @@ from batonmq.protocol.headers.broker import (
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
+from batonmq.store import indexer
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.mapped import MappedFile
 
@@ -493,6 +496,47 @@ async def test_old_messages_that_the_disk_no_longer_gives_are_an_error_of_the_pu
         await again.pull(0)
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert (await again.send()).queue_offset == 1
+
+
+async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_says_so_once(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To go on by the map would end the broker: a page that cannot be read is a SIGBUS."""
+    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
+    monkeypatch.setattr(broker_service, "INDEX_DELAY_S", 0.01)
+    tried: list[int] = []
+
+    def broken(file: MappedFile, position: int, size: int) -> None:
+        tried.append(position)
+        raise OSError(errno.EIO, "Input/output error")
+
+    def said() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the index waits")]
+
+    async def found(key: str) -> list[MessageExt]:
+        header = QueryMessage(topic="T", key=key, max_num=32, begin_timestamp=0, end_timestamp=1 << 50)
+        return decode_records((await rig.call(header, accept=(0, ResponseCode.QUERY_NOT_FOUND))).body)
+
+    async def send_until(done: Callable[[], bool], key: str) -> None:
+        deadline = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < deadline
+            await rig.send(b"x" * 1000, properties=f"KEYS\x01{key}\x02")
+            await asyncio.sleep(0.02)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, "fetch", broken)
+        rig = await start()
+        for _ in range(30):
+            await rig.send(b"x" * 1000, properties="KEYS\x01first\x02")
+        await send_until(lambda: len(tried) > 5, "next")
+    assert len(set(tried)) == 1, "not a step further"
+    assert len(said()) == 1 and "Input/output error" in said()[0]
+    await send_until(lambda: rig.broker.broker.store.index_fetching() is None, "last")
+    deadline = time.monotonic() + 10
+    while len(await found("first")) < 30:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(

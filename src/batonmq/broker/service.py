@@ -139,6 +139,8 @@ class BrokerService:
         self._saves: dict[str, tuple[Callable[[], bytes], asyncio.Task[OSError | None]]] = {}
         """What each table is encoded with, and the last write of it that was asked for."""
         self._indexing: asyncio.Task[None] | None = None
+        self._index_waits = False
+        """The log cannot be read for the index: said once, not with each try."""
         self._queues_dirty = False
         self._pulls: pull.PullHandlers
         self._registration: Registration
@@ -443,11 +445,14 @@ class BrokerService:
                 await asyncio.sleep(pause_s)
                 if (fetch := store.index_fetching()) is not None:
                     await loop.run_in_executor(None, fetch)
+                self._index_waits = False
                 began = loop.time()
                 more = store.build_index(INDEX_SLICE)
                 pause_s = (loop.time() - began) * INDEX_SHARE
         except OSError as error:
-            log.error("the index waits: what comes next for it in the log cannot be read: %s", error)
+            if not self._index_waits:
+                log.error("the index waits: what comes next for it in the log cannot be read: %s", error)
+            self._index_waits = True
         finally:
             self._indexing = None
 

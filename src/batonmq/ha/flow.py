@@ -38,6 +38,7 @@ class FlowControl:
 
 
 LEAST_WINDOW = 256 * 1024
+"""Bytes; as much as one loop turn sends."""
 
 
 class Window:

@@ -98,9 +98,16 @@ class Indexer:
         """See `MessageStore.index_fetching`."""
         if upto - self._position <= FETCH_BYTES or self._position + FETCH_BYTES // 2 < self._fetched:
             return None
-        begin = max(self._position, self._fetched)
-        self._fetched = begin + FETCH_BYTES
-        return self._log.fetching(begin, FETCH_BYTES)
+        position = self._position
+        begin = max(position, self._fetched)
+        fetch = self._log.fetching(begin, FETCH_BYTES)
+
+        def work() -> None:
+            fetch()  # if that fails, it is tried again
+            if self._position >= position:  # the log was not truncated meanwhile
+                self._fetched = begin + FETCH_BYTES
+
+        return work
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Up to `limit` records of `topic` with `key` among their keys, or as unique id, stored between the

@@ -7,6 +7,7 @@ with SIGBUS. A map that is dropped stays alive as long as somebody holds a view 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -46,14 +47,17 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 
 def read_path(path: Path, position: int, size: int) -> bytes:
-    """`size` bytes of a file, fewer at its end, through a descriptor of its own, so that no thread shares
-    one. Waits for the disk, which is asked for what comes next, too. Raises `OSError`."""
+    """`size` bytes of a file through a descriptor of its own, so that no thread shares one. Waits for the
+    disk, which is asked for what comes next, too. Raises `OSError`, also if the file has fewer."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, position, 2 * size, os.POSIX_FADV_WILLNEED)
-        return os.pread(fd, size, position)
+        data = os.pread(fd, size, position)
     finally:
         os.close(fd)
+    if len(data) < size:
+        raise OSError(errno.EIO, f"only {len(data)} of {size} bytes at {position}", str(path))
+    return data
 
 
 def sync_path(path: Path) -> None:

@@ -271,8 +271,8 @@ class MessageStore:
 
     def index_fetching(self) -> Callable[[], None] | None:
         """A job for another thread to be done before the next `build_index`, which would wait for the disk
-        otherwise; None if there is none. It raises `OSError` when the disk fails or a
-        file is deleted meanwhile."""
+        otherwise; None if there is none. It raises `OSError` when the disk fails or a file is deleted
+        meanwhile; then leave `build_index` alone."""
         return None if self._indexer is None else self._indexer.fetching(self._dispatcher.offset)
 
     # ----------------------------------------------------------------------------------------------- read

@@ -20,7 +20,7 @@ from batonmq.protocol.message import (
     encode_batch,
     pack_host,
 )
-from batonmq.store import indexer, mapped
+from batonmq.store import commitlog, indexer, mapped
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
@@ -246,7 +246,10 @@ def test_the_log_can_be_read_by_another_thread(opener):
     assert all(job() == expected for job, expected in jobs)
     with pytest.raises(StoreError, match="is not in the log"):
         store.reading(store.max_offset + 1, 1)
-    store._log.files.files[0].path.unlink()
+    path = store._log.files.files[0].path
+    with pytest.raises(OSError, match="only 0 of 8192 bytes at 8192"):
+        mapped.read_path(path, 8192, 8192)
+    path.unlink()
     with pytest.raises(FileNotFoundError):
         jobs[0][0]()
 
@@ -281,6 +284,28 @@ def test_what_the_index_reads_next_is_brought_into_memory_if_it_is_far_behind(op
     fetched.clear()
     assert store.index_fetching() is not None
     assert fetched == [(again, again + 8 * 1024)]
+
+
+def test_what_could_not_be_brought_into_memory_for_the_index_is_tried_again(opener, monkeypatch):
+    """Whoever goes on to a page that the disk cannot bring is ended by SIGBUS."""
+    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *numbered(opener, 2000))
+
+    def broken(runs):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commitlog, "fetch_all", broken)
+        for _ in range(3):
+            job = store.index_fetching()
+            assert job is not None
+            with pytest.raises(OSError, match="Input/output error"):
+                job()
+    job = store.index_fetching()
+    assert job is not None
+    job()
+    assert store.index_fetching() is None
 
 
 def test_offsets_are_found_by_time(opener):
