@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -192,6 +193,9 @@ class MasterLink(Link):
 
     def _cannot_read(self, error: BaseException) -> None:
         self._ha.complain(self.peer, f"the part of the log that comes next for it cannot be read: {error}")
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            # To go on by the map, as without it all else does, would be a SIGBUS. The slave asks again.
+            self.close("the log cannot be read")
 
     def _pump_later(self, wait_ms: int) -> None:
         self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import random
 import socket
 import sys
@@ -173,7 +174,7 @@ async def test_a_member_gets_no_record_in_two_frames(replicas, monkeypatch):
 
 
 async def test_a_log_that_cannot_be_read_ahead_is_still_sent(replicas, monkeypatch, caplog):
-    """Its file may have been deleted meanwhile; what cannot be read at all the reading itself finds out."""
+    """Its file may have been deleted by hand, or there is no descriptor left: the map is still there."""
     master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
     await master.lead(1)
     for number in range(300):
@@ -187,6 +188,34 @@ async def test_a_log_that_cannot_be_read_ahead_is_still_sent(replicas, monkeypat
     await until(lambda: slave.store.max_offset == master.store.max_offset)
     assert slave.log() == master.log()
     assert "cannot be read: [Errno 9] Bad file descriptor" in caplog.text
+
+
+async def test_a_disk_that_fails_under_the_log_ends_the_link_and_not_the_master(
+    replicas, monkeypatch, caplog
+):
+    """What the disk does not give, the map does not have: touching it is a SIGBUS. Later it may be there."""
+    master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))
+    await master.lead(1)
+    for number in range(300):
+        master.put(bytes([number % 256]) * 1000)
+    tries = 0
+
+    def broken():
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+    def by_map(offset, size):
+        raise AssertionError("SIGBUS")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(master.store, "reading", lambda offset, size: broken)
+        patch.setattr(master.store, "read", by_map)
+        await slave.follow(master, 1)
+        await until(lambda: tries > 1)
+        assert "cannot be read: [Errno 5] Input/output error" in caplog.text
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.log() == master.log()
 
 
 async def test_a_link_that_ends_while_the_log_is_read_sends_no_more(replicas, monkeypatch):
