@@ -49,7 +49,7 @@ from batonmq.protocol.headers.broker import (
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
-from batonmq.store import indexer
+from batonmq.store import commitlog, indexer
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.mapped import MappedFile
 
@@ -502,11 +502,11 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_says_so_once(
     start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """To go on by the map would end the broker: a page that cannot be read is a SIGBUS."""
-    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
     monkeypatch.setattr(broker_service, "INDEX_DELAY_S", 0.01)
     tried: list[int] = []
 
-    def broken(file: MappedFile, position: int, size: int) -> None:
+    def broken(path: Path, position: int, size: int) -> bytes:
         tried.append(position)
         raise OSError(errno.EIO, "Input/output error")
 
@@ -525,14 +525,14 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_says_so_once(
             await asyncio.sleep(0.02)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MappedFile, "fetch", broken)
+        patch.setattr(commitlog, "read_path", broken)
         rig = await start()
         for _ in range(30):
             await rig.send(b"x" * 1000, properties="KEYS\x01first\x02")
         await send_until(lambda: len(tried) > 5, "next")
     assert len(set(tried)) == 1, "not a step further"
     assert len(said()) == 1 and "Input/output error" in said()[0]
-    await send_until(lambda: rig.broker.broker.store.index_fetching() is None, "last")
+    await send_until(lambda: rig.broker.broker.store.index_reading() is None, "last")
     deadline = time.monotonic() + 10
     while len(await found("first")) < 30:
         assert time.monotonic() < deadline

@@ -443,8 +443,8 @@ class BrokerService:
             more = True
             while more:
                 await asyncio.sleep(pause_s)
-                if (fetch := store.index_fetching()) is not None:
-                    await loop.run_in_executor(None, fetch)
+                if (reading := store.index_reading()) is not None:
+                    await loop.run_in_executor(None, reading)
                 self._index_waits = False
                 began = loop.time()
                 more = store.build_index(INDEX_SLICE)

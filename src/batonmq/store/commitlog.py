@@ -15,7 +15,7 @@ from pathlib import Path
 
 from batonmq.protocol.message import Buffer
 from batonmq.store.errors import StoreError
-from batonmq.store.mapped import MappedFile, MappedLog, fetch_all, read_path, sync_path
+from batonmq.store.mapped import MappedLog, read_path, sync_path
 from batonmq.store.scan import read_record, read_records
 
 log = logging.getLogger(__name__)
@@ -175,18 +175,6 @@ class CommitLog:
         begin = offset - file.base
         end = min(file.size, self.max_offset - file.base, begin + max_bytes)
         return memoryview(file.map)[begin:end]
-
-    def fetching(self, offset: int, size: int) -> Callable[[], None]:
-        """A job for another thread: when it is done, `read` of these bytes, or of those of them that are in
-        the log, finds them in memory. It raises `OSError` when the disk fails or a file is deleted meanwhile.
-        """
-        end = min(offset + size, self.max_offset)
-        runs: list[tuple[MappedFile, int, int]] = []
-        while offset < end and (file := self.files.file_at(offset)) is not None:
-            length = min(end, file.base + file.size) - offset
-            runs.append((file, offset - file.base, length))
-            offset += length
-        return partial(fetch_all, runs)
 
     def reading(self, offset: int, size: int) -> Callable[[], bytes]:
         """A job for another thread that returns what `read` would, read without the map: who touches a page

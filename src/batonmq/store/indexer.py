@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +17,36 @@ from batonmq.store.scan import blank_size, read_record, read_records
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES = 2 * 1024 * 1024
-"""An index that is further behind the log has it brought into memory, half as much at least ahead."""
+READ_BYTES = 1024 * 1024
+"""An index that is further behind the log has it read by another thread, so much at once."""
 
 _SIZE_MAGIC = struct.Struct(">ii")
+
+
+class _Piece:
+    """A part of the log that was read from its file: who touches a page of the map that is out of memory
+    waits for the disk."""
+
+    __slots__ = ("begin", "data")
+
+    def __init__(self, begin: int = 0) -> None:
+        self.begin = begin
+        self.data = b""
+
+    def size_at(self, offset: int) -> int:
+        """Size of the record, or of the filler, that begins at `offset`; 0 if that is not in here."""
+        at = offset - self.begin
+        return _SIZE_MAGIC.unpack_from(self.data, at)[0] if 0 <= at <= len(self.data) - 8 else 0
+
+    def has(self, offset: int) -> bool:
+        """Whether all of the record that begins at `offset` is in here."""
+        return 0 < self.size_at(offset) <= self.begin + len(self.data) - offset
 
 
 class Indexer:
     """The index of one store, and the commit log offset from which on it is to be continued."""
 
-    __slots__ = ("_clock", "_fetched", "_index", "_log", "_position", "_stuck")
+    __slots__ = ("_clock", "_index", "_log", "_piece", "_position", "_stuck")
 
     def __init__(self, config: StoreConfig, log: CommitLog, clock: Clock, *, safe_until: int | None) -> None:
         """Open the index files and forget what the log no longer has. `safe_until`: see `Index`."""
@@ -36,8 +57,8 @@ class Indexer:
         self._clock = clock
         self._position = 0
         """Records before it are in the index."""
-        self._fetched = 0
-        """Up to here the log was brought into memory for what comes next."""
+        self._piece = _Piece()
+        """Of what comes next."""
         self._stuck = False
         """The index could not be written: said once, not with each try."""
         self.truncate(log.max_offset)
@@ -45,12 +66,12 @@ class Indexer:
     def truncate(self, offset: int) -> None:
         """Forget records at or behind commit log `offset`, which the log still has."""
         self._index.truncate(offset)
-        self._fetched = 0
+        self._piece = _Piece()
         self._position = self._log.record_after(self._index.end_offset)
 
     def start_at(self, offset: int) -> None:
         """An empty log begins here."""
-        self._fetched = 0
+        self._piece = _Piece()
         self._position = offset
 
     def drop_before(self, offset: int) -> list[Path]:
@@ -63,20 +84,25 @@ class Indexer:
         """Add up to `max_records` records before commit log offset `upto`; True if there are more to go on
         with."""
         position = begin = max(self._position, self._log.min_offset)
+        piece = self._piece if self._piece.has(begin) else None
         keys: list[Key] = []
         seen = 0
         while position < upto and seen < max_records:
             file = self._log.files.file_at(position)
             if file is None:
                 break
-            for record in read_records(file.map, position - file.base, min(file.size, upto - file.base)):
+            source: bytes | mmap.mmap = file.map
+            base, end = file.base, file.base + file.size
+            if piece is not None:
+                source, base, end = piece.data, piece.begin, piece.begin + len(piece.data)
+            for record in read_records(source, position - base, min(end, upto) - base):
                 keys += [(key, record.physical_offset, record.store_timestamp) for key in keys_of(record)]
                 position += record.size
                 seen += 1
                 if seen >= max_records:
                     break
             else:
-                if not blank_size(file.map, position - file.base, file.size):
+                if not blank_size(source, position - base, end - base):
                     break
                 position = file.base + file.size
         try:
@@ -94,18 +120,20 @@ class Indexer:
         # Stuck at a record that cannot be read: asking again at once would go on for ever.
         return begin < position < upto
 
-    def fetching(self, upto: int) -> Callable[[], None] | None:
-        """See `MessageStore.index_fetching`."""
-        if upto - self._position <= FETCH_BYTES or self._position + FETCH_BYTES // 2 < self._fetched:
+    def reading(self, upto: int) -> Callable[[], None] | None:
+        """See `MessageStore.index_reading`."""
+        position = max(self._position, self._log.min_offset)
+        piece = self._piece
+        if upto - position <= READ_BYTES or piece.has(position):
             return None
-        position = self._position
-        begin = max(position, self._fetched)
-        fetch = self._log.fetching(begin, FETCH_BYTES)
+        size = max(READ_BYTES, piece.size_at(position))
+        if piece.begin == position and len(piece.data) >= size:
+            return None  # no record, and more of it does not make it one
+        job = self._log.reading(position, size)
+        piece = self._piece = _Piece(position)
 
         def work() -> None:
-            fetch()  # if that fails, it is tried again
-            if self._position >= position:  # the log was not truncated meanwhile
-                self._fetched = begin + FETCH_BYTES
+            piece.data = job()  # if the log is truncated meanwhile, nobody has this piece any more
 
         return work
 

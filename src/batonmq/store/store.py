@@ -266,14 +266,15 @@ class MessageStore:
         return self._log.max_offset
 
     def build_index(self, max_records: int = 10_000) -> bool:
-        """Add up to `max_records` dispatched records to the index; True if there are more to go on with."""
+        """Add up to `max_records` dispatched records to the index, fewer at the end of what was read ahead;
+        True if there are more to go on with."""
         return self._indexer is not None and self._indexer.build(self._dispatcher.offset, max_records)
 
-    def index_fetching(self) -> Callable[[], None] | None:
+    def index_reading(self) -> Callable[[], None] | None:
         """A job for another thread to be done before the next `build_index`, which would wait for the disk
         otherwise; None if there is none. It raises `OSError` when the disk fails or a file is deleted
         meanwhile; then leave `build_index` alone."""
-        return None if self._indexer is None else self._indexer.fetching(self._dispatcher.offset)
+        return None if self._indexer is None else self._indexer.reading(self._dispatcher.offset)
 
     # ----------------------------------------------------------------------------------------------- read
 
@@ -335,7 +336,8 @@ class MessageStore:
         """Records of `topic` with `key` among their keys, or as unique id, stored between the two times."""
         if self._indexer is None:
             return QueryResult()
-        self.build_index(50_000)
+        if self.build_index(50_000):
+            self.build_index(50_000)  # the first may end with what was read ahead
         limit = min(max_count, self.config.max_msgs_num_batch)
         return self._indexer.query(topic, key, limit, begin_ms, end_ms)
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -21,7 +20,6 @@ from batonmq.protocol.message import (
     pack_host,
 )
 from batonmq.store import commitlog, indexer, mapped
-from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
@@ -254,58 +252,98 @@ def test_the_log_can_be_read_by_another_thread(opener):
         jobs[0][0]()
 
 
-def test_what_the_index_reads_next_is_brought_into_memory_if_it_is_far_behind(opener, monkeypatch):
-    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
-    store = opener()
-    assert store.index_fetching() is None
-    opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(2000)])
-    fetched, begun = [], []
-    fetching = CommitLog.fetching
+def keyed(opener, count, size=10):
+    return [opener.message(b"%-*d" % (size, n), KEYS=f"k{n}") for n in range(count)]
 
-    def watched(commit_log, offset, size):
-        fetched.append((offset, offset + size))
-        return fetching(commit_log, offset, size)
 
-    monkeypatch.setattr(CommitLog, "fetching", watched)
+def found_numbers(store, count):
+    """Which of `keyed` the index finds, and each at its place."""
+    found = [store._indexer.query("T", f"k{n}", 64, 0, 1 << 62).records for n in range(count)]
+    return [[int(decode_record(record).body) for record in records] for records in found]
+
+
+@pytest.mark.parametrize("size", [10, 5_000, 14_000])
+def test_an_index_far_behind_is_built_from_what_was_read_of_the_files(opener, monkeypatch, size):
+    """Across file ends, and with records larger than what is read at once: all are found, none is twice, and
+    none of it comes from the map, whose pages may have left memory."""
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener(mapped_file_size_commit_log=64 * 1024)
+    assert store.index_reading() is None
+    count = 400_000 // (size + 150)
+    opener.put(store, *keyed(opener, count, size))
+    assert len(store._log.files.files) > 3
+    by_map, pieces = [], 0
+    read_records = indexer.read_records
+
+    def watched(data, begin, end):
+        if not isinstance(data, bytes):
+            by_map.append(store._indexer._position)
+        return read_records(data, begin, end)
+
+    monkeypatch.setattr(indexer, "read_records", watched)
     more = True
     while more:
-        if (job := store.index_fetching()) is not None:
+        while (job := store.index_reading()) is not None:
             job()
-        begun.append((store._indexer._position, fetched[-1][1]))
+            pieces += 1
         more = store.build_index(5)
-    assert len(fetched) > 10
-    assert all(end == begin for (_, end), (begin, _) in pairwise(fetched)), "nothing twice"
-    for position, end in begun:
-        assert position + 2 * 1024 <= end or store.max_offset - position <= 8 * 1024
-    store.truncate(store.min_offset + 100_000)
-    opener.put(store, *[opener.message(b"%d" % n, KEYS=f"k{n}") for n in range(2000)])
-    again = store._indexer._position
-    assert again < store.min_offset + 100_000
-    fetched.clear()
-    assert store.index_fetching() is not None
-    assert fetched == [(again, again + 8 * 1024)]
+    assert pieces > 10
+    assert all(store.max_offset - position <= 8 * 1024 for position in by_map)
+    assert found_numbers(store, count) == [[n] for n in range(count)]
 
 
-def test_what_could_not_be_brought_into_memory_for_the_index_is_tried_again(opener, monkeypatch):
+def test_what_was_read_for_the_index_is_forgotten_when_the_log_is_cut(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 50))
+    half = store.max_offset
+    opener.put(store, *keyed(opener, 200))
+    job = store.index_reading()
+    before = store.index_reading()
+    assert job is not None and before is not None
+    before()
+    store.build_index(10)
+    store.truncate(half)
+    job()
+    opener.put(store, *[opener.message(b"%d" % (1000 + n), KEYS=f"k{n}") for n in range(50)])
+    more = True
+    while more:
+        if (job := store.index_reading()) is not None:
+            job()
+        more = store.build_index(7)
+    assert [sorted(numbers) for numbers in found_numbers(store, 50)] == [[n, 1000 + n] for n in range(50)]
+
+
+def test_what_could_not_be_read_for_the_index_is_tried_again(opener, monkeypatch):
     """Whoever goes on to a page that the disk cannot bring is ended by SIGBUS."""
-    monkeypatch.setattr(indexer, "FETCH_BYTES", 8 * 1024)
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
     store = opener()
     opener.put(store, *numbered(opener, 2000))
 
-    def broken(runs):
+    def broken(path, position, size):
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commitlog, "fetch_all", broken)
+        patch.setattr(commitlog, "read_path", broken)
         for _ in range(3):
-            job = store.index_fetching()
+            job = store.index_reading()
             assert job is not None
             with pytest.raises(OSError, match="Input/output error"):
                 job()
-    job = store.index_fetching()
+    job = store.index_reading()
     assert job is not None
     job()
-    assert store.index_fetching() is None
+    assert store.index_reading() is None
+
+
+def test_a_query_finds_what_is_behind_what_was_read_ahead(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 500))
+    job = store.index_reading()
+    assert job is not None
+    job()
+    assert len(store.query_by_key("T", "k499", 10).records) == 1
 
 
 def test_offsets_are_found_by_time(opener):
