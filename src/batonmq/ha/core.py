@@ -108,12 +108,19 @@ class MasterSession:
         """The slave has the log up to here; -1 before its first ack."""
         self.next_offset = -1
         """Next byte to send; -1 before transfer."""
+        self._transfer_from = -1
+        """Beyond the slave's end, if that is before our first byte, or it wants the last file only."""
         self.last_caught_up_ms: int | None = None
         """Newest time of which it is known that the slave has everything the master had then."""
 
     @property
     def transferring(self) -> bool:
         return self._phase is _Phase.TRANSFER
+
+    @property
+    def acked_of_sent(self) -> int:
+        """What was sent and ends here, or before, is acknowledged; from where sending begins on."""
+        return max(self.ack_offset, self._transfer_from)
 
     def receive(self, data: bytes, log: LogBounds, now_ms: int) -> bytes:
         """Take the slave's bytes; returns what to answer, often nothing. `HAFrameError`: drop the link."""
@@ -148,7 +155,7 @@ class MasterSession:
         if self._phase is _Phase.COMPARE:
             if offset > log.max_offset:
                 raise HAFrameError(f"slave claims {offset} bytes, the log has {log.max_offset}")
-            self.next_offset = self._start_of_transfer(offset, log)
+            self.next_offset = self._transfer_from = self._start_of_transfer(offset, log)
             self._phase = _Phase.TRANSFER
         elif not self.ack_offset <= offset <= self.next_offset:
             # apache/rocketmq #3015: an ack of what was never sent must not release anything.

@@ -160,7 +160,7 @@ class MasterLink(Link):
                         self._pump_later(flow.wait_ms())
                         return
                     limit = min(ha.config.ha_transfer_batch_size, allowed)
-                if self._ahead and session.next_offset - session.ack_offset >= self._window.size:
+                if self._ahead and session.next_offset - session.acked_of_sent >= self._window.size:
                     self._window_full = True
                     return
                 batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if electable else limit)
@@ -180,7 +180,7 @@ class MasterLink(Link):
                 self._bytes += size
                 left -= size
                 if self._ahead:
-                    self._window.sent(session.next_offset, session.ack_offset, ha.clock.monotonic_us())
+                    self._window.sent(session.next_offset, session.acked_of_sent, ha.clock.monotonic_us())
                 if flow is not None:
                     flow.sent(size)
         except (HAFrameError, StoreError) as error:

@@ -325,6 +325,24 @@ async def test_a_log_that_shares_nothing_starts_over(replicas):
     assert slave.store.queue_bounds("T", 0) == bounds
 
 
+@pytest.mark.parametrize("from_last_file", [False, True])
+async def test_who_begins_far_into_the_log_is_sent_all_of_it(replicas, monkeypatch, from_last_file):
+    """What it was not sent is not on its way: a window that counted it would be full for ever."""
+    monkeypatch.setattr(flow, "LEAST_WINDOW", 16 * 1024)
+    (master,) = await replicas(1, HAConfig(ha_send_buffer_size=16 * 1024))
+    (slave,) = await replicas(1, HAConfig(sync_from_last_file=from_last_file))
+    await master.lead(1)
+    while master.store.max_offset % FILE_SIZE < 50_000 or master.store.max_offset < 3 * FILE_SIZE:
+        master.put(b"m" * 1000)
+    if not from_last_file:
+        for path in master.store._log.files.drop_first(2):
+            path.unlink()  # the oldest files expired
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.store.min_offset == (3 if from_last_file else 2) * FILE_SIZE
+    assert master.log().endswith(slave.log())
+
+
 async def test_a_log_that_is_damaged_inside_is_not_cut_for_a_new_term(replicas):
     """Replicas with other file sizes: records cross file ends here and cannot be read; they are not lost."""
     master, slave = await replicas(2)
