@@ -210,7 +210,7 @@ async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path)
                     "metricsLabel": "zone:a",
                 },
             )
-            await peer.admin_until(broker.address, "clusterList", "-n", namesrv.address)
+            address = broker.address
         else:
             service = BrokerService(
                 BrokerConfig(
@@ -226,7 +226,9 @@ async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path)
                 HAConfig(),
             )
             await service.start()
+            address = f"127.0.0.1:{service.port}"
         try:
+            await peer.admin_until(address, "clusterList", "-n", namesrv.address)
             scrapes.append(await messages_in_and_out(namesrv.address, metrics_port, names, java))
         finally:
             if service is not None:
