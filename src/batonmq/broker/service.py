@@ -443,16 +443,21 @@ class BrokerService:
             more = True
             while more:
                 await asyncio.sleep(pause_s)
-                if (reading := store.index_reading()) is not None:
-                    await loop.run_in_executor(None, reading)
+                try:
+                    while (reading := store.index_reading()) is not None:
+                        await loop.run_in_executor(None, reading)
+                except OSError as error:
+                    if not self._index_waits:
+                        log.error(
+                            "the index waits: what comes next for it in the log cannot be read: %s", error
+                        )
+                    self._index_waits = True
+                    pause_s = INDEX_DELAY_S
+                    continue
                 self._index_waits = False
                 began = loop.time()
                 more = store.build_index(INDEX_SLICE)
                 pause_s = (loop.time() - began) * INDEX_SHARE
-        except OSError as error:
-            if not self._index_waits:
-                log.error("the index waits: what comes next for it in the log cannot be read: %s", error)
-            self._index_waits = True
         finally:
             self._indexing = None
 

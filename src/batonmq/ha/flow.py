@@ -39,6 +39,9 @@ class FlowControl:
 
 LEAST_WINDOW = 256 * 1024
 """Bytes; as much as one loop turn sends."""
+FORGET_US = 2_000_000
+FORGET_ROUNDS = 50
+"""The shortest round trip is measured anew after both: a line may have become a longer one, a disk slower."""
 
 
 class Window:
@@ -46,16 +49,20 @@ class Window:
 
     A socket takes megabytes, and a slave that always finds more of them does not stop: where it shares
     processors with its master, producers wait for their turn behind it. It gets twice what it acknowledges in
-    the shortest round trip there was: so the line stays full however long it is, and the slave often has to
-    wait for more. (The bandwidth-delay product, as in BBR: Cardwell et al., ACM Queue 14(5), 2016.)
+    the shortest round trip there was of late: so the line stays full however long it is, and the slave often
+    has to wait for more. (The bandwidth-delay product, as in BBR: Cardwell et al., ACM Queue 14(5), 2016; as
+    there, what was shortest is found out again from time to time, with little under way.)
     """
 
-    __slots__ = ("_acked", "_end", "_sent_us", "_shortest_us", "size")
+    __slots__ = ("_acked", "_end", "_found_us", "_sent_us", "_shortest_us", "size")
 
     def __init__(self) -> None:
         self.size = LEAST_WINDOW
         """Bytes."""
         self._shortest_us = 0
+        """0: not known."""
+        self._found_us = 0
+        """When a round trip was as short as that last."""
         self._end = -1
         """The round trip that is measured ends when this offset is acknowledged; -1: none is."""
         self._sent_us = 0
@@ -70,9 +77,12 @@ class Window:
         """The slave has everything before `offset`."""
         if self._end < 0 or offset < self._end:
             return
-        took_us = max(1, now_us - self._sent_us)
-        self._shortest_us = min(self._shortest_us or took_us, took_us)
+        self._end, took_us = -1, max(1, now_us - self._sent_us)
+        if not self._shortest_us or took_us <= self._shortest_us:
+            self._shortest_us, self._found_us = took_us, now_us
+        elif now_us - self._found_us > max(FORGET_US, FORGET_ROUNDS * self._shortest_us):
+            self._shortest_us, self.size = 0, LEAST_WINDOW
+            return
         wanted = 2 * (offset - self._acked) * self._shortest_us // took_us
         # Up at once, as a line fills in a few round trips; down in small steps, as any of them may be slow.
         self.size = max(LEAST_WINDOW, wanted, self.size - self.size // 8)
-        self._end = -1

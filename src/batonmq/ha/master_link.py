@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from batonmq.ha.config import MAX_TRANSFER_BATCH
-from batonmq.ha.core import LogBounds, MasterSession, whole_records
+from batonmq.ha.core import Batch, LogBounds, MasterSession, whole_records
 from batonmq.ha.flow import FlowControl, Window
 from batonmq.ha.link import Link
 from batonmq.ha.proof import MasterProof
@@ -27,6 +27,8 @@ TURN_BYTES = 256 * 1024
 their p99 is half as long again, with less the slave catches up no slower."""
 INTRODUCTION_MS = 5_000
 """A connection that has not said by then who it is, is dropped."""
+MAP_REMAINS = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The file cannot be opened, which says nothing about the disk: its map can be read."""
 
 
 class MasterLink(Link):
@@ -147,7 +149,7 @@ class MasterLink(Link):
         if not catches_up:
             self._ahead = None
         elif self._ahead is None:
-            self._ahead = ReadAhead(ha.store, self.pump, self._cannot_read)
+            self._ahead = ReadAhead(ha.store, self.pump)
         flow = self._flow
         try:
             while not self._paused:
@@ -166,10 +168,11 @@ class MasterLink(Link):
                 batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if electable else limit)
                 if batch is None:
                     return
-                view = self._ahead.take(batch.offset, batch.max_bytes) if self._ahead else None
-                if self._ahead and view is None:
-                    return  # what reads ahead pumps
-                if not view:
+                if self._ahead:
+                    view = self._read_ahead(batch)
+                    if view is None:
+                        return  # what reads ahead pumps
+                else:
                     view = ha.store.read(batch.offset, batch.max_bytes)
                 if electable:
                     view = view[: whole_records(view, limit)]
@@ -191,11 +194,20 @@ class MasterLink(Link):
         tracker, replica = self._ha.tracker, self.replica
         return tracker is not None and replica is not None and replica.broker_id in tracker.counted
 
-    def _cannot_read(self, error: BaseException) -> None:
-        self._ha.complain(self.peer, f"the part of the log that comes next for it cannot be read: {error}")
-        if isinstance(error, OSError) and error.errno == errno.EIO:
-            # To go on by the map, as without it all else does, would be a SIGBUS. The slave asks again.
+    def _read_ahead(self, batch: Batch) -> memoryview | None:
+        """What a thread read; None if it has not yet, or the disk has failed and the link is closed."""
+        assert self._ahead is not None
+        try:
+            return self._ahead.take(batch.offset, batch.max_bytes)
+        except OSError as error:
+            self._ha.complain(
+                self.peer, f"the part of the log that comes next for it cannot be read: {error}"
+            )
+            if error.errno in MAP_REMAINS:
+                return self._ha.store.read(batch.offset, batch.max_bytes)
+            # To go on by the map would be a SIGBUS. The slave asks again.
             self.close("the log cannot be read")
+            return None
 
     def _pump_later(self, wait_ms: int) -> None:
         self._resume = asyncio.get_running_loop().call_later(wait_ms / 1000, self._resumed)

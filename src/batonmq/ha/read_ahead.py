@@ -29,32 +29,29 @@ class Readable(Protocol):
 class ReadAhead:
     """What one slave will be sent next."""
 
-    __slots__ = ("_log", "_on_failure", "_on_read", "_pieces", "_reading", "_unreadable")
+    __slots__ = ("_failed", "_log", "_on_read", "_pieces", "_reading")
 
-    def __init__(
-        self, log: Readable, on_read: Callable[[], None], on_failure: Callable[[BaseException], None]
-    ) -> None:
-        """`on_read` is called when `take` may have something again; `on_failure` with an `OSError`."""
+    def __init__(self, log: Readable, on_read: Callable[[], None]) -> None:
+        """`on_read` is called when `take` may have something again."""
         self._log = log
         self._on_read = on_read
-        self._on_failure = on_failure
         self._pieces: deque[tuple[int, memoryview]] = deque()
         """Where each begins; one begins where that before it ends."""
         self._reading: asyncio.Future[bytes] | None = None
-        self._unreadable = range(0)
-        """Offsets of the last piece that could not be read."""
+        self._failed: tuple[range, BaseException] | None = None
+        """Offsets of the last piece that could not be read, and why."""
 
     def take(self, offset: int, size: int) -> memoryview | None:
         """Up to `size` bytes from `offset` on, which is where the last ones ended as a rule.
 
-        None if they are not there yet: `on_read` is called soon. Empty if they cannot be read ahead. Raises
+        None if they are not there yet: `on_read` is called soon. Raises `OSError` if they cannot be read, and
         `StoreError` for an offset that is not, or no longer, in the log.
         """
         pieces = self._pieces
         while pieces and not 0 <= offset - pieces[0][0] < len(pieces[0][1]):
             pieces.popleft()
-        if offset in self._unreadable:
-            return memoryview(b"")
+        if not pieces and self._failed is not None and offset in self._failed[0]:
+            raise self._failed[1].with_traceback(None)
         self._read(pieces[-1][0] + len(pieces[-1][1]) if pieces else offset)
         if not pieces:
             return None
@@ -62,6 +59,8 @@ class ReadAhead:
         return data[offset - begin : offset - begin + size]
 
     def _read(self, offset: int) -> None:
+        if self._failed is not None and offset in self._failed[0]:
+            return
         if self._reading is None and len(self._pieces) < PIECES and offset < self._log.max_offset:
             job = self._log.reading(offset, PIECE_BYTES)
             self._reading = asyncio.get_running_loop().run_in_executor(None, job)
@@ -72,8 +71,7 @@ class ReadAhead:
         if reading.cancelled():
             return
         if (error := reading.exception()) is not None:
-            self._unreadable = range(offset, offset + PIECE_BYTES)
-            self._on_failure(error)
+            self._failed = range(offset, offset + PIECE_BYTES), error
         else:
             self._pieces.append((offset, memoryview(reading.result())))
         self._on_read()

@@ -514,6 +514,7 @@ class HAService:
             await self._address_known.wait()
             address = self._master_address
             link = SlaveLink(self, address)
+            dialled_s, end = loop.time(), self.store.max_offset
             longest_s = RECONNECT_S[1]
             try:
                 host, port = split_address(address)
@@ -531,7 +532,9 @@ class HAService:
                     longest_s = RECONNECT_STRANGER_S
             else:
                 await link.ended
-                if link.session.transferring:
+                # A master that cannot read what comes next drops every link at once.
+                lasted = link.session.transferring and loop.time() - dialled_s > longest_s
+                if lasted or self.store.max_offset != end:
                     wait_s = RECONNECT_S[0]
                 if link.stranger:
                     longest_s = RECONNECT_STRANGER_S

@@ -223,7 +223,8 @@ class IndexFile:
         """After a crash: drop entries that did not reach the disk, and point the slots to those that did."""
         entries = np.frombuffer(self._map, _ENTRY_TYPE, self.count - 1, self._entry_at(1))
         offsets = entries["offset"].astype(np.int64)
-        wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | (offsets[1:] == 0))
+        unwritten = (offsets == 0) & (entries["hash"] == 0)  # the log's first record is at 0, too
+        wrong = np.flatnonzero((offsets[1:] < offsets[:-1]) | unwritten[1:])
         good = int(wrong[0]) + 1 if len(wrong) else len(offsets)
         slot_numbers = entries["hash"][:good].astype(np.int64) % self.slots
         slots = np.zeros(self.slots, ">i4")
@@ -311,9 +312,17 @@ class Index:
             if not self.files or self.files[-1].room <= 0:
                 self.files.append(IndexFile(self._new_path(now_ms), self._slots, self._entries))
             file = self.files[-1]
-            part = keys[: file.room]
-            file.add(part)
-            keys = keys[len(part) :]
+            count = file.room
+            if count < len(keys):
+                # What is lost with the newer file is indexed again from the record on behind that one's last.
+                while count and keys[count - 1][1] == keys[count][1]:
+                    count -= 1
+                if not count and file.count > 1:
+                    self.files.append(IndexFile(self._new_path(now_ms), self._slots, self._entries))
+                    continue
+                count = count or file.room  # more keys than a file has entries
+            file.add(keys[:count])
+            keys = keys[count:]
 
     def _new_path(self, now_ms: int) -> Path:
         newest = int(self.files[-1].path.name) if self.files else 0

@@ -27,10 +27,12 @@ class _Piece:
     """A part of the log that was read from its file: who touches a page of the map that is out of memory
     waits for the disk."""
 
-    __slots__ = ("begin", "data")
+    __slots__ = ("begin", "data", "wanted")
 
-    def __init__(self, begin: int = 0) -> None:
+    def __init__(self, begin: int = 0, wanted: int = 0) -> None:
         self.begin = begin
+        self.wanted = wanted
+        """Bytes; the file may end before."""
         self.data = b""
 
     def size_at(self, offset: int) -> int:
@@ -46,7 +48,7 @@ class _Piece:
 class Indexer:
     """The index of one store, and the commit log offset from which on it is to be continued."""
 
-    __slots__ = ("_clock", "_index", "_log", "_piece", "_position", "_stuck")
+    __slots__ = ("_clock", "_index", "_log", "_most", "_piece", "_position", "_stuck", "_unreadable")
 
     def __init__(self, config: StoreConfig, log: CommitLog, clock: Clock, *, safe_until: int | None) -> None:
         """Open the index files and forget what the log no longer has. `safe_until`: see `Index`."""
@@ -59,6 +61,10 @@ class Indexer:
         """Records before it are in the index."""
         self._piece = _Piece()
         """Of what comes next."""
+        self._unreadable = -1
+        """The disk did not give what begins here."""
+        self._most = config.max_message_size + READ_BYTES
+        """No record is larger."""
         self._stuck = False
         """The index could not be written: said once, not with each try."""
         self.truncate(log.max_offset)
@@ -84,6 +90,8 @@ class Indexer:
         """Add up to `max_records` records before commit log offset `upto`; True if there are more to go on
         with."""
         position = begin = max(self._position, self._log.min_offset)
+        if begin == self._unreadable:
+            return False  # through the map that would be a SIGBUS
         piece = self._piece if self._piece.has(begin) else None
         keys: list[Key] = []
         seen = 0
@@ -117,6 +125,8 @@ class Indexer:
             self._stuck = False
             log.warning("the index is written again, up to %d", position)
         self._position = position
+        if position > begin and not self._piece.has(position):
+            self._piece = _Piece()
         # Stuck at a record that cannot be read: asking again at once would go on for ever.
         return begin < position < upto
 
@@ -124,16 +134,25 @@ class Indexer:
         """See `MessageStore.index_reading`."""
         position = max(self._position, self._log.min_offset)
         piece = self._piece
-        if upto - position <= READ_BYTES or piece.has(position):
+        behind = upto - position
+        if behind <= 0 or (behind <= READ_BYTES and position != self._unreadable) or piece.has(position):
             return None
-        size = max(READ_BYTES, piece.size_at(position))
-        if piece.begin == position and len(piece.data) >= size:
+        size = piece.size_at(position)
+        size = size if READ_BYTES < size <= self._most else READ_BYTES
+        if piece.begin == position and piece.wanted >= size and position != self._unreadable:
             return None  # no record, and more of it does not make it one
         job = self._log.reading(position, size)
-        piece = self._piece = _Piece(position)
+        piece = self._piece = _Piece(position, size)
 
         def work() -> None:
-            piece.data = job()  # if the log is truncated meanwhile, nobody has this piece any more
+            try:
+                piece.data = job()  # if the log is truncated meanwhile, nobody has this piece any more
+            except FileNotFoundError:
+                pass  # it expired, so this is no longer asked for; or its map is still there
+            except OSError:
+                self._unreadable = position
+                raise
+            self._unreadable = -1
 
         return work
 

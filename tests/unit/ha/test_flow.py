@@ -63,12 +63,20 @@ def test_keys_without_meaning_say_why(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def copied(
-    window: Window, *, rate: int, delay_us: int, frame: int = 256 * 1024, seconds: float = 5.0
+    window: Window,
+    *,
+    rate: int,
+    delay_us: int,
+    frame: int = 256 * 1024,
+    seconds: float = 5.0,
+    begin_us: int = 0,
 ) -> float:
     """Bytes a second through `window` to a slave that takes `rate` of them, `delay_us` there and back."""
-    now = idle_at = sent = acked = 0
+    now = idle_at = begin_us
+    sent = acked = begin_us * 1000  # beyond what a copy before has sent
     under_way: deque[tuple[int, int]] = deque()
-    while now < seconds * 1e6:
+    first = acked
+    while now - begin_us < seconds * 1e6:
         while sent - acked < window.size:
             idle_at = max(now + delay_us // 2, idle_at) + frame * 1_000_000 // rate
             sent += frame
@@ -76,7 +84,7 @@ def copied(
             under_way.append((idle_at + delay_us // 2, sent))
         now, acked = under_way.popleft()
         window.acked(acked, now)
-    return acked / (now / 1e6)
+    return (acked - first) / ((now - begin_us) / 1e6)
 
 
 @pytest.mark.parametrize("delay_us", [0, 100, 1_000, 10_000, 100_000])
@@ -91,15 +99,25 @@ def test_a_slave_next_door_is_not_sent_far_ahead() -> None:
     assert window.size <= 4 * LEAST_WINDOW
 
 
+@pytest.mark.parametrize("later_us", [2_000, 20_000, 100_000])
+def test_a_line_that_becomes_longer_is_filled_again(later_us: int) -> None:
+    window = Window()
+    copied(window, rate=300_000_000, delay_us=200)
+    assert (
+        copied(window, rate=300_000_000, delay_us=later_us, seconds=20, begin_us=5_000_000)
+        > 0.6 * 300_000_000
+    )
+
+
 def test_one_slow_answer_does_not_close_the_window() -> None:
     window = Window()
-    copied(window, rate=300_000_000, delay_us=20_000)
+    copied(window, rate=300_000_000, delay_us=20_000, seconds=1.5)
     before = window.size
     assert before > 2 * 300_000_000 * 0.02 * 0.9
-    window.sent(10**12 + 1, 10**12, 10**9)
-    window.acked(10**12 + 1, 2 * 10**9)
+    window.sent(10**12 + 1, 10**12, 1_600_000)
+    window.acked(10**12 + 1, 1_900_000)
     assert window.size >= before * 7 // 8
     for n in range(100):
-        window.sent(2 * 10**12 + n, 2 * 10**12 + n - 1, 10**10 + n * 10**6)
-        window.acked(2 * 10**12 + n, 10**10 + (n + 1) * 10**6)
+        window.sent(2 * 10**12 + n, 2 * 10**12 + n - 1, 1_900_000 + n * 500)
+        window.acked(2 * 10**12 + n, 1_900_000 + (n + 1) * 500)
     assert window.size == LEAST_WINDOW

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -299,9 +300,7 @@ def test_what_was_read_for_the_index_is_forgotten_when_the_log_is_cut(opener, mo
     half = store.max_offset
     opener.put(store, *keyed(opener, 200))
     job = store.index_reading()
-    before = store.index_reading()
-    assert job is not None and before is not None
-    before()
+    assert job is not None
     store.build_index(10)
     store.truncate(half)
     job()
@@ -334,6 +333,81 @@ def test_what_could_not_be_read_for_the_index_is_tried_again(opener, monkeypatch
     assert job is not None
     job()
     assert store.index_reading() is None
+
+
+def test_neither_a_query_nor_the_stop_touches_what_the_disk_did_not_give_the_index(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 500))
+
+    def broken(path, position, size):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commitlog, "read_path", broken)
+        job = store.index_reading()
+        assert job is not None
+        with pytest.raises(OSError, match="Input/output error"):
+            job()
+        patch.setattr(indexer, "read_records", lambda *data: pytest.fail("SIGBUS"))
+        assert not store.query_by_key("T", "k0", 10).records
+        assert not store.build_index()
+
+
+def test_what_could_not_be_read_for_the_index_is_asked_for_when_little_is_left_too(opener, monkeypatch):
+    """The log may have been cut behind it meanwhile."""
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 10))
+    half = store.max_offset
+    opener.put(store, *keyed(opener, 200))
+
+    def broken(path, position, size):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commitlog, "read_path", broken)
+        job = store.index_reading()
+        assert job is not None
+        with pytest.raises(OSError, match="Input/output error"):
+            job()
+    store.truncate(half)
+    job = store.index_reading()
+    assert job is not None
+    job()
+    store.build_index()
+    assert store.index_reading() is None
+    assert found_numbers(store, 10) == [[n] for n in range(10)]
+
+
+def test_a_size_that_rotted_does_not_make_the_index_read_the_file_again_and_again(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 500))
+    with store._log.files.files[0].path.open("r+b") as file:
+        file.write(struct.pack(">i", 1 << 30))
+    read = []
+    reading = mapped.read_path
+    monkeypatch.setattr(commitlog, "read_path", lambda *asked: (read.append(asked), reading(*asked))[1])
+    for _ in range(5):
+        while (job := store.index_reading()) is not None:
+            job()
+        assert not store.build_index()
+    assert [size for _, _, size in read] == [8 * 1024]
+
+
+def test_a_file_deleted_by_hand_is_indexed_by_its_map(opener, monkeypatch):
+    monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
+    store = opener()
+    opener.put(store, *keyed(opener, 500))
+    store._log.files.files[0].path.rename(store._log.files.files[0].path.with_suffix(".gone"))
+    more = True
+    while more:
+        while (job := store.index_reading()) is not None:
+            job()
+        more = store.build_index(50)
+    assert found_numbers(store, 500) == [[n] for n in range(500)]
+    store._log.files.files[0].path.with_suffix(".gone").rename(store._log.files.files[0].path)
 
 
 def test_a_query_finds_what_is_behind_what_was_read_ahead(opener, monkeypatch):
