@@ -39,9 +39,12 @@ class FlowControl:
 
 LEAST_WINDOW = 256 * 1024
 """Bytes; as much as one loop turn sends."""
-FORGET_US = 2_000_000
-FORGET_ROUNDS = 50
-"""The shortest round trip is measured anew after both: a line may have become a longer one, a disk slower."""
+FORGET_US = 5_000_000
+FORGET_ROUNDS = 100
+"""The shortest round trip is measured anew when none was about as short for both of these: a line may have
+become longer, a disk slower."""
+MEASURING_ROUNDS = 8
+"""With the least window: with more under way a round trip is longer for that alone."""
 
 
 class Window:
@@ -54,7 +57,7 @@ class Window:
     there, what was shortest is found out again from time to time, with little under way.)
     """
 
-    __slots__ = ("_acked", "_end", "_found_us", "_sent_us", "_shortest_us", "size")
+    __slots__ = ("_acked", "_end", "_found_us", "_measuring", "_sent_us", "_shortest_us", "size")
 
     def __init__(self) -> None:
         self.size = LEAST_WINDOW
@@ -62,7 +65,8 @@ class Window:
         self._shortest_us = 0
         """0: not known."""
         self._found_us = 0
-        """When a round trip was as short as that last."""
+        """When a round trip was about as short as that last."""
+        self._measuring = MEASURING_ROUNDS
         self._end = -1
         """The round trip that is measured ends when this offset is acknowledged; -1: none is."""
         self._sent_us = 0
@@ -78,10 +82,15 @@ class Window:
         if self._end < 0 or offset < self._end:
             return
         self._end, took_us = -1, max(1, now_us - self._sent_us)
-        if not self._shortest_us or took_us <= self._shortest_us:
-            self._shortest_us, self._found_us = took_us, now_us
-        elif now_us - self._found_us > max(FORGET_US, FORGET_ROUNDS * self._shortest_us):
-            self._shortest_us, self.size = 0, LEAST_WINDOW
+        shortest_us = self._shortest_us or took_us
+        if 4 * took_us <= 5 * shortest_us:
+            self._found_us = now_us
+        elif now_us - self._found_us > max(FORGET_US, FORGET_ROUNDS * shortest_us):
+            self._shortest_us, self.size, self._measuring = 0, LEAST_WINDOW, MEASURING_ROUNDS
+            return
+        self._shortest_us = min(shortest_us, took_us)
+        if self._measuring:
+            self._measuring -= 1
             return
         wanted = 2 * (offset - self._acked) * self._shortest_us // took_us
         # Up at once, as a line fills in a few round trips; down in small steps, as any of them may be slow.
