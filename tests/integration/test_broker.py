@@ -19,6 +19,7 @@ import pytest
 from batonmq.broker import service as broker_service
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
+from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
 from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.ha.config import HAConfig
@@ -46,6 +47,8 @@ from batonmq.protocol.headers.broker import (
     SendMessage,
     SendMessageResponse,
     SendMessageV2,
+    WatchTables,
+    WatchTablesResponse,
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
@@ -156,6 +159,61 @@ async def test_a_message_comes_back_as_it_was_sent(start: Starter) -> None:
     assert message.offset_message_id == answer.msg_id
     assert message.properties["CLUSTER"] == "DefaultCluster"
     assert message.born_timestamp == 1_700_000_000_000
+
+
+async def test_sends_to_a_topic_that_one_of_them_makes_are_answered_when_slaves_and_disk_have_it(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    await rig.send(topic="Old")
+    known = (await rig.call(WatchTables(copied=-1))).header
+    assert isinstance(known, WatchTablesResponse)
+    slave = asyncio.ensure_future(rig.call(WatchTables(copied=known.changes)))
+    await asyncio.sleep(0.05)
+    disk = threading.Event()
+    write = TableFile.write
+    monkeypatch.setattr(TableFile, "write", lambda self, data: (disk.wait(10), write(self, data))[1])
+    answered: list[int] = []
+
+    async def send(number: int) -> None:
+        header = await rig.send(b"%d" % number, "New", number % 2)
+        answered.append(header.queue_offset * 2 + number % 2)
+
+    sends = [asyncio.ensure_future(send(number)) for number in range(6)]
+    watched = (await slave).header
+    assert isinstance(watched, WatchTablesResponse)
+    assert len(await rig.messages(topic="New")) == 3
+    await rig.send(topic="Old")
+    slave = asyncio.ensure_future(rig.call(WatchTables(copied=watched.changes)))
+    await asyncio.sleep(0.2)
+    assert not answered
+    disk.set()
+    await asyncio.gather(*sends)
+    assert answered == list(range(6))
+    await rig.send(topic="New")
+    slave.cancel()
+
+
+async def test_the_disk_of_the_tables_fails_and_sends_to_a_new_topic_are_answered(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: TableFile, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rig = await start()
+    monkeypatch.setattr(TableFile, "write", fail)
+    await rig.send(topic="New")
+    assert "topic New: in force until a restart: No space left on device" in caplog.text
+    assert len(await rig.messages(topic="New")) == 1
+
+
+async def test_a_topic_whose_first_send_is_refused_is_waited_for_by_the_next(start: Starter) -> None:
+    rig = await start()
+    with pytest.raises(MQError, match="queueId"):
+        await rig.send(topic="New", queue=99)
+    await rig.send(topic="New")
+    await rig.send(topic="New")
+    assert len(await rig.messages(topic="New")) == 2
 
 
 async def test_long_names_and_both_header_forms_are_understood(start: Starter) -> None:
@@ -744,3 +802,13 @@ async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: 
         assert len(lines) == 1 and expected in lines[0], (keys, done.stderr)
         assert "Traceback" not in done.stderr
     assert (await rig.send()).queue_offset == 0
+
+
+async def test_stopped_as_soon_as_it_has_started(start: Starter, tmp_path: Path) -> None:
+    """Whatever it has begun by then ends without a warning (which is an error in these tests)."""
+    service = BrokerService(
+        *configs(tmp_path / "quick", enable_controller_mode=True, controller_addr="127.0.0.1:1")
+    )
+    await service.start()
+    await service.stop()
+    gc.collect()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from batonmq.broker.controller_answers import role_of, typed
@@ -111,12 +111,12 @@ class ReplicasManager:
         self._tasks = [
             asyncio.get_running_loop().create_task(self._guard(work))
             for work in (
-                self._run(),
-                self._switch(),
-                self._proposals.run(),
-                self._beat(),
-                self._controllers.watch(),
-                self._notices.run(),
+                self._run,
+                self._switch,
+                self._proposals.run,
+                self._beat,
+                self._controllers.watch,
+                self._notices.run,
             )
         ]
 
@@ -133,9 +133,9 @@ class ReplicasManager:
         self._tasks.clear()
 
     @staticmethod
-    async def _guard(work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -12,7 +12,7 @@ import logging
 from batonmq.broker.attributes import MESSAGE_TYPE, parse_change
 from batonmq.broker.context import Broker
 from batonmq.broker.handlers.body import required_body
-from batonmq.common.files import reason
+from batonmq.broker.handlers.keep import keep_tables
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     CreateTopicListRequestBody,
@@ -98,7 +98,7 @@ class _TopicHandlers:
         changed = [config for config in configs if topics.get(config.topic_name) != config]
         if changed:
             topics.update(*changed)
-        await _keep(self._broker)
+        await keep_tables(self._broker)
 
     async def create(self, request: Request, header: wire.CreateTopic) -> Reply:
         log.info("create or change topic=%s asked by client=%s", header.topic, request.connection.peer)
@@ -130,7 +130,7 @@ class _TopicHandlers:
         broker.offsets.remove_topic(topic)
         broker.stats.forget_topic(topic)
         broker.store.delete_topic(topic)
-        await _keep(broker)
+        await keep_tables(broker)
         return Reply()
 
     def get(self, request: Request, header: wire.GetTopicConfig) -> Reply:
@@ -152,16 +152,6 @@ class _TopicHandlers:
         return Reply(body=encode(TopicList(topic_list=sorted(self._broker.topics.system_topics))))
 
 
-async def _keep(broker: Broker) -> None:
-    """Wait until a change outlives this broker: slaves have it, as far as they can be waited for, and its
-    disk. Raises `MQError` if the disk does not take it."""
-    await broker.tables.known()
-    try:
-        await broker.tables_written()
-    except OSError as error:
-        raise MQError(ResponseCode.SYSTEM_ERROR, f"in force until a restart: {reason(error)}") from error
-
-
 class _GroupHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -170,7 +160,7 @@ class _GroupHandlers:
         for config in configs:
             check_group(config.group_name, ResponseCode.INVALID_PARAMETER)
         self._broker.subscriptions.update(*configs)
-        await _keep(self._broker)
+        await keep_tables(self._broker)
 
     async def update(self, request: Request, header: wire.UpdateSubscriptionGroup) -> Reply:
         await self._update(required_body(request, SubscriptionGroupConfig))
@@ -186,7 +176,7 @@ class _GroupHandlers:
         if header.clean_offset:
             self._broker.offsets.remove_group(header.group_name)
         self._broker.stats.forget_group(header.group_name)
-        await _keep(self._broker)
+        await keep_tables(self._broker)
         return Reply()
 
     def get(self, request: Request, header: wire.GetSubscriptionGroupConfig) -> Reply:
@@ -212,7 +202,7 @@ class _GroupHandlers:
         groups = self._broker.subscriptions
         if header.readable is not None:
             groups.set_forbidden(header.group, header.topic, not header.readable)
-            await _keep(self._broker)
+            await keep_tables(self._broker)
         readable = not groups.forbidden(header.group, header.topic)
         body = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
         return Reply(body=encode(body))
