@@ -23,9 +23,11 @@ from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
 from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.ha.config import HAConfig
+from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import (
     ConsumerData,
     ConsumeType,
@@ -52,7 +54,7 @@ from batonmq.protocol.headers.broker import (
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
-from batonmq.store import commitlog, indexer
+from batonmq.store import commitlog, indexer, queues
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.mapped import MappedFile
 
@@ -147,6 +149,16 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
             await rig.broker.stop()
 
 
+@pytest.fixture
+def disk_of_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Tables are not written until it is set."""
+    disk, write = threading.Event(), TableFile.write
+    disk.set()
+    monkeypatch.setattr(TableFile, "write", lambda self, data: (disk.wait(10), write(self, data))[1])
+    yield disk
+    disk.set()
+
+
 # -- what it stores
 
 
@@ -162,7 +174,7 @@ async def test_a_message_comes_back_as_it_was_sent(start: Starter) -> None:
 
 
 async def test_sends_to_a_topic_that_one_of_them_makes_are_answered_when_slaves_and_disk_have_it(
-    start: Starter, monkeypatch: pytest.MonkeyPatch
+    start: Starter, disk_of_tables: threading.Event
 ) -> None:
     rig = await start()
     await rig.send(topic="Old")
@@ -170,9 +182,7 @@ async def test_sends_to_a_topic_that_one_of_them_makes_are_answered_when_slaves_
     assert isinstance(known, WatchTablesResponse)
     slave = asyncio.ensure_future(rig.call(WatchTables(copied=known.changes)))
     await asyncio.sleep(0.05)
-    disk = threading.Event()
-    write = TableFile.write
-    monkeypatch.setattr(TableFile, "write", lambda self, data: (disk.wait(10), write(self, data))[1])
+    disk_of_tables.clear()
     answered: list[int] = []
 
     async def send(number: int) -> None:
@@ -187,7 +197,7 @@ async def test_sends_to_a_topic_that_one_of_them_makes_are_answered_when_slaves_
     slave = asyncio.ensure_future(rig.call(WatchTables(copied=watched.changes)))
     await asyncio.sleep(0.2)
     assert not answered
-    disk.set()
+    disk_of_tables.set()
     await asyncio.gather(*sends)
     assert answered == list(range(6))
     await rig.send(topic="New")
@@ -812,3 +822,76 @@ async def test_stopped_as_soon_as_it_has_started(start: Starter, tmp_path: Path)
     await service.start()
     await service.stop()
     gc.collect()
+
+
+async def test_a_stop_waits_for_the_disk_of_the_tables_before_a_new_topic_is_acknowledged(
+    start: Starter, disk_of_tables: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    await rig.send(topic="Old")
+    disk_of_tables.clear()
+    sent = asyncio.ensure_future(rig.send(topic="New"))
+    await asyncio.sleep(0.1)
+    stopping = asyncio.ensure_future(rig.broker.stop())
+    await asyncio.sleep(0.2)
+    assert not sent.done()
+    disk_of_tables.set()
+    await sent
+    await stopping
+
+    monkeypatch.setattr(broker_service, "DRAIN_MS", 100)
+    rig = await start()
+    disk_of_tables.clear()
+    sent = asyncio.ensure_future(rig.send(topic="Newer"))
+    await asyncio.sleep(0.1)
+    stopping = asyncio.ensure_future(rig.broker.stop())
+    with pytest.raises((MQError, NetError)):
+        await sent
+    disk_of_tables.set()
+    await stopping
+
+
+async def test_who_is_no_longer_master_acknowledges_no_new_topic(
+    start: Starter, disk_of_tables: threading.Event
+) -> None:
+    rig = await start(enable_controller_mode=True, controller_addr="127.0.0.1:1")
+    await rig.broker.become_master(1, SyncStateSet(frozenset({1}), 1), 1)
+    await rig.send(topic="Old")
+    disk_of_tables.clear()
+    sent = asyncio.ensure_future(rig.send(topic="New"))
+    await asyncio.sleep(0.1)
+    await rig.broker.become_slave(2, 1, 2, "127.0.0.1:1", "127.0.0.1:2")
+    with pytest.raises(MQError) as refused:
+        await sent
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not rig.broker.broker.new_topics.held
+
+
+async def test_a_backlog_of_sends_to_new_topics_is_bounded(
+    start: Starter, disk_of_tables: threading.Event
+) -> None:
+    rig = await start(send_thread_pool_queue_capacity=20)
+    await rig.send(topic="Old")
+    disk_of_tables.clear()
+    sends = [asyncio.ensure_future(rig.send(topic="New")) for _ in range(30)]
+    await asyncio.sleep(0.3)
+    await rig.send(topic="Old")
+    disk_of_tables.set()
+    told = await asyncio.gather(*sends, return_exceptions=True)
+    refused = [each for each in told if isinstance(each, MQError)]
+    assert len(refused) == 10 and all("[OVERLOAD]" in each.remark for each in refused)
+    await rig.send(topic="New")
+
+
+async def test_a_stop_while_queues_are_being_flushed_is_clean(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads took from one list of queues to flush."""
+    sync = queues.sync_path
+    monkeypatch.setattr(queues, "sync_path", lambda path: (time.sleep(0.01), sync(path))[1])
+    rig = await start()
+    await asyncio.gather(*(rig.send(topic=f"T{number}") for number in range(60)))
+    while not rig.broker.broker.store._flushing_queues.locked():
+        await asyncio.sleep(0.005)
+    await rig.broker.stop()
+    assert not (tmp_path / "store" / "abort").exists()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from batonmq.broker.appender import Appender
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.consumers import ConsumerTable
+    from batonmq.broker.new_topics import NewTopics
     from batonmq.broker.offsets import OffsetTable
     from batonmq.broker.producers import ProducerTable
     from batonmq.broker.schedule import DelaySchedule
@@ -84,6 +85,8 @@ class Broker:
     """For calls to name servers, controllers and the master."""
     appender: Appender = field(init=False)
     """The only way into a master's log."""
+    new_topics: NewTopics = field(init=False)
+    """Those that sends made, until slaves and disk know them."""
     schedule: DelaySchedule = field(init=False)
     """Delayed messages."""
     ha: HAService | None = None

@@ -34,7 +34,8 @@ class TableFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
-        self._next: Callable[[], bytes] | None = None
+        self._next: tuple[Callable[[], bytes], asyncio.Future[None]] | None = None
+        """What comes after the write under way, and who waits for it."""
         self._writer: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
@@ -81,18 +82,29 @@ class TableFile:
     async def save(self, contents: Callable[[], bytes]) -> None:
         """`write` what `contents` returns by then, in the executor; returns when that or something newer is
         durable. Raises OSError."""
-        self._next = contents
+        done = self._next[1] if self._next is not None else asyncio.get_running_loop().create_future()
+        self._next = contents, done
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._drain())
-        await asyncio.shield(self._writer)
+        # This write, and not the end of `_drain`: others may always want one more.
+        await asyncio.shield(done)
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         while self._next is not None:
-            contents, self._next = self._next, None
+            (contents, done), self._next = self._next, None
             began = loop.time()
-            data = contents()
-            pause_s = (loop.time() - began) * ENCODE_SHARE
-            await loop.run_in_executor(None, self.write, data)
+            try:
+                data = contents()
+                pause_s = (loop.time() - began) * ENCODE_SHARE
+                await loop.run_in_executor(None, self.write, data)
+            except Exception as error:
+                done.set_exception(error)
+                done.exception()  # seen, even if all that waited for it were cancelled
+                continue
+            except BaseException:
+                done.cancel()
+                raise
+            done.set_result(None)
             if self._next is not None:
                 await asyncio.sleep(pause_s)

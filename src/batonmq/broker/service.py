@@ -35,9 +35,11 @@ from batonmq.broker.handlers import (
     statistics,
     topics,
 )
+from batonmq.broker.handlers.keep import keep_tables
 from batonmq.broker.held_pulls import QueueKey
 from batonmq.broker.identity import IdentityFiles
 from batonmq.broker.metrics import BrokerMetrics
+from batonmq.broker.new_topics import NewTopics
 from batonmq.broker.offsets import OffsetTable
 from batonmq.broker.persist import TableFile
 from batonmq.broker.producers import ProducerTable
@@ -243,6 +245,7 @@ class BrokerService:
         )
         broker.schedule = DelaySchedule(broker)
         broker.appender = Appender(broker, self._on_visible)
+        broker.new_topics = NewTopics(partial(keep_tables, broker))
         restore: dict[str, Callable[[bytes], None]] = {
             "topics": broker.topics.restore,
             "deletedTopics": broker.topics.deleted.restore,
@@ -326,6 +329,7 @@ class BrokerService:
         if not lost:
             await self._drain()
         broker.closing = True
+        broker.new_topics.abandon()
         self._pulls.release_all()
         broker.schedule.stop()
         for server in self._servers:
@@ -338,6 +342,7 @@ class BrokerService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await broker.appender.stop()
+        await broker.new_topics.stop()
         await broker.outer.close()
         if not lost:
             await self._save_all()
@@ -356,9 +361,11 @@ class BrokerService:
 
     async def _drain(self) -> None:
         """Give sends that wait for replicas or disk the time to be answered; new ones are still served."""
-        deadline = self._clock.monotonic_ms() + DRAIN_MS
+        broker, deadline = self.broker, self._clock.monotonic_ms() + DRAIN_MS
         # Looked at, not signalled: an event would cost every acknowledgement something.
-        while self.broker.appender.backlog and self._clock.monotonic_ms() < deadline:  # noqa: ASYNC110
+        while broker.appender.backlog or broker.new_topics.held:
+            if self._clock.monotonic_ms() >= deadline:
+                break
             await asyncio.sleep(0.01)
 
     async def _close_ports(self) -> None:
@@ -420,6 +427,7 @@ class BrokerService:
         broker.master_address = master_address
         broker.master_ha_address = master_ha_address or None
         broker.appender.abandon()
+        broker.new_topics.abandon()
         broker.schedule.stop()
         self._pulls.release_all()
         broker.ha.local_id = broker_id

@@ -11,6 +11,7 @@ Delay levels, transactions and the timer wheel belong above: they put and get me
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -66,6 +67,8 @@ class MessageStore:
         self._lock = lock
         self._delays_ms = delays_ms
         self._closed = False
+        self._flushing_queues = threading.Lock()
+        """`close` may come while a thread is still at it."""
         self._offsets_known = False
         """Each queue's `next_offset` counts everything in the log."""
         self._abort_path = config.root / "abort"
@@ -358,24 +361,25 @@ class MessageStore:
     def flush_queues(self) -> int:
         """Bring commit log, consume queues and index to disk and note it in the checkpoint. Blocking, for the
         executor, every `flushIntervalConsumeQueue`; makes recovery short. Returns the durable offset."""
-        commit_log, checkpoint = self._log, self._checkpoint
-        truncations, safe = commit_log.truncations, self._dispatcher.offset
-        timestamp = commit_log.last_timestamp
-        flushed = self.flush()
-        self._queues.sync()
-        index_time = self._indexer.flush() if self._indexer is not None else 0
-        with commit_log.offsets_lock:
-            # A loss is remembered, also by the next start, until the log is as long again.
-            if truncations == commit_log.truncations and (
-                not commit_log.lost_bytes or flushed >= checkpoint.safe_offset
-            ):
-                commit_log.lost_bytes = 0
-                checkpoint.safe_offset = min(safe, flushed)
-                checkpoint.physic_timestamp = checkpoint.logics_timestamp = timestamp
-                checkpoint.index_timestamp = index_time
-                checkpoint.confirm_offset = commit_log.confirm_offset
-                checkpoint.save()
-        return flushed
+        with self._flushing_queues:
+            commit_log, checkpoint = self._log, self._checkpoint
+            truncations, safe = commit_log.truncations, self._dispatcher.offset
+            timestamp = commit_log.last_timestamp
+            flushed = self.flush()
+            self._queues.sync()
+            index_time = self._indexer.flush() if self._indexer is not None else 0
+            with commit_log.offsets_lock:
+                # A loss is remembered, also by the next start, until the log is as long again.
+                if truncations == commit_log.truncations and (
+                    not commit_log.lost_bytes or flushed >= checkpoint.safe_offset
+                ):
+                    commit_log.lost_bytes = 0
+                    checkpoint.safe_offset = min(safe, flushed)
+                    checkpoint.physic_timestamp = checkpoint.logics_timestamp = timestamp
+                    checkpoint.index_timestamp = index_time
+                    checkpoint.confirm_offset = commit_log.confirm_offset
+                    checkpoint.save()
+            return flushed
 
     def truncate(self, offset: int) -> None:
         """Cut the log at `offset` exactly, and everything that points behind it. Durable on return.

@@ -108,3 +108,44 @@ async def test_a_failing_save_tells_its_caller_and_the_next_one_works(tmp_path: 
     blocked.unlink()
     await file.save(b"{2}".__bytes__)
     assert file.load(decode) == "{2}"
+
+
+async def test_a_save_does_not_wait_for_those_that_come_after_it(file: TableFile) -> None:
+    going = True
+
+    async def others() -> None:
+        while going:
+            late.append(asyncio.ensure_future(file.save(b"{2}".__bytes__)))
+            await asyncio.sleep(0.0005)
+
+    late: list[asyncio.Future[None]] = []
+    stream = asyncio.ensure_future(others())
+    for _ in range(5):
+        await asyncio.wait_for(file.save(b"{1}".__bytes__), 2)
+    going = False
+    await stream
+    await asyncio.gather(*late)
+
+
+async def test_a_save_that_fails_does_not_fail_the_next(file: TableFile) -> None:
+    write, fails = file.write, [True, False]
+
+    def failing(data: bytes) -> None:
+        if fails.pop(0):
+            raise OSError(28, "No space left on device")
+        write(data)
+
+    file.write = failing  # type: ignore[method-assign]
+    begun = asyncio.Event()
+
+    def contents() -> bytes:
+        begun.set()
+        return b"{1}"
+
+    first = asyncio.ensure_future(file.save(contents))
+    await begun.wait()
+    second = asyncio.ensure_future(file.save(b"{2}".__bytes__))
+    with pytest.raises(OSError, match="No space"):
+        await first
+    await second
+    assert file.load(decode) == "{2}"

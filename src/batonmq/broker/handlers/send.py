@@ -7,13 +7,11 @@ passes is handed to the appender and answered when it is as safe as the configur
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.appender import PutStatus, Waiter
 from batonmq.broker.delay import delay_level_of, to_schedule_topic
-from batonmq.broker.handlers.keep import keep_tables
 from batonmq.broker.send_fields import SendFields, fields_of
 from batonmq.broker.send_reply import SendReplies
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -196,44 +194,6 @@ class _SendBack:
             self.request.fail(MQError(ResponseCode.SYSTEM_ERROR, status.value))
 
 
-class _NewTopic:
-    """A topic that was made by a send. Its messages are answered for when slaves and disk know it: only the
-    log would bring it back otherwise, which does not say how many queues it has."""
-
-    __slots__ = ("_held", "_settled", "settling")
-
-    def __init__(self) -> None:
-        self.settling = False
-        self._settled = False
-        self._held: list[tuple[Waiter, PutStatus, PutResult | None]] = []
-
-    def stored(self, waiter: Waiter, status: PutStatus, result: PutResult | None) -> None:
-        if self._settled:
-            waiter.stored(status, result)
-        else:
-            self._held.append((waiter, status, result))
-
-    def settle(self) -> None:
-        self._settled = True
-        held, self._held = self._held, []
-        for waiter, status, result in held:
-            waiter.stored(status, result)
-
-
-class _FirstSend:
-    """A message for a new topic."""
-
-    __slots__ = ("_topic", "_waiter", "wait")
-
-    def __init__(self, topic: _NewTopic, waiter: Waiter) -> None:
-        self._topic = topic
-        self._waiter = waiter
-        self.wait = waiter.wait
-
-    def stored(self, status: PutStatus, result: PutResult | None) -> None:
-        self._topic.stored(self._waiter, status, result)
-
-
 class SendHandlers:
     """Handlers of one broker."""
 
@@ -251,11 +211,10 @@ class SendHandlers:
             }
         )
         self._born_hosts: dict[str, bytes] = {}
-        self._new_topics: dict[str, _NewTopic] = {}
 
     # -- sends
 
-    def on_send(self, request: Request) -> Coroutine[None, None, None] | None:
+    def on_send(self, request: Request) -> None:
         """One message or a batch, in any of the three codes."""
         broker = self.broker
         if not broker.role.is_master:
@@ -308,7 +267,11 @@ class SendHandlers:
                     ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
                 )
             message.batch = True
-            return self._submit(fields.topic, message, _BatchSend(self, request, queue_id, b"", True))
+            waiter: Waiter = _BatchSend(self, request, queue_id, b"", True)
+            if fields.topic in broker.new_topics.unknown:
+                waiter = self._hold(fields.topic, waiter)
+            broker.appender.submit(message, waiter)
+            return
         unique_key = find_property(properties, b"UNIQ_KEY") or b""
         if properties and properties[-1] != 2:
             properties += b"\2"  # old clients leave out the last separator
@@ -330,35 +293,16 @@ class SendHandlers:
             message = self._special(message, fields, command.version)
         wait = b"WAIT\1false" not in properties
         waiter = _Send(self, request, queue_id, unique_key, wait)
-        if self._new_topics:
-            return self._submit(fields.topic, message, waiter)
+        if fields.topic in broker.new_topics.unknown:
+            waiter = self._hold(fields.topic, waiter)
         broker.appender.submit(message, waiter)
-        return None
 
-    def _submit(
-        self, topic: str, message: StoredMessage, waiter: _Send
-    ) -> Coroutine[None, None, None] | None:
+    def _hold(self, topic: str, waiter: Waiter) -> Waiter:
         """`topic` is what the message was sent to; a delayed one is in another by now."""
-        new = self._new_topics.get(topic)
-        if new is None:
-            self.broker.appender.submit(message, waiter)
-            return None
-        self.broker.appender.submit(message, _FirstSend(new, waiter))
-        if new.settling:
-            return None
-        new.settling = True
-        return self._settle(topic, new)
-
-    async def _settle(self, topic: str, new: _NewTopic) -> None:
-        """Wait for what `new` waits for. Its messages are in the log whatever the tables' disk does."""
-        try:
-            await keep_tables(self.broker)
-        except MQError as error:
-            log.error("topic %s: %s", topic, error.remark)
-        finally:
-            if self._new_topics.get(topic) is new:
-                del self._new_topics[topic]
-            new.settle()
+        new = self.broker.new_topics
+        if new.held >= self.broker.config.send_thread_pool_queue_capacity:
+            raise _overloaded()
+        return new.hold(topic, waiter)
 
     def _check_opened(self, start_ms: int) -> None:
         if self.broker.clock.now_ms() < start_ms:
@@ -391,7 +335,7 @@ class SendHandlers:
             found = broker.topics.create_on_send_back(name, 1, sys_flag=sys_flag)
         if found is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
-        self._new_topics[name] = _NewTopic()
+        broker.new_topics.made(name)
         return found
 
     def _special(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
