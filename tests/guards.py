@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from batonmq.broker.slave_sync import SlaveSync
-from batonmq.broker.table_watch import TableWatch
-from batonmq.broker.topics import TopicTable
+from batonmq.broker.replica.slave_sync import SlaveSync
+from batonmq.broker.tables.topics import TopicTable
+from batonmq.broker.tables.watch import TableWatch
 from batonmq.ha.role import HARole
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker

@@ -19,9 +19,9 @@ import pytest
 from batonmq.broker import service as broker_service
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
-from batonmq.broker.persist import TableFile
+from batonmq.broker.monitoring.stats import SNDBCK_PUT_NUMS
 from batonmq.broker.service import BrokerService
-from batonmq.broker.stats import SNDBCK_PUT_NUMS
+from batonmq.broker.tables.files import TableFile
 from batonmq.ha.config import HAConfig
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig

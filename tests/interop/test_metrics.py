@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.metrics_core import Metric as Family
 
 from batonmq import Consumer, Message, MessageExt, Producer
-from batonmq.broker import metrics as broker_metrics
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.monitoring import metrics as broker_metrics
 from batonmq.broker.service import BrokerService
 from batonmq.common.metrics import Kind, Metric
 from batonmq.common.metrics_config import MetricsExporterType

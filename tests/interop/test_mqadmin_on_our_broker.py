@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.offsets import OffsetTable
-from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
-from batonmq.broker.subscriptions import SubscriptionTable
-from batonmq.broker.topics import TopicTable
+from batonmq.broker.tables.files import TableFile
+from batonmq.broker.tables.offsets import OffsetTable
+from batonmq.broker.tables.subscriptions import SubscriptionTable
+from batonmq.broker.tables.topics import TopicTable
 from batonmq.client.consumer import Consumer
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer

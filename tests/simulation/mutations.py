@@ -13,10 +13,10 @@ from unittest import mock
 
 import msgspec
 
-from batonmq.broker import appender
-from batonmq.broker.replicas_core import ReplicasCore
-from batonmq.broker.set_proposals import SetProposals
-from batonmq.broker.table_watch import TableWatch
+from batonmq.broker.messages import appender
+from batonmq.broker.replica.core import ReplicasCore
+from batonmq.broker.replica.set_proposals import SetProposals
+from batonmq.broker.tables.watch import TableWatch
 from batonmq.controller import machine
 from batonmq.controller.elect import elect
 from batonmq.controller.machine import ControllerMachine, Outcome

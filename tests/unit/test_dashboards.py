@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batonmq.broker import metrics as broker
+from batonmq.broker.monitoring import metrics as broker
 from batonmq.common.metrics import Kind, Metric
 from batonmq.controller import metrics as controller
 

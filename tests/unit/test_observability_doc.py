@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.broker import metrics as broker
+from batonmq.broker.monitoring import metrics as broker
 from batonmq.common.metrics import Metric
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.controller import metrics as controller

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batonmq.broker.delay import parse_delay_levels
+from batonmq.broker.delay.core import parse_delay_levels
 from batonmq.common.config import INT_MAX, ConfigError, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
 

@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batonmq.broker.locks import LockTable
-from batonmq.broker.table_watch import TableWatch
+from batonmq.broker.tables.locks import LockTable
+from batonmq.broker.tables.watch import TableWatch
 from batonmq.protocol.bodies import DataVersion
 
 if TYPE_CHECKING:
     import random
 
-    from batonmq.broker.appender import Appender
     from batonmq.broker.config import BrokerConfig
-    from batonmq.broker.consumers import ConsumerTable
-    from batonmq.broker.new_topics import NewTopics
-    from batonmq.broker.offsets import OffsetTable
-    from batonmq.broker.producers import ProducerTable
-    from batonmq.broker.schedule import DelaySchedule
-    from batonmq.broker.stats import BrokerStats
-    from batonmq.broker.subscriptions import SubscriptionTable
-    from batonmq.broker.topics import TopicTable
+    from batonmq.broker.delay.schedule import DelaySchedule
+    from batonmq.broker.messages.appender import Appender
+    from batonmq.broker.messages.new_topics import NewTopics
+    from batonmq.broker.monitoring.stats import BrokerStats
+    from batonmq.broker.tables.consumers import ConsumerTable
+    from batonmq.broker.tables.offsets import OffsetTable
+    from batonmq.broker.tables.producers import ProducerTable
+    from batonmq.broker.tables.subscriptions import SubscriptionTable
+    from batonmq.broker.tables.topics import TopicTable
     from batonmq.common.clock import Clock
     from batonmq.ha.config import HAConfig
     from batonmq.ha.service import HAService

@@ -18,37 +18,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from batonmq.broker.acks import without_meaning
-from batonmq.broker.appender import Appender
+from batonmq.broker.admin import handlers as admin
 from batonmq.broker.config import MASTER_ID, BrokerConfig
-from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker, BrokerRole
-from batonmq.broker.delay import parse_delay_levels
-from batonmq.broker.handlers import (
-    admin,
-    client,
-    offsets,
-    pull,
-    query,
-    replication,
-    send,
-    statistics,
-    topics,
-)
-from batonmq.broker.handlers.keep import keep_tables
-from batonmq.broker.held_pulls import QueueKey
-from batonmq.broker.identity import IdentityFiles
-from batonmq.broker.metrics import BrokerMetrics
-from batonmq.broker.new_topics import NewTopics
-from batonmq.broker.offsets import OffsetTable
-from batonmq.broker.persist import TableFile
-from batonmq.broker.producers import ProducerTable
-from batonmq.broker.registration import Registration
-from batonmq.broker.replicas import ReplicasManager
-from batonmq.broker.schedule import DelaySchedule
-from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
-from batonmq.broker.subscriptions import SubscriptionTable
-from batonmq.broker.topics import TopicTable
+from batonmq.broker.delay.core import parse_delay_levels
+from batonmq.broker.delay.schedule import DelaySchedule
+from batonmq.broker.messages import pull, query, send
+from batonmq.broker.messages.acks import without_meaning
+from batonmq.broker.messages.appender import Appender
+from batonmq.broker.messages.held_pulls import QueueKey
+from batonmq.broker.messages.new_topics import NewTopics
+from batonmq.broker.monitoring import statistics
+from batonmq.broker.monitoring.metrics import BrokerMetrics
+from batonmq.broker.monitoring.stats import SAMPLE_INTERVAL_MS, BrokerStats
+from batonmq.broker.nameservers.registration import Registration
+from batonmq.broker.replica import handlers as replication
+from batonmq.broker.replica.identity import IdentityFiles
+from batonmq.broker.replica.replicas_manager import ReplicasManager
+from batonmq.broker.tables.consumers import ConsumerTable
+from batonmq.broker.tables.files import TableFile
+from batonmq.broker.tables.handlers import clients, offsets, topics
+from batonmq.broker.tables.keep import keep_tables
+from batonmq.broker.tables.offsets import OffsetTable
+from batonmq.broker.tables.producers import ProducerTable
+from batonmq.broker.tables.subscriptions import SubscriptionTable
+from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError, changed_keys
 from batonmq.common.config_file import change_file
@@ -283,7 +277,7 @@ class BrokerService:
             broker.ha_address = f"{config.broker_ip2}:{broker.ha.port}"
         else:
             broker.ha_address = f"{config.broker_ip2}:{self._ha_config.ha_listen_port or first.port + 1}"
-        for module in (admin, client, offsets, query, replication, send, statistics, topics):
+        for module in (admin, clients, offsets, query, replication, send, statistics, topics):
             module.register(self._dispatcher, broker)
         self._pulls = pull.register(self._dispatcher, broker)
         if config.vip_channel_enabled and config.listen_port > VIP_PORT_DISTANCE:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
-from batonmq.broker.identity import decode as identity_of
+from batonmq.broker.replica.identity import decode as identity_of
 from batonmq.demo.cluster import Program
 from batonmq.ha import epoch_file
 from batonmq.protocol.codes import ResponseCode

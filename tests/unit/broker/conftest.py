@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_broker
 
+from batonmq.broker.admin import handlers as admin
 from batonmq.broker.context import Broker
-from batonmq.broker.handlers import admin, client, offsets, query, replication, statistics, topics
+from batonmq.broker.messages import query
+from batonmq.broker.monitoring import statistics
+from batonmq.broker.replica import handlers as replication
+from batonmq.broker.tables.handlers import clients, offsets, topics
 from batonmq.common.clock import ManualClock
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies import TopicConfig
@@ -38,7 +42,7 @@ class Served:
         self.broker: Broker = make_broker(self.store, clock=self.clock)
         self.broker.start_time_ms = START_MS
         self.dispatcher = Dispatcher()
-        for module in (admin, client, offsets, query, replication, statistics, topics):
+        for module in (admin, clients, offsets, query, replication, statistics, topics):
             module.register(self.dispatcher, self.broker)
         self.broker.topics.update(TopicConfig(topic_name="TopicJ", read_queue_nums=4, write_queue_nums=4))
 

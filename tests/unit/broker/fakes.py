@@ -9,13 +9,13 @@ import re
 from typing import Any
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker
-from batonmq.broker.offsets import OffsetTable
-from batonmq.broker.producers import ProducerTable
-from batonmq.broker.stats import BrokerStats
-from batonmq.broker.subscriptions import SubscriptionTable
-from batonmq.broker.topics import TopicTable
+from batonmq.broker.monitoring.stats import BrokerStats
+from batonmq.broker.tables.consumers import ConsumerTable
+from batonmq.broker.tables.offsets import OffsetTable
+from batonmq.broker.tables.producers import ProducerTable
+from batonmq.broker.tables.subscriptions import SubscriptionTable
+from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.ha.config import HAConfig
 from batonmq.net.dispatch import Dispatcher, Reply, Request

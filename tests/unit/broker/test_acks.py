@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.broker.acks import PendingAcks
+from batonmq.broker.messages.acks import PendingAcks
 
 
 def filled(*sends: tuple[int, int, str]) -> PendingAcks[str]:

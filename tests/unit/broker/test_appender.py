@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from batonmq.broker.appender import Appender, PutStatus
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
-from batonmq.broker.stats import BrokerStats
+from batonmq.broker.messages.appender import Appender, PutStatus
+from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change, parse_change
+from batonmq.broker.tables.attributes import TOPIC_ATTRIBUTES, apply_change, parse_change
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 

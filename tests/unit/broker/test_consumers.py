@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
-from batonmq.broker.consumers import ConsumerTable
-from batonmq.broker.producers import ProducerTable
+from batonmq.broker.tables.consumers import ConsumerTable
+from batonmq.broker.tables.producers import ProducerTable
 from batonmq.protocol.bodies import ConsumerData, MessageModel, SubscriptionData
 
 

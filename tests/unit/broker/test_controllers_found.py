@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.controllers import Controllers, members_of
+from batonmq.broker.replica.controllers import Controllers, members_of
 from batonmq.protocol.errors import NotLeaderError
 from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
 from batonmq.protocol.registry import Header

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.broker.fakes import FakeConnection, ask, json_of, make_broker
 
 from batonmq.broker.context import Broker, BrokerRole
-from batonmq.broker.handlers import client
+from batonmq.broker.tables.handlers import clients as client
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies import (
     CheckClientRequestBody,

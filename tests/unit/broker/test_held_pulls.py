@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.broker.held_pulls import HeldPulls
+from batonmq.broker.messages.held_pulls import HeldPulls
 
 Q0, Q1 = ("topic", 0), ("topic", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.locks import LOCK_LIFETIME_MS, LockTable
+from batonmq.broker.tables.locks import LOCK_LIFETIME_MS, LockTable
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
-from batonmq.broker import metrics as m
-from batonmq.broker.appender import Appender
-from batonmq.broker.handlers.admin import NEEDS_RESTART
-from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
+from batonmq.broker.admin.handlers import NEEDS_RESTART
+from batonmq.broker.messages.appender import Appender
+from batonmq.broker.monitoring import metrics as m
+from batonmq.broker.monitoring.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
 from batonmq.common.metrics import Metric, read
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Request

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from batonmq.broker.appender import PutStatus
-from batonmq.broker.new_topics import NewTopics
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.new_topics import NewTopics
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.broker.offsets import NOT_FOUND, OffsetTable
+from batonmq.broker.tables.offsets import NOT_FOUND, OffsetTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies import DataVersion
 

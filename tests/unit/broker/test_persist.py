@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.broker.persist import TableFile
+from batonmq.broker.tables.files import TableFile
 from batonmq.common.config import ConfigError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from batonmq.broker.identity import Identity, IdentityFiles
-from batonmq.broker.replicas_core import ReplicasCore, Role, Step
+from batonmq.broker.replica.core import ReplicasCore, Role, Step
+from batonmq.broker.replica.identity import Identity, IdentityFiles
 from batonmq.common.config import ConfigError
 from batonmq.ha.sync_state import SyncStateSet
 

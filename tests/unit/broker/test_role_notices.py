@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from batonmq.broker import role_notices
-from batonmq.broker.role_notices import RoleNotices
+from batonmq.broker.replica import role_notices
+from batonmq.broker.replica.role_notices import RoleNotices
 from batonmq.net.errors import ConnectFailed
 
 FORGED = (1 << 31) - 1

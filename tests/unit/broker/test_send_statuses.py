@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.ack_cases import AckCase, ack_cases
 
-from batonmq.broker.acks import without_meaning
-from batonmq.broker.appender import Appender, PutStatus
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
-from batonmq.broker.handlers.send import CODE_OF, put_error
-from batonmq.broker.stats import BrokerStats
+from batonmq.broker.messages.acks import without_meaning
+from batonmq.broker.messages.appender import Appender, PutStatus
+from batonmq.broker.messages.send import CODE_OF, put_error
+from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.message import StoredMessage

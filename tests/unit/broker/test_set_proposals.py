@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.set_proposals import SetProposals
+from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.common.clock import ManualClock
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.protocol.codes import ResponseCode

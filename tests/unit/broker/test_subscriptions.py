@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
-from batonmq.broker.subscriptions import SubscriptionTable
+from batonmq.broker.tables.subscriptions import SubscriptionTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError

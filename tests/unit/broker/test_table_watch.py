@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from batonmq.broker import table_watch
-from batonmq.broker.table_watch import TableWatch
+from batonmq.broker.tables import watch as table_watch
+from batonmq.broker.tables.watch import TableWatch
 
 
 async def settled(condition: Callable[[], bool]) -> None:

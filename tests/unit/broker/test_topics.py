@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
-from batonmq.broker.deleted_topics import MOST
-from batonmq.broker.topics import TopicTable
+from batonmq.broker.tables.deleted_topics import MOST
+from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies import DataVersion, TopicConfig
 from batonmq.protocol.errors import MQError

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from batonmq.broker.persist import TableFile
+from batonmq.broker.tables.files import TableFile
 from batonmq.common.files import replace_file
 
 

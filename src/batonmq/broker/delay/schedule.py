@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from batonmq.broker.appender import PutStatus
-from batonmq.broker.delay import deliver_at_ms, from_schedule_topic, parse_delay_levels
-from batonmq.broker.held_pulls import QueueKey
-from batonmq.broker.versions import next_version
+from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic, parse_delay_levels
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.held_pulls import QueueKey
+from batonmq.broker.tables.versions import next_version
 from batonmq.protocol.bodies import DataVersion, decode, encode
 from batonmq.protocol.message import MessageExt, decode_record
 from batonmq.protocol.names import SCHEDULE_TOPIC

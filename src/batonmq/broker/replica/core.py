@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from batonmq.broker.identity import Identity
+from batonmq.broker.replica.identity import Identity
 from batonmq.ha.sync_state import SyncStateSet
 
 

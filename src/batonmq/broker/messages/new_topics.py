@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from batonmq.broker.appender import PutStatus, Waiter
+from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.protocol.errors import MQError
 
 if TYPE_CHECKING:

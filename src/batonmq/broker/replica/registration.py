@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.controller_answers import role_of, typed
-from batonmq.broker.controllers import Controllers
-from batonmq.broker.identity import IdentityFiles
-from batonmq.broker.replicas_core import ReplicasCore, Role, Step
+from batonmq.broker.replica.controller_answers import role_of, typed
+from batonmq.broker.replica.controllers import Controllers
+from batonmq.broker.replica.core import ReplicasCore, Role, Step
+from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.ha.service import HAService
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.controller_answers import role_of, sync_state_set_of, typed
-from batonmq.broker.controllers import RETRY_S, Controllers
-from batonmq.broker.replicas_core import ReplicasCore, Role
+from batonmq.broker.replica.controller_answers import role_of, sync_state_set_of, typed
+from batonmq.broker.replica.controllers import RETRY_S, Controllers
+from batonmq.broker.replica.core import ReplicasCore, Role
 from batonmq.ha.role import HARole
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker

@@ -15,14 +15,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from batonmq.broker.controller_answers import role_of, typed
-from batonmq.broker.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
-from batonmq.broker.identity import IdentityFiles
-from batonmq.broker.replica_registration import ReplicaRegistration
-from batonmq.broker.replicas_core import ReplicasCore, Role, Step
-from batonmq.broker.role_notices import RoleNotices
-from batonmq.broker.set_proposals import SetProposals
-from batonmq.broker.slave_sync import SlaveSync
+from batonmq.broker.replica.controller_answers import role_of, typed
+from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
+from batonmq.broker.replica.core import ReplicasCore, Role, Step
+from batonmq.broker.replica.identity import IdentityFiles
+from batonmq.broker.replica.registration import ReplicaRegistration
+from batonmq.broker.replica.role_notices import RoleNotices
+from batonmq.broker.replica.set_proposals import SetProposals
+from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.complaints import Complaints
 from batonmq.ha.service import StaleEpoch
 from batonmq.ha.sync_state import SyncStateSet

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
-from batonmq.broker.queues import records_of
+from batonmq.broker.messages.records import records_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.bodies import (

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.alarm import Alarm
 from batonmq.broker.config import MASTER_ID
-from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
-from batonmq.broker.handlers.send import FAQ, rejected
-from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
-from batonmq.broker.subscriptions import SYSTEM_GROUPS
+from batonmq.broker.messages.alarm import Alarm
+from batonmq.broker.messages.filters import Accept, acceptor, is_tag_type, subscription_of
+from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls, QueueKey
+from batonmq.broker.messages.send import FAQ, rejected
+from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     ConsumeType,

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from batonmq.broker.acks import ALL_IN_SYNC, PendingAcks, acks_needed
-from batonmq.broker.alarm import Alarm
 from batonmq.broker.context import BrokerRole
+from batonmq.broker.messages.acks import ALL_IN_SYNC, PendingAcks, acks_needed
+from batonmq.broker.messages.alarm import Alarm
 from batonmq.store.config import FlushDiskType
 from batonmq.store.results import PutResult
 from batonmq.store.results import PutStatus as StorePutStatus
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.held_pulls import QueueKey
+    from batonmq.broker.messages.held_pulls import QueueKey
     from batonmq.protocol.message import StoredMessage
 
 log = logging.getLogger(__name__)

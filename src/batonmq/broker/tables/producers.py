@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from batonmq.broker.consumers import Member
+from batonmq.broker.tables.consumers import Member
 
 if TYPE_CHECKING:
     from batonmq.net.connection import Connection

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.consumers import Member
 from batonmq.broker.context import Broker
-from batonmq.broker.stats import Counter
-from batonmq.broker.versions import next_version
+from batonmq.broker.monitoring.stats import Counter
+from batonmq.broker.tables.consumers import Member
+from batonmq.broker.tables.versions import next_version
 from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties, update
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Reply, Request

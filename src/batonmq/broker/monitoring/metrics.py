@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batonmq.broker.consumers import Member
 from batonmq.broker.context import Broker
-from batonmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from batonmq.broker.monitoring.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
+from batonmq.broker.tables.consumers import Member
 from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source, sliced
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.net.dispatch import Dispatcher, Request

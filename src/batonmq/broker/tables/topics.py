@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
-from batonmq.broker.attributes import TOPIC_ATTRIBUTES, apply_change
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.deleted_topics import DeletedTopics
-from batonmq.broker.versions import next_version
+from batonmq.broker.tables.attributes import TOPIC_ATTRIBUTES, apply_change
+from batonmq.broker.tables.deleted_topics import DeletedTopics
+from batonmq.broker.tables.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
 from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode, encode

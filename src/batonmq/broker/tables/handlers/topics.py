@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from batonmq.broker.attributes import MESSAGE_TYPE, parse_change
 from batonmq.broker.context import Broker
-from batonmq.broker.handlers.body import required_body
-from batonmq.broker.handlers.keep import keep_tables
+from batonmq.broker.requests import required_body
+from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
+from batonmq.broker.tables.keep import keep_tables
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     CreateTopicListRequestBody,

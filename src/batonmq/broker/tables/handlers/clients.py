@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from batonmq.broker.context import Broker
-from batonmq.broker.handlers.body import required_body
-from batonmq.broker.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
+from batonmq.broker.requests import required_body
+from batonmq.broker.tables.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies import (

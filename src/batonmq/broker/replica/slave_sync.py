@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.table_watch import HOLD_S
+from batonmq.broker.tables.watch import HOLD_S
 from batonmq.common.log import some
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import (

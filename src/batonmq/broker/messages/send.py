@@ -10,8 +10,8 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.appender import PutStatus, Waiter
-from batonmq.broker.delay import delay_level_of, to_schedule_topic
+from batonmq.broker.delay.core import delay_level_of, to_schedule_topic
+from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.broker.send_fields import SendFields, fields_of
 from batonmq.broker.send_reply import SendReplies
 from batonmq.net.dispatch import Dispatcher, Reply, Request

@@ -1,1 +1,0 @@
-"""One module per family of requests; each offers ``register(dispatcher, broker) -> None``."""
