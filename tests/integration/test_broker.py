@@ -15,13 +15,18 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+from tests.unit.broker.fakes import become_slave
 
 from batonmq.broker import service as broker_service
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.context import BrokerRole
+from batonmq.broker.delay.part import DelayPart
+from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.stats import SNDBCK_PUT_NUMS
+from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.service import BrokerService
 from batonmq.broker.tables.files import TableFile
+from batonmq.broker.upkeep import part as upkeep
+from batonmq.broker.upkeep.part import UpkeepPart
 from batonmq.ha.config import HAConfig
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig
@@ -145,7 +150,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
     yield starter
     for rig in running:
         await rig.client.close()
-        if not rig.broker.broker.closing:
+        if not rig.broker.broker.role.stopping:
             await rig.broker.stop()
 
 
@@ -259,7 +264,7 @@ async def test_restart_keeps_messages_topics_and_offsets(start: Starter) -> None
     await rig.broker.stop()
     again = await start()
     assert [message.body for message in await again.messages()] == [b"%d" % n for n in range(10)]
-    assert again.broker.broker.offsets.query("g", "T", 0) == 6
+    assert again.broker.broker.tables.offsets.query("g", "T", 0) == 6
     assert (await again.send()).queue_offset == 10
 
 
@@ -278,7 +283,7 @@ async def test_a_delayed_message_arrives_late_and_once(start: Starter) -> None:
     (message,) = await rig.messages(1, sys_flag=HOLD)
     assert message.body == b"late" and time.monotonic() - began >= 0.9
     assert "DELAY" not in message.properties
-    assert rig.broker.broker.schedule.offsets == {1: 1}
+    assert rig.broker.part(DelayPart).schedule.offsets == {1: 1}
     assert len(await rig.messages(0)) == 2
 
 
@@ -427,7 +432,7 @@ async def test_an_unknown_code_is_answered_so(start: Starter) -> None:
 async def test_a_slave_takes_no_messages_and_gives_none(start: Starter) -> None:
     rig = await start()
     await rig.send()
-    rig.broker.broker.role = BrokerRole.SLAVE
+    become_slave(rig.broker.broker)
     with pytest.raises(MQError) as refused:
         await rig.send()
     assert refused.value.code == ResponseCode.SYSTEM_BUSY and "[REJECTREQUEST]" in refused.value.remark
@@ -440,7 +445,7 @@ async def test_refusals_leave_nothing_in_memory(start: Starter) -> None:
     """Each kept its frames: one exception was raised for all of them."""
     rig = await start()
     await rig.send()
-    rig.broker.broker.role = BrokerRole.SLAVE
+    become_slave(rig.broker.broker)
 
     async def frames_after(refusals: int) -> int:
         for _ in range(refusals):
@@ -572,7 +577,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
     """To go on by the map would end the broker: a page that cannot be read is a SIGBUS. (Records are larger
     than what is read at once.)"""
     monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
-    monkeypatch.setattr(broker_service, "INDEX_DELAY_S", 0.01)
+    monkeypatch.setattr(upkeep, "INDEX_DELAY_S", 0.01)
     tried: list[int] = []
     by_map = 0
     read_records = indexer.read_records
@@ -612,7 +617,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
     assert len(set(tried)) == 1, "not a step further"
     assert len(said()) == 1 and "Input/output error" in said()[0]
     deadline = time.monotonic() + 10
-    while rig.broker._indexing is not None:
+    while rig.broker.part(UpkeepPart)._indexing is not None:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     assert not by_map
@@ -666,7 +671,7 @@ async def test_a_reset_offset_is_given_to_the_next_pull_once(start: Starter) -> 
     rig = await start()
     await rig.send()
     await rig.send()
-    rig.broker.broker.offsets.reset("g", "T", 0, 1)
+    rig.broker.broker.tables.offsets.reset("g", "T", 0, 1)
     answer = await rig.pull(0)
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
     assert isinstance(answer.header, PullMessageResponse) and answer.header.next_begin_offset == 1
@@ -855,16 +860,16 @@ async def test_who_is_no_longer_master_acknowledges_no_new_topic(
     start: Starter, disk_of_tables: threading.Event
 ) -> None:
     rig = await start(enable_controller_mode=True, controller_addr="127.0.0.1:1")
-    await rig.broker.become_master(1, SyncStateSet(frozenset({1}), 1), 1)
+    await rig.broker.part(ReplicaPart).switch.become_master(1, SyncStateSet(frozenset({1}), 1), 1)
     await rig.send(topic="Old")
     disk_of_tables.clear()
     sent = asyncio.ensure_future(rig.send(topic="New"))
     await asyncio.sleep(0.1)
-    await rig.broker.become_slave(2, 1, 2, "127.0.0.1:1", "127.0.0.1:2")
+    await rig.broker.part(ReplicaPart).switch.become_slave(2, 1, 2, "127.0.0.1:1", "127.0.0.1:2")
     with pytest.raises(MQError) as refused:
         await sent
     assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert not rig.broker.broker.new_topics.held
+    assert not rig.broker.part(MessagesPart).new_topics.held
 
 
 async def test_a_backlog_of_sends_to_new_topics_is_bounded(

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from batonmq import Consumer, Message, MessageExt, Producer
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.monitoring import metrics as broker_metrics
+from batonmq.broker.parts import all_metrics
 from batonmq.broker.service import BrokerService
 from batonmq.common.metrics import Kind, Metric
 from batonmq.common.metrics_config import MetricsExporterType
@@ -192,7 +192,7 @@ async def test_quick_controllers_metrics_are_those_of_rocketmq(peer: Peer, tmp_p
 
 
 async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path) -> None:
-    names = {family_name(metric) for metric in broker_metrics.METRICS}
+    names = {family_name(metric) for metric in all_metrics()}
     scrapes = []
     for java in (True, False):
         namesrv = await peer.start("namesrv")
@@ -242,7 +242,7 @@ async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path)
         assert mine[name].type == theirs[name].type, name
         assert keys(mine[name]) == keys(theirs[name]), name
         assert bounds(mine[name]) == bounds(theirs[name]), name
-    for metric in broker_metrics.METRICS:
+    for metric in all_metrics():
         name = family_name(metric)
         if metric.kind is Kind.GAUGE and name not in own and "processor" not in keys(mine[name]):
             assert values(mine[name]) == values(theirs[name]), name

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.service import BrokerService
 from batonmq.client.admin import Admin
 from batonmq.client.producer import Producer
@@ -96,8 +97,10 @@ class Node:
     @property
     def broker_id(self) -> int | None:
         """The id that the controllers gave to what is on this node's disk; None if there is none yet."""
-        replicas = getattr(self.service, "_replicas", None)
-        return None if replicas is None else replicas.core.broker_id
+        if self.broker is None:
+            return None
+        manager = self.service.part(ReplicaPart).manager
+        return None if manager is None else manager.core.broker_id
 
 
 class SimCluster:
@@ -419,13 +422,17 @@ class SimCluster:
         ids = {node.broker_id for node in self.brokers if node.up}
         if len(masters) != 1 or len(ids) < len(self.brokers) or None in ids:
             return False
-        tracker = masters[0].broker.ha.tracker
+        tracker = masters[0].broker.replication.tracker
         return tracker is not None and tracker.agreed.members == ids
 
     def level(self) -> bool:
         """All logs are equally long, confirmed equally far, and written by the same masters."""
         logs = {
-            (node.broker.store.max_offset, node.broker.store.confirm_offset, node.broker.ha.epochs.entries)
+            (
+                node.broker.store.max_offset,
+                node.broker.store.confirm_offset,
+                node.broker.replication.epochs.entries,
+            )
             for node in self.brokers
         }
         return len(logs) == 1

@@ -65,7 +65,7 @@ class Faults:
         cluster = self.cluster
         brokers = [n for n in cluster.brokers if n.up]
         if not self.over and brokers:
-            master = max(cluster.masters(), key=lambda n: int(n.broker.epoch), default=brokers[0])
+            master = max(cluster.masters(), key=lambda n: int(n.broker.role.epoch), default=brokers[0])
             self._one_of(self._strikes)(master)
 
     def _one_of(self, choices: Sequence[tuple[int, T]]) -> T:

@@ -127,7 +127,7 @@ class Operators(Faults):
         self._topics += 1
         name, queues = f"made{self._topics}", 3
         slaves = self._slaves(master)
-        if master.broker.tables.followers < len(slaves):
+        if master.broker.tables.watch.followers < len(slaves):
             return
         lives = {node.name: node.life for node in slaves}
         try:
@@ -136,11 +136,11 @@ class Operators(Faults):
         except (TimeoutError, ClientError, NetError, MQError, LookupError) as error:
             cluster.log(f"topic {name} was not made: {error!r}")
             return
-        if master.broker.tables.followers < len(slaves):
+        if master.broker.tables.watch.followers < len(slaves):
             return  # a slave was given up meanwhile
         cluster.log(f"topic {name} was made")
         for node in slaves:
-            topic = node.broker.topics.get(name) if node.up and node.life == lives[node.name] else None
+            topic = node.broker.tables.topics.get(name) if node.up and node.life == lives[node.name] else None
             if (
                 node.up
                 and node.life == lives[node.name]

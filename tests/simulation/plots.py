@@ -19,7 +19,7 @@ class Plots(Operators):
         """
         cluster, pick = self.cluster, self.random
         slave = pick.choice(self._slaves(master))
-        tracker = master.broker.ha.tracker
+        tracker = master.broker.replication.tracker
         whole = tracker.agreed.members
         self._end(slave)
         await self._until(lambda: tracker.agreed.members < whole, 6, 0.002)
@@ -179,7 +179,7 @@ class Plots(Operators):
         cluster.slow_disk(young, pick.choice((0.2, 0.4, 1.0)))
         if not await self._order_master(young):
             return
-        tracker = young.broker.ha.tracker
+        tracker = young.broker.replication.tracker
         await self._until(lambda: tracker.agreed.members >= {n.broker_id for n in cluster.brokers}, 2, 0.01)
         await asyncio.sleep(pick.uniform(0, 0.5))
         self._end(young, cut=1.0)
@@ -197,7 +197,7 @@ class Plots(Operators):
         """A master whose slaves have fallen behind is given up for a moment: it is elected again, for a new
         term, with all its links intact (apache/rocketmq #9689)."""
         cluster, pick = self.cluster, self.random
-        tracker = master.broker.ha.tracker
+        tracker = master.broker.replication.tracker
         for end in cluster.connections():
             if end.remote_host is master.host and end.remote_port == HA_PORT:
                 cluster.stall(end, pick.uniform(4.5, 6), both=True)
@@ -227,7 +227,7 @@ class Plots(Operators):
     async def _rejoin(self, master: Node, slave: Node) -> bool:
         """`slave` leaves the SyncStateSet and comes back, until the master asks the controllers to take it
         in again, which it cannot hear them answer."""
-        cluster, tracker = self.cluster, master.broker.ha.tracker
+        cluster, tracker = self.cluster, master.broker.replication.tracker
         whole = tracker.agreed.members
         self._end(slave, cut=0.0)
         if not await self._until(lambda: tracker.agreed.members < whole, 6, 0.002):
@@ -256,7 +256,7 @@ class Plots(Operators):
         started again and rules in another term: by then a slave it asked for has fallen behind."""
         cluster, pick = self.cluster, self.random
         slave = pick.choice(self._slaves(master))
-        tracker = master.broker.ha.tracker
+        tracker = master.broker.replication.tracker
         whole = tracker.agreed.members
         self._end(slave, cut=0.0)
         if not await self._until(lambda: tracker.agreed.members < whole, 6, 0.002):

@@ -87,7 +87,7 @@ class Witness:
 
     def _check_masters(self) -> None:
         for node in self._cluster.masters():
-            epoch = node.broker.epoch
+            epoch = node.broker.role.epoch
             self.newest_epoch = max(self.newest_epoch, epoch)
             known = self._story.masters.setdefault(epoch, node.name)
             if known != node.name:
@@ -97,7 +97,7 @@ class Witness:
         """Who is not master serves no slaves, and who is follows nobody: links end with the role."""
         for node in self._cluster.brokers:
             if node.up and node.broker is not None:
-                ha = node.broker.ha
+                ha = node.broker.replication
                 serves = [link for link in ha._links if not link.closed]
                 if serves and ha.role is not HARole.MASTER:
                     raise Violation(f"{node.name} is {ha.role.name}, and has slaves at {serves[0].peer}")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batonmq.broker.monitoring import metrics as broker
+from batonmq.broker.parts import all_metrics
 from batonmq.common.metrics import Kind, Metric
 from batonmq.controller import metrics as controller
 
@@ -33,7 +34,7 @@ EXPORTED = {
     name: {*metric.labels, *common, *ADDED_BY_PROMETHEUS, *({"le"} if name.endswith("_bucket") else ())}
     for metrics, common in (
         (controller.METRICS, controller.COMMON_LABELS),
-        (broker.METRICS, broker.COMMON_LABELS),
+        (all_metrics(), broker.COMMON_LABELS),
     )
     for metric in metrics
     for name in sample_names(metric)
@@ -146,7 +147,7 @@ def test_every_metric_is_on_a_dashboard() -> None:
     shown = "".join(path.read_text(encoding="utf-8") for path in DASHBOARDS)
     missing = {
         metric.name
-        for metric in (*controller.METRICS, *broker.METRICS)
+        for metric in (*controller.METRICS, *all_metrics())
         if not any(name in shown for name in sample_names(metric))
     }
     assert missing == {

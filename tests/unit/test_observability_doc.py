@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.broker.monitoring import metrics as broker
+from batonmq.broker.parts import all_metrics
 from batonmq.common.metrics import Metric
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.controller import metrics as controller
@@ -24,7 +24,7 @@ def table(metrics: Sequence[Metric]) -> str:
     )
 
 
-@pytest.mark.parametrize("metrics", [controller.METRICS, broker.METRICS], ids=["controllers", "brokers"])
+@pytest.mark.parametrize("metrics", [controller.METRICS, all_metrics()], ids=["controllers", "brokers"])
 def test_the_page_has_the_metrics_that_are_exported(metrics: Sequence[Metric]) -> None:
     assert table(metrics) in PAGE.read_text(encoding="utf-8"), f"put this in its place:\n{table(metrics)}"
 

@@ -1,10 +1,11 @@
-"""Request bodies: decoded into a struct, or refused in one line that says what is wrong."""
+"""What several handlers read from a request: bodies and data versions."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from batonmq.net.dispatch import Request
+from batonmq.protocol.bodies import DataVersion, decode
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
@@ -21,3 +22,12 @@ def required_body(request: Request, kind: type[T]) -> T:
         return decode_request(body, kind)
     except ValueError as error:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no {kind.__name__}: {error}") from None
+
+
+SLICE: Final = 1000
+"""Most topics or groups in one answer that is asked for in parts."""
+
+
+def version_of(text: str | None) -> DataVersion | None:
+    """The data version that a header carries as JSON. Raises ValueError."""
+    return decode(text.encode(), DataVersion) if text else None

@@ -6,19 +6,26 @@ import logging
 import logging.handlers
 import sys
 from collections.abc import Collection
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
+log_identity: ContextVar[str] = ContextVar("log_identity", default="")
+"""Which of several servers in this process a line is from; empty: there is one. Set in the context in which
+a server starts, and so in that of all its tasks and connections."""
+
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(server)s%(message)s"
 _DATE = "%Y-%m-%d %H:%M:%S"
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
-class _OneLine(logging.Formatter):
+class OneLine(logging.Formatter):
     """Control characters of a message are shown as escapes: what a stranger sends (a client id, a name) must
     not look like a log line of its own. Tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        server = log_identity.get()
+        record.server = f"[{server}] " if server else ""
         return super().formatMessage(record).translate(_CONTROLS)
 
 
@@ -45,7 +52,7 @@ def set_up(
         handler = logging.handlers.RotatingFileHandler(
             file, maxBytes=max_bytes, backupCount=backups, encoding="utf-8"
         )
-    handler.setFormatter(_OneLine(_FORMAT, _DATE))
+    handler.setFormatter(OneLine(_FORMAT, _DATE))
     root = logging.getLogger()
     root.setLevel(level.upper())
     for old in root.handlers[:]:

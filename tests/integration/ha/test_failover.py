@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.messages.part import MessagesPart
+from batonmq.broker.replica.part import ReplicaPart
+from batonmq.broker.replica.replicas_manager import ReplicasManager
+from batonmq.broker.replica.slave_sync import _Master
 from batonmq.broker.service import BrokerService
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
@@ -38,6 +42,12 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def manager(service: BrokerService) -> ReplicasManager:
+    found = service.part(ReplicaPart).manager
+    assert found is not None
+    return found
 
 
 class Cluster:
@@ -91,19 +101,19 @@ class Cluster:
         """As kill -9: connections break, nothing is flushed, the lock goes with the process."""
         service = self.brokers.pop(number)
         broker = service.broker
-        assert service._replicas is not None and broker.ha is not None
-        await service._replicas.stop()
-        await service._registration.stop()
-        for server in service._servers:
-            await server.stop()
-        await broker.outer.close()
-        await broker.ha.stop()
-        broker.closing = True
-        broker.appender.abandon()
-        broker.schedule.stop()
-        for task in list(service._tasks):
-            task.cancel()
-        await asyncio.gather(*service._tasks, return_exceptions=True)
+        broker.role.stopping = True
+        broker.tables.persistence.abandon()
+        for part in reversed(service._parts):
+            await part.withdraw()
+            part.role_ending()
+        await service._close_ports()
+        await broker.client.close()
+        for part in reversed(service._parts):
+            if not isinstance(part, MessagesPart):  # which would flush
+                await part.stop()
+        messages = service.part(MessagesPart)
+        messages.puller.close()
+        await messages.new_topics.stop()
         if broker.appender._flush_timer is not None:
             broker.appender._flush_timer.cancel()
         broker.store.abandon()
@@ -117,7 +127,7 @@ class Cluster:
 
     def members(self) -> frozenset[int]:
         assert self.master is not None
-        ha = self.brokers[self.master].broker.ha
+        ha = self.brokers[self.master].broker.replication
         assert ha is not None
         return frozenset() if ha.tracker is None else ha.tracker.agreed.members
 
@@ -229,16 +239,16 @@ async def test_tables_follow_a_switch_right_after_they_changed(cluster: Cluster)
     assert master is not None
     await cluster.send(b"x", topic="fresh")
     slave = cluster.brokers[1 - master]
-    await until(lambda: "fresh" in slave.broker.topics, 2)
+    await until(lambda: "fresh" in slave.broker.tables.topics, 2)
     address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
-    assert cluster.brokers[master].broker.subscriptions.find("g") is not None
+    assert cluster.brokers[master].broker.tables.subscriptions.find("g") is not None
     commit = UpdateConsumerOffset(consumer_group="g", topic="fresh", queue_id=0, commit_offset=1)
     await cluster.client.call(address, commit)
-    await until(lambda: slave.broker.offsets.query("g", "fresh", 0) == 1, 5)
+    await until(lambda: slave.broker.tables.offsets.query("g", "fresh", 0) == 1, 5)
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    assert slave.broker.topics.get("fresh") is not None
-    assert slave.broker.offsets.query("g", "fresh", 0) == 1
+    assert slave.broker.tables.topics.get("fresh") is not None
+    assert slave.broker.tables.offsets.query("g", "fresh", 0) == 1
 
 
 async def test_what_was_created_is_on_the_slave_when_that_is_answered(cluster: Cluster) -> None:
@@ -248,26 +258,30 @@ async def test_what_was_created_is_on_the_slave_when_that_is_answered(cluster: C
     master = cluster.master
     assert master is not None
     slave = cluster.brokers[1 - master].broker
-    await until(lambda: cluster.brokers[master].broker.tables.followers == 1)
+    await until(lambda: cluster.brokers[master].broker.tables.watch.followers == 1)
     address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
     for number in range(20):
         topic = CreateTopic(f"made{number}", "TBW102", 3, 3, 6, "SINGLE_TAG", 0, False, None)
         await cluster.client.call(address, topic)
-        assert f"made{number}" in slave.topics
+        assert f"made{number}" in slave.tables.topics
     group = SubscriptionGroupConfig(group_name="made", retry_max_times=3)
     await cluster.client.call(address, UpdateSubscriptionGroup(), encode(group))
-    found = slave.subscriptions.get("made")
+    found = slave.tables.subscriptions.get("made")
     assert found is not None and found.retry_max_times == 3
     commit = UpdateConsumerOffset(consumer_group="made", topic="made0", queue_id=0, commit_offset=7)
     await cluster.client.call(address, commit)
-    await until(lambda: slave.offsets.query("made", "made0", 0) == 7, 1)
+    await until(lambda: slave.tables.offsets.query("made", "made0", 0) == 7, 1)
     await cluster.client.call(address, DeleteTopic("made19"))
-    assert "made19" not in slave.topics
+    assert "made19" not in slave.tables.topics
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    assert slave.topics.version.state_version == slave.subscriptions.version.state_version == slave.epoch
+    assert (
+        slave.tables.topics.version.state_version
+        == slave.tables.subscriptions.version.state_version
+        == slave.role.epoch
+    )
     await cluster.send(b"x", topic="made18")
-    made = slave.topics.get("made18")
+    made = slave.tables.topics.get("made18")
     assert made is not None and made.write_queue_nums == 3
 
 
@@ -279,18 +293,17 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
     assert master is not None
     service = cluster.brokers[1 - master]
     await cluster.send(b"x", topic="deleted")
-    await until(lambda: "deleted" in service.broker.topics)
+    await until(lambda: "deleted" in service.broker.tables.topics)
     await cluster.client.call(f"127.0.0.1:{cluster.ports[1 + 2 * master]}", DeleteTopic("deleted"))
-    assert service._replicas is not None
-    await until(lambda: "deleted" in service.broker.topics.deleted)
-    await service._replicas.slave_sync.stop()  # as if the master died before the slave could ask
+    await until(lambda: "deleted" in service.broker.tables.topics.deleted)
+    await manager(service).slave_sync.stop()  # as if the master died before the slave could ask
     await cluster.send(b"x", topic="fresh")
-    assert "fresh" not in service.broker.topics
+    assert "fresh" not in service.broker.tables.topics
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    made = service.broker.topics.get("fresh")
+    made = service.broker.tables.topics.get("fresh")
     assert made is not None and made.read_queue_nums == 8 and made.perm == 6
-    assert "deleted" not in service.broker.topics
+    assert "deleted" not in service.broker.tables.topics
     file = cluster.root / f"store{1 - master}" / "config" / "topics.json"
 
     def written() -> bool:
@@ -304,7 +317,7 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
 
 @pytest.mark.parametrize("copied", ["nothing", "that it was deleted", "half"])
 async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_before_its_own_are_copied(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, copied: str
+    cluster: Cluster, copied: str
 ) -> None:
     """Who went on from where it was in the former topic would pass over as many of the new one's messages."""
     await cluster.start(0)
@@ -318,32 +331,30 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
     made = encode(SubscriptionGroupConfig(group_name="g"))
     await cluster.client.call(address, UpdateSubscriptionGroup(), made)
     await cluster.client.call(address, UpdateConsumerOffset("g", "anew", 0, 1))
-    await until(lambda: slave.offsets.query("g", "anew", 0) == 1)
-    assert service._replicas is not None
-    sync = service._replicas.slave_sync
+    await until(lambda: slave.tables.offsets.query("g", "anew", 0) == 1)
+    sync = manager(service).slave_sync
     if copied != "that it was deleted":
         await sync.stop()
     await cluster.client.call(address, DeleteTopic("anew"))
     if copied == "that it was deleted":
-        await until(lambda: "anew" in slave.topics.deleted)
+        await until(lambda: "anew" in slave.tables.topics.deleted)
         await sync.stop()
     await cluster.send(b"new", topic="anew")
     await until(lambda: "anew" in slave.store.begun_anew)
     if copied == "half":
-        fetch = sync._fetch
 
-        async def fetch_until_it_dies(address: str, header: Header) -> bytes:
-            if isinstance(header, GetAllConsumerOffset):
-                raise ConnectionLost(address, "killed")
-            return await fetch(address, header)
+        class Dying(_Master):
+            async def fetch(self, header: Header) -> bytes:
+                if isinstance(header, GetAllConsumerOffset):
+                    raise ConnectionLost(self.address, "killed")
+                return await super().fetch(header)
 
-        monkeypatch.setattr(sync, "_fetch", fetch_until_it_dies)
         with pytest.raises(ConnectionLost):
-            await sync._copy(address, rebuilt=True)
+            await sync.copy(Dying(slave.client, address))
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    assert slave.offsets.query("g", "anew", 0) == -1
-    assert "anew" in slave.topics and slave.store.queue_bounds("anew", 0).max_offset == 1
+    assert slave.tables.offsets.query("g", "anew", 0) == -1
+    assert "anew" in slave.tables.topics and slave.store.queue_bounds("anew", 0).max_offset == 1
     assert not slave.store.begun_anew
 
 
@@ -353,7 +364,10 @@ async def test_a_table_that_the_disk_did_not_take_is_written_when_it_does(
     """What comes later is not refused for it, either."""
     service = await cluster.start(0)
     await until(lambda: cluster.master == 0)
-    address, file = f"127.0.0.1:{cluster.ports[1]}", service._files["subscriptionGroup"]
+    address, file = (
+        f"127.0.0.1:{cluster.ports[1]}",
+        service.broker.tables.persistence._files["subscriptionGroup"],
+    )
 
     def full(_: bytes) -> None:
         raise OSError(28, "No space left on device", "subscriptionGroup.json")
@@ -413,12 +427,12 @@ async def test_without_controllers_replication_goes_on(cluster: Cluster) -> None
 async def test_a_replica_that_was_cleaned_says_how_it_can_come_back(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batonmq.broker.replicas.GRACE_S", 0.0)
+    monkeypatch.setattr("batonmq.broker.replica.replicas_manager.GRACE_S", 0.0)
     await cluster.start(0)
     await cluster.start(1)
     await cluster.whole()
     slave = 1 - cluster.master
-    broker_id = cluster.brokers[slave]._replicas.core.broker_id
+    broker_id = manager(cluster.brokers[slave]).core.broker_id
     await cluster.brokers.pop(slave).stop()
     await until(lambda: len(cluster.members()) == 1, 30)
     clean = CleanBrokerData("b", "DefaultCluster", str(broker_id), True)

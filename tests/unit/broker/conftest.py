@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.unit.broker.fakes import make_broker
 
-from batonmq.broker.admin import handlers as admin
 from batonmq.broker.context import Broker
-from batonmq.broker.messages import query
-from batonmq.broker.monitoring import statistics
-from batonmq.broker.replica import handlers as replication
-from batonmq.broker.tables.handlers import clients, offsets, topics
+from batonmq.broker.parts import PARTS
 from batonmq.common.clock import ManualClock
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies import TopicConfig
@@ -28,6 +24,7 @@ class Served:
     """A broker without sockets: `dispatcher` answers, `broker` is what it answers from."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.clock = ManualClock(START_MS)
         config = StoreConfig(
             store_path_root_dir=str(root),
@@ -39,12 +36,15 @@ class Served:
         self.store = MessageStore.open(
             config, self.clock, wait_for_confirm=False, disk_usage=lambda path: 0.1
         )
-        self.broker: Broker = make_broker(self.store, clock=self.clock)
-        self.broker.start_time_ms = START_MS
+        self.broker: Broker = make_broker(self.store, clock=self.clock, config_path=root / "broker.conf")
         self.dispatcher = Dispatcher()
-        for module in (admin, clients, offsets, query, replication, statistics, topics):
-            module.register(self.dispatcher, self.broker)
-        self.broker.topics.update(TopicConfig(topic_name="TopicJ", read_queue_nums=4, write_queue_nums=4))
+        self.parts = [kind(self.broker) for kind in PARTS]
+        for part in self.parts:
+            self.broker.tables.persistence.restore(part.tables())
+            part.handlers(self.dispatcher)
+        self.broker.tables.topics.update(
+            TopicConfig(topic_name="TopicJ", read_queue_nums=4, write_queue_nums=4)
+        )
 
     def put(
         self, queue_id: int, body: bytes, *, key: str = "", tags: str = "tagA", topic: str = "TopicJ"
@@ -66,7 +66,8 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
     served = Served(tmp_path / "store")
     yield served
+    await served.broker.tables.persistence.stop()
     served.store.close()

@@ -6,15 +6,20 @@ import inspect
 import json
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
+from batonmq.broker.messages.appender import Appender
+from batonmq.broker.messages.redirects import Redirects
 from batonmq.broker.monitoring.stats import BrokerStats
-from batonmq.broker.tables.consumers import ConsumerTable
+from batonmq.broker.role import RoleState
+from batonmq.broker.settings import Settings
 from batonmq.broker.tables.offsets import OffsetTable
-from batonmq.broker.tables.producers import ProducerTable
+from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
+from batonmq.broker.tables.tables import Tables
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.ha.config import HAConfig
@@ -63,25 +68,46 @@ def make_config(**keys: Any) -> BrokerConfig:
     return BrokerConfig(**{"broker_name": "broker-a", **keys})
 
 
-def make_broker(store: Any = None, *, clock: ManualClock | None = None, **keys: Any) -> Broker:
+def make_broker(
+    store: Any = None, *, clock: ManualClock | None = None, config_path: Path | None = None, **keys: Any
+) -> Broker:
     config, clock = make_config(**keys), clock or ManualClock()
-    return Broker(
-        config=config,
-        store_config=StoreConfig() if store is None else store.config,
-        ha_config=HAConfig(),
+    settings = Settings(config, StoreConfig() if store is None else store.config, HAConfig(), config_path)
+    role, stats = RoleState(), BrokerStats(clock.now_ms())
+    broker = Broker(
+        settings=settings,
         clock=clock,
         rng=random.Random(1),
         store=store,
-        topics=TopicTable(config, clock),
-        subscriptions=SubscriptionTable(config, clock),
-        offsets=OffsetTable(clock),
-        consumers=ConsumerTable(),
-        producers=ProducerTable(),
-        stats=BrokerStats(clock.now_ms()),
-        outer=None,  # type: ignore[arg-type]
+        role=role,
+        tables=Tables(
+            topics=TopicTable(config, clock),
+            subscriptions=SubscriptionTable(config, clock),
+            offsets=OffsetTable(clock),
+            persistence=Persistence((Path("/nowhere") if store is None else store.config.root) / "config"),
+        ),
+        appender=None if store is None else Appender(store, settings, role, stats, clock, None),  # type: ignore[arg-type]
+        redirects=Redirects(),
+        replication=None,
+        stats=stats,
+        client=None,  # type: ignore[arg-type]
+        fail=_fail,
         address="10.0.0.1:10911",
         ha_address="10.0.0.1:10912",
     )
+    role.set_master(
+        address=broker.address, ha_address=broker.ha_address, epoch=0, replicates=False, broker_id=0
+    )
+    return broker
+
+
+def become_slave(broker: Broker, master_address: str | None = None) -> None:
+    """Without what a change of role does else."""
+    broker.role.set_slave(broker_id=2, epoch=1, master_address=master_address, master_ha_address=None)
+
+
+def _fail(cause: Exception) -> None:
+    raise cause
 
 
 async def ask(

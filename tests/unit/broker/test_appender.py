@@ -1,19 +1,19 @@
 """What a message waits for before it is acknowledged, on a real store with pretended replicas."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.context import BrokerRole
 from batonmq.broker.messages.appender import Appender, PutStatus
 from batonmq.broker.monitoring.stats import BrokerStats
+from batonmq.broker.role import RoleState
+from batonmq.broker.settings import Settings
 from batonmq.common.clock import SystemClock
+from batonmq.ha.config import HAConfig
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
@@ -63,19 +63,19 @@ class Rig:
         clock = SystemClock()
         self.store = MessageStore.open(store_config, clock, wait_for_confirm=self.controlled)
         self.replicas = Replicas()
-        self.broker: Any = SimpleNamespace(
-            config=BrokerConfig(broker_name="b", total_replicas=3, **keys),
-            store_config=store_config,
-            clock=clock,
-            rng=random.Random(1),
-            store=self.store,
-            ha=self.replicas,
-            role=BrokerRole.SYNC_MASTER,
-            closing=False,
-            stats=BrokerStats(clock.now_ms()),
+        config = BrokerConfig(broker_name="b", total_replicas=3, **keys)
+        self.role = RoleState()
+        self.role.set_master(address="", ha_address="", epoch=1, replicates=True)
+        self.appender = Appender(
+            self.store,
+            Settings(config, store_config, HAConfig()),
+            self.role,
+            BrokerStats(clock.now_ms()),
+            clock,
+            self.replicas,  # type: ignore[arg-type]
         )
         self.visible: list[Any] = []
-        self.appender = Appender(self.broker, self.visible.extend)
+        self.appender.listeners.append(self.visible.extend)
         self.log: list[tuple[str, PutStatus]] = []
 
     async def put(self, name: str, *, wait: bool = True) -> int:
@@ -198,7 +198,7 @@ async def test_late_replicas_time_out_and_say_so_once(rigs: Any) -> None:
 async def test_a_master_that_became_a_slave_acknowledges_nothing_more(rigs: Any) -> None:
     rig = rigs(in_sync_replicas=2)
     end = await rig.put("a")
-    rig.broker.role = BrokerRole.SLAVE
+    rig.role.set_slave(broker_id=2, epoch=2, master_address=None, master_ha_address=None)
     rig.appender.abandon()
     assert rig.log == [("a", PutStatus.SERVICE_NOT_AVAILABLE)]
     rig.replicas.acks = [end]

@@ -57,12 +57,14 @@ class Network:
 
 async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
     network = Network()
-    broker = SimpleNamespace(config=BrokerConfig(controller_addr="a:1"), outer=network)
+    broker = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1")), client=network
+    )
     controllers = Controllers(broker)  # type: ignore[arg-type]
     await controllers.call(GetMetadata())
     assert controllers.addresses == ["a:1"] and {address for address, _ in network.asked} == {"a:1"}
     network.asked.clear()
-    broker.config = BrokerConfig(controller_addr="b:1")
+    broker.settings.broker = BrokerConfig(controller_addr="b:1")
     await controllers.call(GetMetadata())
     assert controllers.addresses == ["b:1"] and {address for address, _ in network.asked} == {"b:1"}
 
@@ -70,12 +72,14 @@ async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
 async def test_what_a_former_controller_says_after_the_change_is_not_believed() -> None:
     network = Network()
     network.let.clear()
-    broker = SimpleNamespace(config=BrokerConfig(controller_addr="a:1"), outer=network)
+    broker = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1")), client=network
+    )
     controllers = Controllers(broker)  # type: ignore[arg-type]
     early = asyncio.create_task(controllers.call(GetMetadata()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    broker.config = BrokerConfig(controller_addr="b:1")
+    broker.settings.broker = BrokerConfig(controller_addr="b:1")
     assert controllers.addresses == ["b:1"]
     network.let.set()
     with pytest.raises(NotLeaderError, match="there are other controllers now"):
@@ -90,7 +94,7 @@ async def test_nor_what_it_said_just_before(turns: int) -> None:
     """Whoever looks at that moment: a call, or the look from time to time."""
     network = Network()
     at_once = SimpleNamespace(controller_addr="a:1", sync_controller_metadata_period=1)
-    broker = SimpleNamespace(config=at_once, outer=network)
+    broker = SimpleNamespace(settings=SimpleNamespace(broker=at_once), client=network)
     controllers = Controllers(broker)  # type: ignore[arg-type]
     watch = asyncio.create_task(controllers.watch())
     while not network.asked:
@@ -98,7 +102,7 @@ async def test_nor_what_it_said_just_before(turns: int) -> None:
     early = asyncio.create_task(controllers.call(GetMetadata()))
     for _ in range(turns):
         await asyncio.sleep(0)
-    broker.config = SimpleNamespace(controller_addr="b:1", sync_controller_metadata_period=3_600_000)
+    broker.settings.broker = SimpleNamespace(controller_addr="b:1", sync_controller_metadata_period=3_600_000)
     assert controllers.addresses == ["b:1"]
     await asyncio.gather(early, return_exceptions=True)
     for _ in range(turns):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.broker.conftest import Served
-from tests.unit.broker.fakes import FakeConnection, ask, json_of
+from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
-from batonmq.broker.context import BrokerRole
+from batonmq.broker import settings
 from batonmq.common.config import parse_properties
 from batonmq.ha.epochs import EpochCache
 from batonmq.ha.service import MasterStatus, ReplicaStatus
@@ -43,7 +43,7 @@ async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     assert info["runtime"] == "[ 0 days, 0 hours, 0 minutes, 1 seconds ]"
     assert info["commitLogMaxOffset"] == str(served.store.max_offset)
     assert len(info["putTps"].split()) == 3
-    served.broker.role = BrokerRole.SLAVE
+    become_slave(served.broker)
     assert (
         json_of(await ask(served.dispatcher, wire.GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
     )
@@ -58,31 +58,34 @@ async def test_configuration_is_shown_in_rocketmqs_spelling(served: Served) -> N
 
 
 async def test_configuration_changes_take_effect_and_are_saved(served: Served) -> None:
-    saved: list[Any] = []
-    registered: list[int] = []
-
-    async def save(changes: Any) -> None:
-        saved.append(changes)
-
-    served.broker.save_config = save
-    served.broker.register_now = lambda: registered.append(1)
+    file = served.root / "broker.conf"
+    file.write_text("brokerName=broker-a\n")
+    version = served.broker.tables.topics.version.counter
     body = b"autoCreateTopicEnable=false\nfileReservedTime=48\nbrokerPermission=4\n"
     await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
-    assert served.broker.topics.create_on_send("new", "TBW102", 4) is None
+    assert served.broker.tables.topics.create_on_send("new", "TBW102", 4) is None
     assert served.store.config.file_reserved_time == 48
-    assert served.broker.config.broker_permission == 4 and registered == [1]
-    assert saved == [{"autoCreateTopicEnable": "false", "fileReservedTime": "48", "brokerPermission": "4"}]
-    assert served.broker.config_version.counter == 1
+    assert served.broker.settings.broker.broker_permission == 4
+    assert served.broker.tables.topics.version.counter == version + 1, "name servers see a new version"
+    assert parse_properties(file.read_text()) == {
+        "brokerName": "broker-a",
+        "autoCreateTopicEnable": "false",
+        "fileReservedTime": "48",
+        "brokerPermission": "4",
+    }
+    assert served.broker.settings.version.counter == 1
 
 
-async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last_one(served: Served) -> None:
+async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file: dict[str, str] = {}
 
-    async def save(changes: Mapping[str, str]) -> None:
-        await asyncio.sleep(0.02 if changes["fileReservedTime"] == "48" else 0)
+    def slow_first(path: Path, changes: Mapping[str, str], *, make: bool) -> None:
+        time.sleep(0.02 if changes["fileReservedTime"] == "48" else 0)
         file.update(changes)
 
-    served.broker.save_config = save
+    monkeypatch.setattr(settings, "change_file", slow_first)
     bodies = [b"fileReservedTime=48\n", b"fileReservedTime=49\n"]
     await asyncio.gather(*(ask(served.dispatcher, wire.UpdateBrokerConfig(), body) for body in bodies))
     assert file == {"fileReservedTime": "49"} and served.store.config.file_reserved_time == 49
@@ -104,11 +107,11 @@ async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last
 async def test_a_bad_change_is_refused_whole_in_one_line(
     served: Served, body: bytes, code: int, words: str
 ) -> None:
-    before = served.broker.config
+    before = served.broker.settings.broker
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
     assert refused.value.code == code and words in refused.value.remark and "\n" not in refused.value.remark
-    assert served.broker.config is before
+    assert served.broker.settings.broker is before
 
 
 async def test_connections(served: Served) -> None:
@@ -167,12 +170,12 @@ async def test_ha_status(served: Served) -> None:
     java = json.loads((WIRE / "hastatus.json").read_bytes())
     assert set(alone) == set(java) and alone["master"] is True and alone["haConnectionInfo"] == []
     served.put(0, b"x")
-    served.broker.ha = FakeHA()  # type: ignore[assignment]
+    served.broker.replication = FakeHA()  # type: ignore[assignment]
     master = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
     (replica,) = master["haConnectionInfo"]
     assert replica["addr"] == "10.0.0.2:4000" and replica["diff"] == served.store.max_offset - 80
     assert master["inSyncSlaveNums"] == 1
-    served.broker.role = BrokerRole.SLAVE
+    become_slave(served.broker)
     slave = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
     assert slave["haClientRuntimeInfo"]["masterAddr"] == "10.0.0.3:10912" and slave["master"] is False
 
@@ -180,11 +183,11 @@ async def test_ha_status(served: Served) -> None:
 async def test_epochs(served: Served) -> None:
     with pytest.raises(MQError, match="this request only for controllerMode"):
         await ask(served.dispatcher, wire.GetBrokerEpochCache())
-    config = type(served.broker.config)
-    served.broker.config = config(
+    config = type(served.broker.settings.broker)
+    served.broker.settings.broker = config(
         broker_name="broker-a", enable_controller_mode=True, controller_addr="127.0.0.1:9878"
     )
-    served.broker.ha = FakeHA()  # type: ignore[assignment]
+    served.broker.replication = FakeHA()  # type: ignore[assignment]
     cache = json_of(await ask(served.dispatcher, wire.GetBrokerEpochCache()))
     assert cache["epochList"] == [
         {"epoch": 1, "startOffset": 0, "endOffset": 500},
@@ -196,11 +199,12 @@ async def test_master_and_slave_exchange_addresses(served: Served) -> None:
     reply = await ask(served.dispatcher, wire.ExchangeHAInfo())
     assert reply.header is not None
     assert reply.header.to_ext()["masterHaAddress"] == "10.0.0.1:10912"
-    served.broker.role, served.broker.ha = BrokerRole.SLAVE, FakeHA()  # type: ignore[assignment]
+    become_slave(served.broker)
+    served.broker.replication = FakeHA()  # type: ignore[assignment]
     told = wire.ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
-    before = served.broker.master_address, served.broker.ha.master_address  # type: ignore[union-attr]
+    before = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
     await ask(served.dispatcher, told)
-    after = served.broker.master_address, served.broker.ha.master_address  # type: ignore[union-attr]
+    after = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
     assert after == before, "anybody could say so"
     asked = await ask(served.dispatcher, wire.ExchangeHAInfo())
     assert asked.header is not None and asked.header.to_ext() == {}

@@ -8,9 +8,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.fakes import FakeConnection, ask, json_of, make_broker
+from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of, make_broker
 
-from batonmq.broker.context import Broker, BrokerRole
+from batonmq.broker.context import Broker
 from batonmq.broker.tables.handlers import clients as client
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies import (
@@ -60,8 +60,8 @@ async def test_a_heartbeat_registers_the_client_and_its_retry_topic() -> None:
     reply = await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
     assert reply.header is not None
     assert reply.header.to_ext() == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
-    assert "GroupJ" in broker.subscriptions and "%RETRY%GroupJ" in broker.topics
-    assert broker.producers.members("ProdJ") is not None
+    assert "GroupJ" in broker.tables.subscriptions and "%RETRY%GroupJ" in broker.tables.topics
+    assert broker.tables.producers.members("ProdJ") is not None
     ids = await ask(dispatcher, wire.GetConsumerListByGroup(consumer_group="GroupJ"))
     assert json_of(ids) == json.loads((WIRE / "consumerlist.json").read_bytes())
 
@@ -102,14 +102,14 @@ async def test_heartbeat_v2_says_when_the_subscriptions_of_a_group_differ() -> N
     assert await beat(first, 5) == "false"
     assert await beat(second, 5, withoutSub=True) == "false"
     assert await beat(second, 6) == "true"
-    assert broker.consumers.subscription("GroupJ", "TopicJ") is not None
+    assert broker.tables.consumers.subscription("GroupJ", "TopicJ") is not None
 
 
 async def test_a_group_that_may_not_be_made_is_not_registered() -> None:
     broker, dispatcher = setup(auto_create_subscription_group=False)
     await ask(dispatcher, wire.Heartbeat(), heartbeat())
-    assert broker.consumers.group("GroupJ") is None
-    assert broker.producers.members("ProdJ") is not None
+    assert broker.tables.consumers.group("GroupJ") is None
+    assert broker.tables.producers.members("ProdJ") is not None
 
 
 def many(count: int, **fields: object) -> bytes:
@@ -129,8 +129,8 @@ async def test_a_heartbeat_of_thousands_of_groups_lets_others_have_their_turn(
     connection = FakeConnection()
     topic_changes: list[int] = []
     group_changes: list[int] = []
-    broker.topics.on_change = lambda changed: topic_changes.append(len(changed))
-    broker.subscriptions.on_change = lambda: group_changes.append(1)
+    broker.tables.topics.listeners.append(lambda changed: topic_changes.append(len(changed)))
+    broker.tables.subscriptions.on_change = lambda: group_changes.append(1)
     count, turns = 5000, 0
     beat = asyncio.ensure_future(ask(dispatcher, wire.Heartbeat(), many(count), connection=connection))
     while not beat.done():
@@ -142,7 +142,10 @@ async def test_a_heartbeat_of_thousands_of_groups_lets_others_have_their_turn(
     assert sum(topic_changes) == count and max(topic_changes) <= client.SLICE
     assert len(group_changes) == len(topic_changes)
     for i in range(count):
-        assert broker.consumers.group(f"g{i}") is not None and broker.producers.members(f"p{i}") is not None
+        assert (
+            broker.tables.consumers.group(f"g{i}") is not None
+            and broker.tables.producers.members(f"p{i}") is not None
+        )
     assert len(caplog.records) <= 5 * count / client.SLICE
     caplog.clear()
     await ask(dispatcher, wire.Heartbeat(), many(count), connection=connection)
@@ -150,9 +153,11 @@ async def test_a_heartbeat_of_thousands_of_groups_lets_others_have_their_turn(
     await ask(dispatcher, wire.Heartbeat(), many(count, clientID="d"), connection=connection)
     assert 0 < len(caplog.records) <= count / client.SLICE
     caplog.clear()
-    broker.consumers.connection_closed(connection)  # type: ignore[arg-type]
-    broker.producers.connection_closed(connection)  # type: ignore[arg-type]
-    assert len(caplog.records) <= 2 and not list(broker.consumers) and not broker.producers.groups
+    broker.tables.consumers.connection_closed(connection)  # type: ignore[arg-type]
+    broker.tables.producers.connection_closed(connection)  # type: ignore[arg-type]
+    assert (
+        len(caplog.records) <= 2 and not list(broker.tables.consumers) and not broker.tables.producers.groups
+    )
 
 
 async def test_a_heartbeat_of_more_groups_than_any_client_has_is_refused() -> None:
@@ -160,7 +165,7 @@ async def test_a_heartbeat_of_more_groups_than_any_client_has_is_refused() -> No
     with pytest.raises(MQError) as refused:
         await ask(dispatcher, wire.Heartbeat(), many(client.MAX_GROUPS))
     assert refused.value.code == ResponseCode.SYSTEM_ERROR and "20000 groups" in refused.value.remark
-    assert broker.consumers.group("g0") is None
+    assert broker.tables.consumers.group("g0") is None
 
 
 BAD_NAMES = [
@@ -189,18 +194,18 @@ async def test_groups_whose_names_may_not_be_are_left_out_of_a_heartbeat(
         wire.Heartbeat(),
         json.dumps({"clientID": "c", "consumerDataSet": groups, "producerDataSet": groups}).encode(),
     )
-    assert list(broker.consumers) == ["good"] and list(broker.producers.groups) == ["good"]
+    assert list(broker.tables.consumers) == ["good"] and list(broker.tables.producers.groups) == ["good"]
     for name in BAD_NAMES:
-        assert name not in broker.subscriptions and f"%RETRY%{name}" not in broker.topics
+        assert name not in broker.tables.subscriptions and f"%RETRY%{name}" not in broker.tables.topics
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "../../evil" in warning.getMessage() and "client=" in warning.getMessage()
 
 
 async def test_a_slave_makes_no_topics() -> None:
     broker, dispatcher = setup()
-    broker.role = BrokerRole.SLAVE
+    become_slave(broker)
     await ask(dispatcher, wire.Heartbeat(), heartbeat())
-    assert "%RETRY%GroupJ" not in broker.topics and broker.consumers.group("GroupJ") is not None
+    assert "%RETRY%GroupJ" not in broker.tables.topics and broker.tables.consumers.group("GroupJ") is not None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"consumerDataSet":3}'])
@@ -217,7 +222,9 @@ async def test_unregister() -> None:
     await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
     leave = wire.UnregisterClient(client_id="127.0.0.1@1", producer_group="ProdJ", consumer_group="GroupJ")
     await ask(dispatcher, leave, connection=connection)
-    assert broker.consumers.group("GroupJ") is None and broker.producers.members("ProdJ") is None
+    assert (
+        broker.tables.consumers.group("GroupJ") is None and broker.tables.producers.members("ProdJ") is None
+    )
 
 
 async def test_members_of_a_group_that_is_not_there() -> None:

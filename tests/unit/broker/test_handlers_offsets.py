@@ -39,13 +39,13 @@ async def refusal(served: Served, header: Header) -> tuple[int, str]:
 
 
 async def test_commit_and_query(served: Served) -> None:
-    served.broker.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.find("GroupJ")
     await ask(served.dispatcher, commit(offset=1))
     assert await ext_of(served, query()) == {"offset": "1"}
 
 
 async def test_commit_is_refused_for_unknown_groups_and_topics(served: Served) -> None:
-    served.broker.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.find("GroupJ")
     assert await refusal(served, commit(group="NoSuch")) == (26, "Group NoSuch not exist!")
     assert await refusal(served, commit(topic="NoTopic")) == (17, "Topic NoTopic not exist!")
 
@@ -83,7 +83,7 @@ def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fi
 
 
 async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> None:
-    served.broker.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.find("GroupJ")
     for _ in range(3):
         served.put(0, b"x")
     await ask(served.dispatcher, commit(offset=3))
@@ -99,7 +99,7 @@ async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> Non
 
 
 async def test_resets_are_refused(served: Served) -> None:
-    served.broker.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.find("GroupJ")
     assert await refusal(served, reset(topic="nope")) == (17, "Topic nope does not exist")
     assert await refusal(served, reset(group="Gnope")) == (26, "Group Gnope does not exist")
     assert await refusal(served, reset(queue_id=0, offset=7)) == (
@@ -109,13 +109,13 @@ async def test_resets_are_refused(served: Served) -> None:
 
 
 async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served: Served) -> None:
-    served.broker.config = type(served.broker.config)(
+    served.broker.settings.broker = type(served.broker.settings.broker)(
         broker_name="broker-a", use_server_side_reset_offset=False
     )
     served.put(0, b"x")
     assert (await refusal(served, reset()))[1] == "THe consumer group <GroupJ> not exist"
     for queue_id in range(4):
-        served.broker.offsets.commit("GroupJ", "TopicJ", queue_id, 1)
+        served.broker.tables.offsets.commit("GroupJ", "TopicJ", queue_id, 1)
     assert (await refusal(served, reset()))[0] == ResponseCode.CONSUMER_NOT_ONLINE
     connection = FakeConnection()
     await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
@@ -126,7 +126,7 @@ async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served
 
 
 async def test_clone_and_all_offsets(served: Served) -> None:
-    offsets = served.broker.offsets
+    offsets = served.broker.tables.offsets
     offsets.commit("GroupJ", "TopicJ", 0, 5)
     await ask(served.dispatcher, wire.CloneGroupOffset(src_group="GroupJ", dest_group="GroupK"))
     everything = json_of(await ask(served.dispatcher, wire.GetAllConsumerOffset()))
@@ -134,7 +134,7 @@ async def test_clone_and_all_offsets(served: Served) -> None:
 
 
 async def test_correction_offsets(served: Served) -> None:
-    offsets = served.broker.offsets
+    offsets = served.broker.tables.offsets
     for group, offset in (("a", 5), ("b", 3), ("filtered", 0), ("compare", 4)):
         offsets.commit(group, "TopicJ", 0, offset)
     header = wire.QueryCorrectionOffset(

@@ -63,8 +63,8 @@ async def test_unknown_topics(served: Served, header: Header) -> None:
 async def test_consume_stats(served: Served) -> None:
     for _ in range(3):
         served.put(0, b"x")
-    served.broker.offsets.commit("GroupJ", "TopicJ", 0, 1)
-    served.broker.offsets.commit_pulled("GroupJ", "TopicJ", 0, 2)
+    served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 1)
+    served.broker.tables.offsets.commit_pulled("GroupJ", "TopicJ", 0, 2)
     reply = await ask(served.dispatcher, wire.GetConsumeStats(consumer_group="GroupJ"))
     ours = json_of(reply)
     assert ours["offsetTable"][queue(0)] == {
@@ -79,9 +79,9 @@ async def test_consume_stats(served: Served) -> None:
 
 
 async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscribe(served: Served) -> None:
-    served.broker.topics.update(TopicConfig(topic_name="Old", read_queue_nums=1, write_queue_nums=1))
+    served.broker.tables.topics.update(TopicConfig(topic_name="Old", read_queue_nums=1, write_queue_nums=1))
     for topic in ("TopicJ", "Old", "Deleted"):
-        served.broker.offsets.commit("GroupJ", topic, 0, 0)
+        served.broker.tables.offsets.commit("GroupJ", topic, 0, 0)
 
     async def topics(**fields: str) -> set[str]:
         header = wire.GetConsumeStats(consumer_group="GroupJ", **fields)
@@ -99,8 +99,8 @@ async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscri
 async def test_consume_stats_of_all_groups(served: Served) -> None:
     served.put(0, b"x")
     served.put(0, b"x")
-    served.broker.subscriptions.find("GroupJ")
-    served.broker.offsets.commit("GroupJ", "TopicJ", 0, 1)
+    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 1)
     reply = await ask(served.dispatcher, wire.GetConsumeStatsInBroker(is_order=False))
     ours = json_of(reply)
     assert (ours["totalDiff"], ours["brokerAddr"]) == (1, "10.0.0.1:10911")
@@ -116,7 +116,7 @@ async def test_consume_stats_of_all_groups(served: Served) -> None:
 async def test_time_span(served: Served) -> None:
     for _ in range(3):
         served.put(0, b"x")
-    served.broker.offsets.commit("GroupJ", "TopicJ", 0, 2)
+    served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 2)
     ours = json_of(await ask(served.dispatcher, wire.QueryConsumeTimeSpan(topic="TopicJ", group="GroupJ")))
     first, second, *_ = ours["consumeTimeSpanSet"]
     assert first["minTimeStamp"] == START_MS + 1_000 and first["maxTimeStamp"] == START_MS + 3_000
@@ -129,7 +129,7 @@ async def test_time_span(served: Served) -> None:
 
 async def test_who_consumes_what(served: Served) -> None:
     await ask(served.dispatcher, wire.Heartbeat(), heartbeat())
-    served.broker.offsets.commit("Offline", "TopicJ", 0, 1)
+    served.broker.tables.offsets.commit("Offline", "TopicJ", 0, 1)
     groups = json_of(await ask(served.dispatcher, wire.QueryTopicConsumeByWho(topic="TopicJ")))
     assert groups == {"groupList": ["GroupJ", "Offline"]}
     topics = json_of(await ask(served.dispatcher, wire.QueryTopicsByConsumer(group="Offline")))

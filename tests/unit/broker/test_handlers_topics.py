@@ -65,7 +65,7 @@ async def test_create_change_and_get(served: Served) -> None:
     found = json_of(await ask(served.dispatcher, wire.GetTopicConfig(topic="TopicA1")))
     assert found["attributes"] == {"message.type": "FIFO"}
     await ask(served.dispatcher, create("TopicA1", perm=4))
-    assert served.broker.topics.get("TopicA1").perm == 4  # type: ignore[union-attr]
+    assert served.broker.tables.topics.get("TopicA1").perm == 4  # type: ignore[union-attr]
 
 
 async def test_an_answer_has_the_shape_of_rocketmqs(served: Served) -> None:
@@ -75,9 +75,9 @@ async def test_an_answer_has_the_shape_of_rocketmqs(served: Served) -> None:
 
 
 async def test_asking_for_what_is_there_changes_nothing(served: Served) -> None:
-    version = served.broker.topics.version
+    version = served.broker.tables.topics.version
     await ask(served.dispatcher, create("TopicJ"))
-    assert served.broker.topics.version == version
+    assert served.broker.tables.topics.version == version
 
 
 async def test_create_list_is_all_or_nothing(served: Served) -> None:
@@ -86,18 +86,18 @@ async def test_create_list_is_all_or_nothing(served: Served) -> None:
         for names in (("a", "b"), ("c", "TBW102"))
     ]
     await ask(served.dispatcher, wire.CreateTopicList(), lists[0])
-    assert "a" in served.broker.topics and "b" in served.broker.topics
+    assert "a" in served.broker.tables.topics and "b" in served.broker.tables.topics
     with pytest.raises(MQError):
         await ask(served.dispatcher, wire.CreateTopicList(), lists[1])
-    assert "c" not in served.broker.topics
+    assert "c" not in served.broker.tables.topics
 
 
 async def test_delete_takes_offsets_and_queues_with_it(served: Served) -> None:
     served.put(0, b"x")
-    served.broker.offsets.commit("g", "TopicJ", 0, 1)
+    served.broker.tables.offsets.commit("g", "TopicJ", 0, 1)
     await ask(served.dispatcher, wire.DeleteTopic(topic="TopicJ"))
-    assert "TopicJ" not in served.broker.topics
-    assert served.broker.offsets.topics_of("g") == set()
+    assert "TopicJ" not in served.broker.tables.topics
+    assert served.broker.tables.offsets.topics_of("g") == set()
     assert served.store.queues() == []
     await ask(served.dispatcher, wire.DeleteTopic(topic="NoSuchTopic"))
 
@@ -105,7 +105,7 @@ async def test_delete_takes_offsets_and_queues_with_it(served: Served) -> None:
 async def test_all_topics_whole_and_in_parts(served: Served) -> None:
     reply = await ask(served.dispatcher, wire.GetAllTopicConfig())
     whole = json_of(reply)
-    names = sorted(served.broker.topics)
+    names = sorted(served.broker.tables.topics)
     assert sorted(whole["topicConfigTable"]) == names
     assert reply.header is not None and reply.header.to_ext() == {"totalTopicNum": str(len(names))}
     assert set(json.loads((WIRE / "alltopics.json").read_bytes())) == set(whole)
@@ -134,9 +134,9 @@ async def test_groups(served: Served) -> None:
     await ask(served.dispatcher, wire.UpdateSubscriptionGroupList(), both)
     reply = await ask(served.dispatcher, wire.GetAllSubscriptionGroup())
     assert {"a", "b", "GroupJ"} <= set(json_of(reply)["subscriptionGroupTable"])
-    served.broker.offsets.commit("a", "TopicJ", 0, 1)
+    served.broker.tables.offsets.commit("a", "TopicJ", 0, 1)
     await ask(served.dispatcher, wire.DeleteSubscriptionGroup(group_name="a", clean_offset=True))
-    assert "a" not in served.broker.subscriptions and not served.broker.offsets.topics_of("a")
+    assert "a" not in served.broker.tables.subscriptions and not served.broker.tables.offsets.topics_of("a")
 
 
 async def test_a_badly_named_group_is_refused(served: Served) -> None:
@@ -146,8 +146,8 @@ async def test_a_badly_named_group_is_refused(served: Served) -> None:
 
 
 async def test_an_unknown_group_is_refused_when_it_may_not_be_made(served: Served) -> None:
-    served.broker.subscriptions.configure(
-        type(served.broker.config)(broker_name="broker-a", auto_create_subscription_group=False)
+    served.broker.tables.subscriptions.configure(
+        type(served.broker.settings.broker)(broker_name="broker-a", auto_create_subscription_group=False)
     )
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, wire.GetSubscriptionGroupConfig(group="nobody"))
@@ -169,11 +169,13 @@ async def test_forbidding_a_group_a_topic(served: Served) -> None:
         wire.DeleteSubscriptionGroup(group_name="g"),
     ],
 )
-async def test_what_the_disk_does_not_take_is_not_called_done(served: Served, change: Header) -> None:
+async def test_what_the_disk_does_not_take_is_not_called_done(
+    served: Served, change: Header, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse() -> None:
         raise OSError(28, "No space left on device", "topics.json")
 
-    served.broker.tables_written = refuse
+    monkeypatch.setattr(served.broker.tables.persistence, "written", refuse)
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, change)
     assert refused.value.code == 1

@@ -10,9 +10,14 @@ from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
 from batonmq.broker.admin.handlers import NEEDS_RESTART
+from batonmq.broker.messages import metrics as messages
 from batonmq.broker.messages.appender import Appender
-from batonmq.broker.monitoring import metrics as m
-from batonmq.broker.monitoring.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
+from batonmq.broker.monitoring.metrics import BrokerMetrics, RpcMeter
+from batonmq.broker.parts import all_metrics
+from batonmq.broker.replica import metrics as replica
+from batonmq.broker.tables import metrics as tables
+from batonmq.broker.tables.metrics import LAG_AGE_MS, version_name
+from batonmq.broker.upkeep import metrics as upkeep
 from batonmq.common.metrics import Metric, read
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Request
@@ -33,7 +38,8 @@ GROUP = "group"
 @pytest.fixture
 def metrics(served: Served) -> BrokerMetrics:
     served.broker.appender = cast("Appender", SimpleNamespace(backlog=3))
-    return BrokerMetrics(served.broker)
+    sources = {metric: source for part in served.parts for metric, source in part.metrics().items()}
+    return BrokerMetrics(served.broker.settings.broker, sources)
 
 
 async def points(metrics: BrokerMetrics, metric: Metric) -> dict[Any, Any]:
@@ -41,7 +47,7 @@ async def points(metrics: BrokerMetrics, metric: Metric) -> dict[Any, Any]:
 
 
 def consumer(served: Served, group: str, *topics: str, kind: ConsumeType = ConsumeType.PASSIVELY) -> None:
-    served.broker.consumers.register(
+    served.broker.tables.consumers.register(
         ConsumerData(
             group_name=group,
             consume_type=kind,
@@ -49,7 +55,7 @@ def consumer(served: Served, group: str, *topics: str, kind: ConsumeType = Consu
             consume_from_where=ConsumeFromWhere.LAST_OFFSET,
             subscription_data_set=[SubscriptionData(topic=topic) for topic in topics],
         ),
-        cast("Any", FakeConnection(f"10.0.0.9:{len(list(served.broker.consumers))}")),
+        cast("Any", FakeConnection(f"10.0.0.9:{len(list(served.broker.tables.consumers))}")),
         "client",
         language=JAVA,
         version=453,
@@ -61,7 +67,7 @@ async def test_messages_are_counted_by_topic_and_group_without_retries(
     served: Served, metrics: BrokerMetrics
 ) -> None:
     stats = served.broker.stats
-    served.broker.topics.update(
+    served.broker.tables.topics.update(
         TopicConfig(topic_name="Fifo", attributes={"+message.type": "FIFO"}),
         TopicConfig(topic_name="Any", attributes={"+message.type": "UNSPECIFIED"}),
     )
@@ -69,21 +75,21 @@ async def test_messages_are_counted_by_topic_and_group_without_retries(
         stats.put(topic, 2, 300)
         stats.got(GROUP, topic, 1, 100)
     stats.got("CID_RMQ_SYS_x", "TopicJ", 1, 100)
-    assert await points(metrics, m.MESSAGES_IN) == {
+    assert await points(metrics, messages.MESSAGES_IN) == {
         ("TopicJ", "normal", False): 2,
         ("Fifo", "fifo", False): 2,
         ("Any", "normal", False): 2,
         ("SCHEDULE_TOPIC_XXXX", "delay", True): 2,
     }
-    assert (await points(metrics, m.BYTES_IN))["Fifo", "fifo", False] == 300
-    assert await points(metrics, m.MESSAGES_OUT) == {
+    assert (await points(metrics, messages.BYTES_IN))["Fifo", "fifo", False] == 300
+    assert await points(metrics, messages.MESSAGES_OUT) == {
         ("TopicJ", GROUP, False): 1,
         ("Fifo", GROUP, False): 1,
         ("Any", GROUP, False): 1,
         ("SCHEDULE_TOPIC_XXXX", GROUP, True): 1,
         ("TopicJ", "CID_RMQ_SYS_x", True): 1,
     }
-    assert (await points(metrics, m.BYTES_OUT))["TopicJ", GROUP, False] == 100
+    assert (await points(metrics, messages.BYTES_OUT))["TopicJ", GROUP, False] == 100
 
 
 async def test_lag_is_what_a_connected_group_has_not_consumed_yet(
@@ -94,24 +100,24 @@ async def test_lag_is_what_a_connected_group_has_not_consumed_yet(
         for _ in range(count):
             served.put(queue_id, b"x")
     consumer(served, GROUP, "TopicJ", "%RETRY%group", "NoSuchTopic")
-    broker.offsets.commit("unconnected", "TopicJ", 0, 1)
+    broker.tables.offsets.commit("unconnected", "TopicJ", 0, 1)
     labels = (GROUP, "TopicJ", False, False)
 
     # Nothing committed: as in RocketMQ, a queue without an offset is not behind.
-    assert await points(metrics, m.LAG) == {labels: 0}
-    assert await points(metrics, m.LAG_LATENCY) == {labels: 0}
+    assert await points(metrics, tables.LAG) == {labels: 0}
+    assert await points(metrics, tables.LAG_LATENCY) == {labels: 0}
 
-    broker.offsets.commit(GROUP, "TopicJ", 0, 1)
-    broker.offsets.commit_pulled(GROUP, "TopicJ", 0, 4)
-    broker.offsets.commit(GROUP, "TopicJ", 1, 2)
-    assert await points(metrics, m.LAG) == {labels: 0}, "a walk is not repeated for each metric"
+    broker.tables.offsets.commit(GROUP, "TopicJ", 0, 1)
+    broker.tables.offsets.commit_pulled(GROUP, "TopicJ", 0, 4)
+    broker.tables.offsets.commit(GROUP, "TopicJ", 1, 2)
+    assert await points(metrics, tables.LAG) == {labels: 0}, "a walk is not repeated for each metric"
     served.clock.advance(LAG_AGE_MS)
-    assert await points(metrics, m.LAG) == {labels: 4}
-    assert await points(metrics, m.INFLIGHT) == {labels: 3}
-    assert await points(metrics, m.READY) == {labels: 1}
+    assert await points(metrics, tables.LAG) == {labels: 4}
+    assert await points(metrics, tables.INFLIGHT) == {labels: 3}
+    assert await points(metrics, tables.READY) == {labels: 1}
     # Seven messages, a second apart, then another second: the second one is 6 s old, the fifth 3 s.
-    assert await points(metrics, m.LAG_LATENCY) == {labels: 6_000}
-    assert await points(metrics, m.QUEUEING) == {labels: 3_000}
+    assert await points(metrics, tables.LAG_LATENCY) == {labels: 6_000}
+    assert await points(metrics, tables.QUEUEING) == {labels: 3_000}
 
 
 async def test_connections_are_counted_by_language_and_version(
@@ -121,9 +127,9 @@ async def test_connections_are_counted_by_language_and_version(
     consumer(served, "CID_RMQ_SYS_x", "TopicJ")
     for port in (1, 2):
         connection = cast("Any", FakeConnection(f"10.0.0.9:{port}"))
-        served.broker.producers.register("p", connection, "c", language=JAVA, version=513, now_ms=0)
-    assert await points(metrics, m.PRODUCERS) == {("java", "v5_5_0", "remoting"): 2}
-    assert await points(metrics, m.CONSUMERS) == {
+        served.broker.tables.producers.register("p", connection, "c", language=JAVA, version=513, now_ms=0)
+    assert await points(metrics, tables.PRODUCERS) == {("java", "v5_5_0", "remoting"): 2}
+    assert await points(metrics, tables.CONSUMERS) == {
         (GROUP, "pull", "java", "v5_2_0", "remoting", False): 1,
         ("CID_RMQ_SYS_x", "push", "java", "v5_2_0", "remoting", True): 1,
     }
@@ -131,23 +137,23 @@ async def test_connections_are_counted_by_language_and_version(
 
 async def test_the_store_and_the_role(served: Served, metrics: BrokerMetrics) -> None:
     broker, storage = served.broker, ("local", "disk")
-    assert await points(metrics, m.RESERVE_TIME) == {}
+    assert await points(metrics, upkeep.RESERVE_TIME) == {}
     served.put(0, b"x")
     served.clock.advance(500)
-    assert await points(metrics, m.RESERVE_TIME) == {storage: 500}
-    assert await points(metrics, m.FLUSH_BEHIND) == {storage: broker.store.max_offset}
+    assert await points(metrics, upkeep.RESERVE_TIME) == {storage: 500}
+    assert await points(metrics, upkeep.FLUSH_BEHIND) == {storage: broker.store.max_offset}
     broker.store.flush()
-    assert await points(metrics, m.FLUSH_BEHIND) == {storage: 0}
-    assert await points(metrics, m.DISPATCH_BEHIND) == {storage: 0}
-    assert (await points(metrics, m.STORAGE_SIZE))[storage] > 0
-    broker.epoch = 7
-    assert await points(metrics, m.EPOCH) == {(): 7}
-    assert await points(metrics, m.IS_MASTER) == {(): 1}
-    assert await points(metrics, m.IN_SYNC) == {(): 1}
-    assert await points(metrics, m.PERMISSION) == {(): 6}
-    assert await points(metrics, m.TOPICS) == {(): len(broker.topics)}
-    assert await points(metrics, m.GROUPS) == {(): len(broker.subscriptions)}
-    assert await points(metrics, m.WATERMARK) == {("send",): 3}
+    assert await points(metrics, upkeep.FLUSH_BEHIND) == {storage: 0}
+    assert await points(metrics, upkeep.DISPATCH_BEHIND) == {storage: 0}
+    assert (await points(metrics, upkeep.STORAGE_SIZE))[storage] > 0
+    broker.role.epoch = 7
+    assert await points(metrics, replica.EPOCH) == {(): 7}
+    assert await points(metrics, replica.IS_MASTER) == {(): 1}
+    assert await points(metrics, replica.IN_SYNC) == {(): 1}
+    assert await points(metrics, tables.PERMISSION) == {(): 6}
+    assert await points(metrics, tables.TOPICS) == {(): len(broker.tables.topics)}
+    assert await points(metrics, tables.GROUPS) == {(): len(broker.tables.subscriptions)}
+    assert await points(metrics, messages.WATERMARK) == {("send",): 3}
 
 
 def test_requests_are_timed_and_held_pulls_apart() -> None:
@@ -218,5 +224,5 @@ def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> 
 
 
 def test_every_metric_has_a_source_and_its_keys_need_a_restart(metrics: BrokerMetrics) -> None:
-    assert set(metrics.sources()) == set(m.METRICS)
+    assert set(metrics.sources()) == set(all_metrics())
     assert METRICS_KEYS <= NEEDS_RESTART

@@ -30,7 +30,7 @@ def test_commit_and_query(offsets: OffsetTable) -> None:
         NOT_FOUND,
     )
     assert offsets.of("g", "t") == {0: 10, 1: 20}
-    assert offsets.changed
+    assert offsets.take_changed() and not offsets.take_changed()
 
 
 def test_going_back_is_allowed_and_logged(offsets: OffsetTable, caplog: pytest.LogCaptureFixture) -> None:

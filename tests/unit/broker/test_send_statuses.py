@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.ack_cases import AckCase, ack_cases
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.context import BrokerRole
-from batonmq.broker.messages.acks import without_meaning
+from batonmq.broker.messages.acks import keys_without_effect
+from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import Appender, PutStatus
-from batonmq.broker.messages.send import CODE_OF, put_error
 from batonmq.broker.monitoring.stats import BrokerStats
+from batonmq.broker.role import RoleState
+from batonmq.broker.settings import Settings
 from batonmq.common.clock import SystemClock
+from batonmq.ha.config import HAConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import FlushDiskType, StoreConfig
@@ -61,14 +61,14 @@ class Told:
     def stored(self, status: PutStatus, result: Any) -> None:
         self.after_s = asyncio.get_running_loop().time() - self.after_s
         if result is None:
-            error = put_error(status, 0)
+            error = not_stored(status, 0)
             assert error.remark == "in-sync replicas not enough"
             self.answer.set_result(ResponseCode(error.code))
         else:
             self.answer.set_result(ResponseCode(CODE_OF[status]))
 
 
-def broker_of(case: AckCase, root: Path) -> Any:
+def appender_of(case: AckCase, root: Path) -> tuple[Appender, Any]:
     clock, controlled = SystemClock(), case.mode == "controller"
     store_config = StoreConfig(
         store_path_root_dir=str(root),
@@ -92,27 +92,19 @@ def broker_of(case: AckCase, root: Path) -> Any:
     store = MessageStore.open(store_config, clock, wait_for_confirm=controlled)
     replicas = Replicas(case, store)
     replicas.sync_flush = case.disk != "async"
-    return SimpleNamespace(
-        config=config,
-        store_config=store_config,
-        clock=clock,
-        rng=random.Random(1),
-        store=store,
-        ha=replicas,
-        role=BrokerRole.ASYNC_MASTER if case.mode == "async" else BrokerRole.SYNC_MASTER,
-        closing=False,
-        stats=BrokerStats(clock.now_ms()),
-    )
+    role = RoleState()
+    role.set_master(address="", ha_address="", epoch=1, replicates=case.mode != "async")
+    settings, stats = Settings(config, store_config, HAConfig()), BrokerStats(clock.now_ms())
+    return Appender(store, settings, role, stats, clock, replicas), store  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", ack_cases(), ids=lambda case: case.text)
 async def test_send_status(case: AckCase, tmp_path: Path) -> None:
-    broker = broker_of(case, tmp_path)
-    store, disk = broker.store, threading.Event()
+    appender, store = appender_of(case, tmp_path)
+    disk = threading.Event()
     flush = store.flush
     if case.disk == "late":
         store.flush = lambda: (disk.wait(10), flush())[1]
-    appender = Appender(broker, lambda grown: None)
     told = Told(case.wait)
     appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), told)
     code = await asyncio.wait_for(told.answer, 5)
@@ -138,7 +130,7 @@ def test_keys_that_a_mode_does_not_look_at_are_named() -> None:
     keys = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas", "allAckInSyncStateSet")
 
     def named(*, controller: bool, acting: bool, all_ack: bool) -> list[str]:
-        lines = without_meaning(
+        lines = keys_without_effect(
             controller_mode=controller, slave_acting_master=acting, set_keys=keys, all_ack=all_ack
         )
         assert all(" has no effect here: " in line for line in lines)

@@ -41,7 +41,9 @@ async def test_after_a_refusal_only_the_set_in_force_tells_what_became_of_it(
     ha: Any = SimpleNamespace(
         epoch=3, answered=lambda _tracker, outcome, *, refused: outcomes.append((outcome, refused))
     )
-    broker: Any = SimpleNamespace(config=BrokerConfig(broker_name="b"), clock=ManualClock())
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(broker_name="b")), clock=ManualClock()
+    )
     core: Any = SimpleNamespace(broker_id=1)
     controllers: Any = SimpleNamespace(call=call)
     proposals = SetProposals(broker, ha, core, controllers, heard=heard.append)

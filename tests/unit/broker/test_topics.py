@@ -62,7 +62,7 @@ def test_is_system(topic: str, system: bool) -> None:
 def test_a_topic_is_made_after_the_template_and_announced() -> None:
     topics = table(default_topic_queue_nums=8)
     announced: list[Sequence[TopicConfig]] = []
-    topics.on_change = announced.append
+    topics.listeners.append(announced.append)
     before = topics.version
     made = topics.create_on_send("orders", "TBW102", 4, sys_flag=1)
     assert made is not None
@@ -118,7 +118,7 @@ def test_delete() -> None:
     topics = table()
     topics.create_on_send("t", "TBW102", 4)
     announced: list[Sequence[TopicConfig]] = []
-    topics.on_change = announced.append
+    topics.listeners.append(announced.append)
     assert topics.delete("t") and not topics.delete("t")
     assert announced == [()]
 

@@ -5,19 +5,16 @@ Source: RocketMQ's admin requests; the keys of the runtime figures are those its
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import logging
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.broker.monitoring.stats import Counter
 from batonmq.broker.tables.consumers import Member
-from batonmq.broker.tables.versions import next_version
-from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties, update
+from batonmq.broker.upkeep.part import unlink
+from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
@@ -105,8 +102,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 class _AdminHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._changing = asyncio.Lock()
-        """Memory and file take changes in the same order."""
 
     # -- figures
 
@@ -117,8 +112,8 @@ class _AdminHandlers:
 
     def get_config(self, request: Request, header: wire.GetBrokerConfig) -> Reply:
         broker = self._broker
-        text = to_properties(broker.config, broker.store_config, broker.ha_config)
-        version = encode(broker.config_version).decode()
+        text = to_properties(broker.settings.broker, broker.settings.store, broker.settings.ha)
+        version = encode(broker.settings.version).decode()
         return Reply(wire.GetBrokerConfigResponse(version=version), text.encode())
 
     async def update_config(self, request: Request, header: wire.UpdateBrokerConfig) -> Reply:
@@ -132,40 +127,23 @@ class _AdminHandlers:
         if not NEVER_FROM_OUTSIDE.isdisjoint(changes):
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         self._refuse_what_has_no_effect(changes)
-        async with self._changing:
-            try:
-                config = update(broker.config, changes)
-                store_config = update(broker.store_config, changes)
-            except ConfigError as error:
-                raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-            log.info("configuration changed by client=%s changes=%s", request.connection.peer, changes)
-            broker.store_config = broker.store.config = store_config
-            self._apply(config)
-            try:
-                await broker.save_config(changes)
-            except (OSError, UnicodeDecodeError) as error:
-                log.error("the configuration file cannot be written, a restart undoes the change: %s", error)
-                raise MQError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"in force until a restart: the configuration file cannot be written: {error}",
-                ) from error
+        log.info("configuration changed by client=%s changes=%s", request.connection.peer, changes)
+        try:
+            await broker.settings.change(changes, broker.clock.now_ms(), broker.role.epoch)
+        except ConfigError as error:
+            raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("the configuration file cannot be written, a restart undoes the change: %s", error)
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"in force until a restart: the configuration file cannot be written: {error}",
+            ) from error
         return Reply()
-
-    def _apply(self, config: BrokerConfig) -> None:
-        broker = self._broker
-        permission_changed = config.broker_permission != broker.config.broker_permission
-        broker.config = config
-        broker.config_version = next_version(broker.config_version, broker.clock.now_ms(), broker.epoch)
-        broker.topics.configure(config)
-        broker.subscriptions.configure(config)
-        if permission_changed:
-            broker.topics.touch()
-            broker.register_now()
 
     def _refuse_what_has_no_effect(self, changes: dict[str, str]) -> None:
         broker = self._broker
         running = keys_of([BrokerConfig]) | STORE_KEYS
-        known = running | keys_of([type(broker.store_config), type(broker.ha_config)])
+        known = running | keys_of([type(broker.settings.store), type(broker.settings.ha)])
         for key in changes:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
@@ -180,7 +158,7 @@ class _AdminHandlers:
     # -- connected clients
 
     def consumer_connections(self, request: Request, header: wire.GetConsumerConnectionList) -> Reply:
-        group = self._broker.consumers.group(header.consumer_group)
+        group = self._broker.tables.consumers.group(header.consumer_group)
         if group is None:
             raise MQError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
@@ -195,7 +173,7 @@ class _AdminHandlers:
         return Reply(body=encode(body))
 
     def producer_connections(self, request: Request, header: wire.GetProducerConnectionList) -> Reply:
-        members = self._broker.producers.members(header.producer_group)
+        members = self._broker.tables.producers.members(header.producer_group)
         if members is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
         return Reply(body=encode(ProducerConnection(connection_set=[_connection(m) for m in members])))
@@ -212,7 +190,7 @@ class _AdminHandlers:
                 )
                 for member in members.values()
             ]
-            for group, members in self._broker.producers.groups.items()
+            for group, members in self._broker.tables.producers.groups.items()
         }
         return Reply(body=encode(ProducerTableInfo(data=table)))
 
@@ -226,22 +204,16 @@ class _AdminHandlers:
 
     async def _delete_expired(self) -> Reply:
         """Consume queue files expire with the log files they point into; both requests mean the same."""
-        paths = self._broker.store.delete_expired()
-        await asyncio.get_running_loop().run_in_executor(None, _unlink, paths)
+        await unlink(self._broker.store.delete_expired())
         return Reply()
 
     def delete_unused_topics(self, request: Request, header: wire.CleanUnusedTopic) -> Reply:
         broker = self._broker
         for topic in sorted({topic for topic, _ in broker.store.queues()}):
-            if topic not in broker.topics:
+            if topic not in broker.tables.topics:
                 log.info("consume queues of an unknown topic deleted topic=%s", topic)
                 broker.store.delete_topic(topic)
         return Reply()
-
-
-def _unlink(paths: Sequence[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def _connection(member: Member) -> Connection:
@@ -256,17 +228,17 @@ def _connection(member: Member) -> Connection:
 def runtime_info(broker: Broker) -> dict[str, str]:
     """What `clusterList` and `brokerStatus` print, every value as text."""
     now_ms, stats, store = broker.clock.now_ms(), broker.stats, broker.store
-    path = broker.store_config.commit_log_path
+    path = broker.settings.store.commit_log_path
     disk, used = shutil.disk_usage(path), used_ratio(path)
     stored, stored_size = stats.put_all.total, stats.put_all_size.total
     unflushed = max(0, store.max_offset - store.flushed_offset)
     info: dict[str, object] = {
         "brokerVersionDesc": VERSION,
         "brokerVersion": PROTOCOL_VERSION,
-        "brokerActive": str(broker.role.is_master and not broker.closing).lower(),
-        "bootTimestamp": broker.start_time_ms,
-        "runtime": _duration(now_ms - broker.start_time_ms),
-        "startAcceptSendRequestTimeStamp": broker.config.start_accept_send_request_time_stamp,
+        "brokerActive": str(broker.role.is_master and not broker.role.stopping).lower(),
+        "bootTimestamp": stats.started_ms,
+        "runtime": _duration(now_ms - stats.started_ms),
+        "startAcceptSendRequestTimeStamp": broker.settings.broker.start_accept_send_request_time_stamp,
         "msgPutTotalYesterdayMorning": stats.put_yesterday_morning,
         "msgPutTotalTodayMorning": stats.put_this_morning,
         "msgPutTotalTodayNow": stored,
@@ -299,7 +271,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         info[f"{pool}ThreadPoolQueueSize"] = 0
         info[f"{pool}ThreadPoolQueueCapacity"] = UNLIMITED_QUEUE
         info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
-    info["sendThreadPoolQueueCapacity"] = broker.config.send_thread_pool_queue_capacity
+    info["sendThreadPoolQueueCapacity"] = broker.settings.broker.send_thread_pool_queue_capacity
     # The tools read these five whether or not there is a timer wheel.
     info |= {"timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0}
     info |= {"timerEnqueueTps": 0.0, "timerDequeueTps": 0.0}

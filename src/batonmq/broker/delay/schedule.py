@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic, parse_delay_levels
+from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.messages.held_pulls import QueueKey
 from batonmq.broker.tables.versions import next_version
@@ -25,7 +25,10 @@ from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.results import GetStatus, PutResult
 
 if TYPE_CHECKING:
-    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.appender import Appender
+    from batonmq.broker.role import RoleState
+    from batonmq.common.clock import Clock
+    from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class _DelayOffsets(msgspec.Struct, rename="camel"):
 
 
 class _Delivery:
-    """Waits for the acknowledgement of one delivered message."""
+    """Waits for the acknowledgement of one delivered message (`Waiter`)."""
 
     __slots__ = ("_level", "_schedule", "_term", "wait")
 
@@ -69,9 +72,15 @@ class _Delivery:
 class DelaySchedule:
     """All levels of one broker. Runs only while the broker is master."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._delays = parse_delay_levels(broker.config.message_delay_level)
+    def __init__(
+        self, delays_ms: Sequence[int], store: MessageStore, appender: Appender, role: RoleState, clock: Clock
+    ) -> None:
+        """`delays_ms`: the delay of each level, the first is level 1."""
+        self._delays = delays_ms
+        self._store = store
+        self._appender = appender
+        self._role = role
+        self._clock = clock
         self._offsets: dict[int, int] = {}
         """Level -> first message of its queue that is not delivered."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -83,9 +92,13 @@ class DelaySchedule:
         self._term = 0
         """Counts starts, so that acknowledgements of an earlier term as master change nothing."""
         self._running = False
-        self.version = DataVersion(timestamp=broker.clock.now_ms())
-        self.changed = False
-        """An offset moved since the file was last written; whoever writes it sets this to False."""
+        self.version = DataVersion(timestamp=clock.now_ms())
+        self._changed = False
+
+    def take_changed(self) -> bool:
+        """Whether an offset moved since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
 
     @property
     def max_level(self) -> int:
@@ -107,6 +120,11 @@ class DelaySchedule:
         read = decode(data, _DelayOffsets)
         self._offsets = dict(read.offset_table)
         self.version = read.data_version
+
+    def replace(self, data: bytes) -> None:
+        """On a slave: take over the master's table. Raises ValueError."""
+        self.restore(data)
+        self._changed = True
 
     # -- running
 
@@ -142,7 +160,7 @@ class DelaySchedule:
 
     def is_safe(self, result: PutResult) -> bool:
         """A message of this term is as safe as the configuration demands."""
-        return self._broker.appender.is_acked(result.end_offset)
+        return self._appender.is_acked(result.end_offset)
 
     def delivered(self, term: int, level: int, ok: bool) -> None:
         """A delivery was acknowledged, or refused; called once for each."""
@@ -162,8 +180,8 @@ class DelaySchedule:
 
     def _move_to(self, level: int, offset: int) -> None:
         self._offsets[level] = offset
-        self.changed = True
-        self.version = next_version(self.version, self._broker.clock.now_ms(), self._broker.epoch)
+        self._changed = True
+        self.version = next_version(self.version, self._clock.now_ms(), self._role.epoch)
 
     def _arm(self, level: int, delay_ms: int) -> None:
         self._timers[level] = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer, level)
@@ -174,14 +192,13 @@ class DelaySchedule:
 
     def _deliver(self, level: int) -> None:
         """Deliver what is due, then wait for the acknowledgements, or for the next message to fall due."""
-        broker = self._broker
         offset = self._offsets.get(level, 0)
-        result = broker.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 22)
+        result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 22)
         if result.status is not GetStatus.FOUND:
             if result.status not in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
                 self._correct(level, offset, result.min_offset, result.max_offset)
             return
-        now_ms = broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         deliveries = []
         for record in (record for view in result.buffers for record in _records(view)):
             due_ms = deliver_at_ms(record.store_timestamp, self._delays[level - 1], now_ms)
@@ -201,7 +218,7 @@ class DelaySchedule:
             self._in_flight[level] = len(deliveries)
             self._batch_end[level] = offset
             for message in deliveries:
-                broker.appender.submit(message, _Delivery(self, self._term, level))
+                self._appender.submit(message, _Delivery(self, self._term, level))
             return
         if offset != self._offsets.get(level, 0):
             self._move_to(level, offset)

@@ -111,7 +111,7 @@ def acks_needed(
     return in_sync_replicas
 
 
-def without_meaning(
+def keys_without_effect(
     *, controller_mode: bool, slave_acting_master: bool, set_keys: Container[str], all_ack: bool
 ) -> list[str]:
     """Lines for the log: keys of acknowledgements that are set (`set_keys`) but not looked at here."""

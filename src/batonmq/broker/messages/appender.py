@@ -14,7 +14,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from batonmq.broker.context import BrokerRole
 from batonmq.broker.messages.acks import ALL_IN_SYNC, PendingAcks, acks_needed
 from batonmq.broker.messages.alarm import Alarm
 from batonmq.store.config import FlushDiskType
@@ -22,9 +21,14 @@ from batonmq.store.results import PutResult
 from batonmq.store.results import PutStatus as StorePutStatus
 
 if TYPE_CHECKING:
-    from batonmq.broker.context import Broker
     from batonmq.broker.messages.held_pulls import QueueKey
+    from batonmq.broker.monitoring.stats import BrokerStats
+    from batonmq.broker.role import RoleState
+    from batonmq.broker.settings import Settings
+    from batonmq.common.clock import Clock
+    from batonmq.ha.service import HAService
     from batonmq.protocol.message import StoredMessage
+    from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ _STORE_OK: Final = StorePutStatus.PUT_OK
 
 
 class Waiter(Protocol):
-    """Told once how its message fared."""
+    """Whoever waits for the outcome of one message; `stored` is called once."""
 
     wait: bool
     """False: do not wait for replicas and disk (property WAIT=false)."""
@@ -59,11 +63,25 @@ class Waiter(Protocol):
 class Appender:
     """The only writer of a master's log (a slave's is written by `ha`)."""
 
-    def __init__(self, broker: Broker, on_visible: Callable[[list[tuple[QueueKey, int]]], None]) -> None:
-        self._broker = broker
-        self._on_visible = on_visible
-        """Told which queues have grown, and to which max offset: held pulls may have something now."""
-        self._visible = broker.store.dispatched_offset
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: Settings,
+        role: RoleState,
+        stats: BrokerStats,
+        clock: Clock,
+        replication: HAService | None,
+    ) -> None:
+        """`replication`: None on a broker that replicates to nobody."""
+        self._store = store
+        self._settings = settings
+        self._role = role
+        self._stats = stats
+        self._clock = clock
+        self._replication = replication
+        self.listeners: list[Callable[[list[tuple[QueueKey, int]]], None]] = []
+        """Called with the queues that have grown and their new max offsets: held pulls may have something."""
+        self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
         self._pending: PendingAcks[tuple[Waiter, PutResult]] = PendingAcks()
@@ -72,7 +90,7 @@ class Appender:
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._copies = 1
-        self._alarm = Alarm(broker.clock, self._pending.next_deadline_ms, self._on_deadline)
+        self._alarm = Alarm(clock, self._pending.next_deadline_ms, self._on_deadline)
 
     @property
     def backlog(self) -> int:
@@ -94,8 +112,7 @@ class Appender:
         messages = self._messages
         waiters = self._waiters
         self._messages, self._waiters = [], []
-        broker = self._broker
-        if not broker.role.is_master or broker.closing:
+        if not self._role.is_master or self._role.stopping:
             self._refuse(waiters, PutStatus.SERVICE_NOT_AVAILABLE)
             return
         copies = self._copies_needed()
@@ -111,19 +128,21 @@ class Appender:
             # Not by the messages above, which wait for nobody: sends before them still do.
             self._copies = copies
         try:
-            results = broker.store.put(messages)
+            results = self._store.put(messages)
         except Exception:
             # Some of them may be in the log. Nobody is told that his is, which is the safe side.
             log.exception("appending %d messages failed", len(messages))
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
-        broker.stats.stored(messages, results)
-        sync_flush = broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._stats.stored(messages, results)
+        sync_flush = self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         ok = PutStatus.PUT_OK
         replicated = copies not in (None, 0, 1)
         if sync_flush or replicated:
-            timeout = broker.config.slave_timeout if replicated else broker.store_config.sync_flush_timeout
-            deadline = broker.clock.monotonic_ms() + timeout
+            timeout = (
+                self._settings.broker.slave_timeout if replicated else self._settings.store.sync_flush_timeout
+            )
+            deadline = self._clock.monotonic_ms() + timeout
             add = self._pending.add
             for waiter, result in zip(waiters, results, strict=True):
                 if result.status is not _STORE_OK:
@@ -139,13 +158,13 @@ class Appender:
                     waiter.stored(ok, result)
                 else:
                     waiter.stored(PutStatus[result.status.name], None)
-        if broker.ha is not None:
-            broker.ha.wake()
+        if self._replication is not None:
+            self._replication.wake()
         self.progress()
         if sync_flush:
             self._start_flush()
         elif self._flush_timer is None:
-            interval_s = broker.store_config.flush_interval_commit_log / 1000
+            interval_s = self._settings.store.flush_interval_commit_log / 1000
             self._flush_timer = asyncio.get_running_loop().call_later(interval_s, self._flush_due)
 
     # -- progress
@@ -153,11 +172,13 @@ class Appender:
     def progress(self) -> None:
         """The log, the replicas' acks, the confirm offset or the disk have moved on: show and answer what
         can be."""
-        store = self._broker.store
+        store = self._store
         visible = store.dispatch()
         if visible != self._visible:
             self._visible = visible
-            self._on_visible(store.take_grown())
+            grown = store.take_grown()
+            for listener in self.listeners:
+                listener(grown)
         if self._pending:
             for waiter, result in self._pending.complete(self._acked_offset()):
                 waiter.stored(PutStatus.PUT_OK, result)
@@ -180,46 +201,43 @@ class Appender:
         self._alarm.cancel()
         if self._flush_task is not None:
             await self._flush_task
-        if self._broker.store.failure is None:
-            await asyncio.get_running_loop().run_in_executor(None, self._broker.store.flush)
+        if self._store.failure is None:
+            await asyncio.get_running_loop().run_in_executor(None, self._store.flush)
 
     def _acked_offset(self) -> int:
-        broker = self._broker
-        store = broker.store
+        store = self._store
         if self._copies == ALL_IN_SYNC:
             acked = store.confirm_offset if self._enough_in_sync() else -1
         elif self._copies > 1:
-            acked = -1 if broker.ha is None else broker.ha.acked_by(self._copies)
+            acked = -1 if self._replication is None else self._replication.acked_by(self._copies)
         else:
             acked = store.max_offset
-        if broker.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+        if self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             acked = min(acked, store.flushed_offset)
         return acked
 
     def _replicated_offset(self) -> int:
         """How far the replicas have what they need to have, whatever this broker's own disk has."""
-        broker = self._broker
         if self._copies in (0, 1):
-            return broker.store.max_offset
-        if broker.ha is None:
+            return self._store.max_offset
+        if self._replication is None:
             return -1
         if self._copies != ALL_IN_SYNC:
-            return broker.ha.acked_by(self._copies)
-        return broker.ha.held_by_all() if self._enough_in_sync() else -1
+            return self._replication.acked_by(self._copies)
+        return self._replication.held_by_all() if self._enough_in_sync() else -1
 
     def _in_sync_replicas(self) -> int:
-        ha = self._broker.ha
+        ha = self._replication
         return 1 if ha is None else ha.in_sync_replicas
 
     def _enough_in_sync(self) -> bool:
         """Asked again when a send is answered: a set that shrank meanwhile confirms what too few have.
         RocketMQ asks before it appends only, and acknowledges such a send with one copy."""
-        return self._in_sync_replicas() >= self._broker.config.min_in_sync_replicas
+        return self._in_sync_replicas() >= self._settings.broker.min_in_sync_replicas
 
     def _copies_needed(self) -> int | None:
-        broker = self._broker
-        config = broker.config
-        if broker.role is not BrokerRole.SYNC_MASTER:
+        config = self._settings.broker
+        if not self._role.replicates:
             return 1
         return acks_needed(
             controller_mode=config.enable_controller_mode,
@@ -236,8 +254,8 @@ class Appender:
         late_twice, late = self._pending.expire(now_ms)
         for waiter, result in late_twice:
             waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
-        broker, replicated = self._broker, self._replicated_offset()
-        more_ms = broker.store_config.sync_flush_timeout - broker.config.slave_timeout
+        replicated = self._replicated_offset()
+        more_ms = self._settings.store.sync_flush_timeout - self._settings.broker.slave_timeout
         answered = len(late_twice)
         for waiter, result in late:
             if result.end_offset > replicated:
@@ -269,12 +287,12 @@ class Appender:
     async def _flush(self) -> None:
         """Group commit: one fsync at a time; what arrives during one is covered by the next."""
         loop = asyncio.get_running_loop()
-        store = self._broker.store
+        store = self._store
         try:
             while store.flushed_offset < store.max_offset:
                 await loop.run_in_executor(None, store.flush)
-                if self._broker.ha is not None:
-                    self._broker.ha.wake()  # with SYNC_FLUSH the confirm offset waits for this disk too
+                if self._replication is not None:
+                    self._replication.wake()  # with SYNC_FLUSH the confirm offset waits for this disk too
                 self.progress()
                 if not self._pending:
                     break

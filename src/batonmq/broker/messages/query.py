@@ -1,8 +1,4 @@
-"""Looking at single messages, and asking a consumer about itself through the broker.
-
-Source: RocketMQ's QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QUERY_CONSUME_QUEUE and its requests that a broker
-passes on to a connected consumer.
-"""
+"""Requests about single messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and QUERY_CONSUME_QUEUE."""
 
 from __future__ import annotations
 
@@ -11,45 +7,29 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.broker.messages.records import records_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.bodies import (
     ConsumeQueueData,
-    GetConsumerStatusBody,
-    MessageQueue,
     QueryConsumeQueueResponseBody,
-    decode,
     encode,
 )
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.headers.client import (
-    ConsumeMessageDirectly,
-    GetConsumerRunningInfo,
-    GetConsumerStatusFromClient,
-)
-from batonmq.protocol.message import PROPERTY_TAGS, MessageFormatError, decode_message_id
+from batonmq.protocol.message import PROPERTY_TAGS
 from batonmq.store.scan import java_hash
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT_MS = 10_000
-"""How long a consumer may take to answer what was passed on to it."""
-STATUS_TIMEOUT_MS = 5_000
 UNIQUE_KEY_MAX = 32
 """Most messages returned for a unique id."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
-    messages, relay = _MessageHandlers(broker), _RelayHandlers(broker)
+    messages = _MessageHandlers(broker)
     dispatcher.on(wire.QueryMessage, messages.by_key)
     dispatcher.on(wire.ViewMessage, messages.by_offset)
     dispatcher.on(wire.QueryConsumeQueue, messages.consume_queue)
-    dispatcher.on(GetConsumerRunningInfo, relay.running_info)
-    dispatcher.on(ConsumeMessageDirectly, relay.consume_directly)
-    dispatcher.on(wire.GetConsumerStatus, relay.consumer_status)
 
 
 class _MessageHandlers:
@@ -88,7 +68,7 @@ class _MessageHandlers:
             max_queue_index=bounds.max_offset, min_queue_index=bounds.min_offset
         )
         if header.consumer_group is not None:
-            body.subscription_data = broker.consumers.subscription(header.consumer_group, topic)
+            body.subscription_data = broker.tables.consumers.subscription(header.consumer_group, topic)
             offline = f"{header.consumer_group}@{topic} is not online!"
             body.filter_data = "null" if body.subscription_data else offline
         if not bounds.min_offset <= header.index < bounds.max_offset:
@@ -104,70 +84,3 @@ class _MessageHandlers:
             for record in records_of(broker.store, topic, queue_id, header.index, header.count)
         ]
         return Reply(body=encode(body))
-
-
-class _RelayHandlers:
-    """The broker in the middle: tools cannot reach a consumer, its connection to the broker can."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def _pass_on(
-        self, request: Request, code: int, group: str, client_id: str | None, body: bytes | memoryview = b""
-    ) -> Reply:
-        member = self._broker.consumers.member(group, client_id) if client_id else None
-        if member is None:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        command = Command(code, dict(request.command.ext), body or request.command.body)
-        try:
-            answer = await member.connection.invoke(command, CALL_TIMEOUT_MS)
-        except CallTimeout as error:
-            raise MQError(
-                ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {error}"
-            ) from None
-        except NetError as error:
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}"
-            ) from None
-        return Reply(body=answer.body, code=answer.code, remark=answer.remark)
-
-    async def running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
-        code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return await self._pass_on(request, code, header.consumer_group, header.client_id)
-
-    async def consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
-        broker, ext = self._broker, request.command.ext
-        ext["brokerName"] = broker.config.broker_name
-        topic = broker.topics.get(header.topic) if header.topic else None
-        if topic is not None:
-            ext["topicSysFlag"] = str(topic.topic_sys_flag)
-        group = broker.subscriptions.find(header.consumer_group)
-        if group is not None:
-            ext["groupSysFlag"] = str(group.group_sys_flag)
-        try:
-            _, _, offset = decode_message_id(header.msg_id or "")
-        except MessageFormatError as error:
-            raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = broker.store.message_at(offset)
-        if record is None:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        return await self._pass_on(request, code, header.consumer_group, header.client_id, record)
-
-    async def consumer_status(self, request: Request, header: wire.GetConsumerStatus) -> Reply:
-        group = self._broker.consumers.group(header.group)
-        if group is None:
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
-            )
-        table: dict[str, dict[MessageQueue, int]] = {}
-        for member in list(group.members.values()):
-            if header.client_addr and header.client_addr != member.client_id:
-                continue
-            asked = GetConsumerStatusFromClient(topic=header.topic, group=header.group)
-            try:
-                answer = await member.connection.call(asked, b"", STATUS_TIMEOUT_MS)
-                table[member.client_id] = decode(answer.body, GetConsumerStatusBody).message_queue_table
-            except (NetError, MQError) as error:
-                log.warning("no status group=%s id=%s: %s", header.group, member.client_id, error)
-        return Reply(body=encode(GetConsumerStatusBody(consumer_table=table)))

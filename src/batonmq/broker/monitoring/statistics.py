@@ -51,13 +51,15 @@ class _StatisticsHandlers:
         self._broker = broker
 
     def _topic(self, topic: str) -> TopicConfig:
-        config = self._broker.topics.get(topic)
+        config = self._broker.tables.topics.get(topic)
         if config is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         return config
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic=topic, broker_name=self._broker.config.broker_name, queue_id=queue_id)
+        return MessageQueue(
+            topic=topic, broker_name=self._broker.settings.broker.broker_name, queue_id=queue_id
+        )
 
     def topic_stats(self, request: Request, header: wire.GetTopicStatsInfo) -> Reply:
         broker, topic = self._broker, header.topic
@@ -82,7 +84,7 @@ class _StatisticsHandlers:
         if header.topic_list:
             topics: Iterable[str] = [topic for topic in header.topic_list.split(";") if topic]
         else:
-            asked = {header.topic} if header.topic else broker.offsets.topics_of(group)
+            asked = {header.topic} if header.topic else broker.tables.offsets.topics_of(group)
             topics = self._subscribed(group, asked)
         return Reply(body=encode(self._progress(group, topics)))
 
@@ -90,11 +92,11 @@ class _StatisticsHandlers:
         broker = self._broker
         groups: list[dict[str, list[msgspec.Raw]]] = []
         behind = in_flight = 0
-        for group in broker.subscriptions:
-            topics = self._subscribed(group, broker.offsets.topics_of(group))
+        for group in broker.tables.subscriptions:
+            topics = self._subscribed(group, broker.tables.offsets.topics_of(group))
             found: list[msgspec.Raw] = []
             for topic in topics:
-                config = broker.topics.get(topic)
+                config = broker.tables.topics.get(topic)
                 if config is None or (header.is_order and not config.order):
                     continue
                 progress = self._progress(group, [topic])
@@ -116,23 +118,23 @@ class _StatisticsHandlers:
 
     def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
         """Topics that the connected group subscribes to; all of them when nobody is connected."""
-        subscriptions = self._broker.consumers.subscriptions(group)
+        subscriptions = self._broker.tables.consumers.subscriptions(group)
         return [topic for topic in sorted(topics) if not subscriptions or topic in subscriptions]
 
     def _progress(self, group: str, topics: Iterable[str]) -> ConsumeStats:
         broker = self._broker
         progress = ConsumeStats()
         for topic in topics:
-            config = broker.topics.get(topic)
+            config = broker.tables.topics.get(topic)
             if config is None:
                 continue
             for queue_id in range(config.read_queue_nums):
-                consumed = max(0, broker.offsets.query(group, topic, queue_id))
+                consumed = max(0, broker.tables.offsets.query(group, topic, queue_id))
                 last = broker.store.queue_store_time(topic, queue_id, consumed - 1)
                 progress.offset_table[self._queue(topic, queue_id)] = OffsetWrapper(
                     broker_offset=broker.store.queue_bounds(topic, queue_id).max_offset,
                     consumer_offset=consumed,
-                    pull_offset=max(consumed, broker.offsets.query_pulled(group, topic, queue_id)),
+                    pull_offset=max(consumed, broker.tables.offsets.query_pulled(group, topic, queue_id)),
                     last_timestamp=max(0, last),
                 )
             progress.consume_tps += broker.stats.get_rate(group, topic)
@@ -144,7 +146,7 @@ class _StatisticsHandlers:
         for queue_id in range(self._topic(topic).write_queue_nums):
             bounds = store.queue_bounds(topic, queue_id)
             earliest = store.earliest_message_time(topic, queue_id)
-            consumed = self._broker.offsets.query(header.group, topic, queue_id)
+            consumed = self._broker.tables.offsets.query(header.group, topic, queue_id)
             following = store.queue_store_time(topic, queue_id, consumed)
             spans.append(
                 QueueTimeSpan(
@@ -163,16 +165,18 @@ class _StatisticsHandlers:
 
     def groups_of_topic(self, request: Request, header: wire.QueryTopicConsumeByWho) -> Reply:
         broker = self._broker
-        groups = broker.consumers.groups_of(header.topic) | broker.offsets.groups_of(header.topic)
+        groups = broker.tables.consumers.groups_of(header.topic) | broker.tables.offsets.groups_of(
+            header.topic
+        )
         return Reply(body=encode(GroupList(group_list=sorted(groups))))
 
     def topics_of_group(self, request: Request, header: wire.QueryTopicsByConsumer) -> Reply:
         broker = self._broker
-        topics = sorted(broker.offsets.topics_of(header.group))
+        topics = sorted(broker.tables.offsets.topics_of(header.group))
         return Reply(body=encode(TopicList(topic_list=topics, broker_addr=broker.address)))
 
     def subscription(self, request: Request, header: wire.QuerySubscriptionByConsumer) -> Reply:
-        found = self._broker.consumers.subscription(header.group, header.topic or "")
+        found = self._broker.tables.consumers.subscription(header.group, header.topic or "")
         body = QuerySubscriptionResponseBody(subscription_data=found, group=header.group, topic=header.topic)
         return Reply(body=encode(body))
 

@@ -91,6 +91,7 @@ class BrokerStats:
     """All counters of one broker, since it started."""
 
     def __init__(self, now_ms: int) -> None:
+        self.started_ms = now_ms
         self._counters: dict[tuple[str, str], Counter] = {}
         self.put_all = Counter()
         """Messages stored."""

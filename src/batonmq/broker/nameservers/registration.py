@@ -62,15 +62,15 @@ def split_addresses(text: str) -> list[str]:
 
 def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:
     """Header and body that describe the broker as it is now."""
-    config = broker.config
+    config = broker.settings.broker
     allowed = config.broker_permission
-    topics = broker.topics.table
+    topics = broker.tables.topics.table
     if allowed != Perm.READ | Perm.WRITE:
         topics = {name: _limited(topic, allowed) for name, topic in topics.items()}
     body = encode(
         RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
-                topic_config_table=dict(topics), data_version=broker.topics.version
+                topic_config_table=dict(topics), data_version=broker.tables.topics.version
             )
         )
     )
@@ -80,7 +80,7 @@ def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:
         broker_addr=broker.address,
         cluster_name=config.broker_cluster_name,
         ha_server_addr=broker.ha_address,
-        broker_id=broker.broker_id,
+        broker_id=broker.role.broker_id,
         heartbeat_timeout_millis=config.broker_not_active_timeout_millis if acting else None,
         enable_acting_master=acting,
         compressed=False,
@@ -100,7 +100,7 @@ class Registration:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._addresses = split_addresses(broker.config.namesrv_addr)
+        self._addresses = split_addresses(broker.settings.broker.namesrv_addr)
         self._wake: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._paused = True
@@ -118,7 +118,7 @@ class Registration:
         for address in self._addresses:
             self._wake[address] = asyncio.Event()
             self._tasks.append(asyncio.create_task(self._keep_registered(address)))
-        if self._broker.config.enable_slave_acting_master:
+        if self._broker.settings.broker.enable_slave_acting_master:
             self._tasks.append(asyncio.create_task(self._heartbeats()))
 
     def now(self) -> None:
@@ -153,14 +153,14 @@ class Registration:
                 if ok and not reachable:
                     log.info("name server %s is back", address)
                 reachable = ok
-            period_s = self._broker.config.register_name_server_period / 1000
+            period_s = self._broker.settings.broker.register_name_server_period / 1000
             retry_s = min(period_s, RETRY_MS / 1000)
             if not reachable or self._paused:
                 await _any(retry_s if not reachable else period_s, wake.wait())
                 continue
             registered_at = loop.time()
-            await _any(period_s, wake.wait(), self._broker.outer.lost(address))
-            if not wake.is_set() and self._broker.outer.connected(address) is None:
+            await _any(period_s, wake.wait(), self._broker.client.lost(address))
+            if not wake.is_set() and self._broker.client.connected(address) is None:
                 # A name server that was restarted knows nothing of this broker; one that only closed the
                 # connection has taken it out of its routes.
                 await _any(registered_at + retry_s - loop.time(), wake.wait())
@@ -169,17 +169,20 @@ class Registration:
         broker = self._broker
         header, body = registration_of(broker)
         try:
-            answer = await broker.outer.call(
-                address, header, body, timeout_ms=broker.config.register_broker_timeout_mills
+            answer = await broker.client.call(
+                address, header, body, timeout_ms=broker.settings.broker.register_broker_timeout_mills
             )
         except (NetError, MQError) as error:
             log.log(logging.DEBUG if quiet else logging.WARNING, "registration failed: %s", error)
             return False
-        if isinstance(answer.header, RegisterBrokerResponse) and not broker.config.enable_controller_mode:
+        if (
+            isinstance(answer.header, RegisterBrokerResponse)
+            and not broker.settings.broker.enable_controller_mode
+        ):
             self._learn_master(answer.header)
         if answer.body:
             try:
-                broker.topics.set_order(decode(answer.body, KVTable).table)
+                broker.tables.topics.set_order(decode(answer.body, KVTable).table)
             except MQError as error:
                 log.warning("%s sent an order configuration that cannot be read: %s", address, error)
         return True
@@ -190,22 +193,22 @@ class Registration:
         if broker.role.is_master:
             return
         if header.master_addr:
-            broker.master_address = header.master_addr
+            broker.role.master_address = header.master_addr
         if header.ha_server_addr:
-            broker.master_ha_address = header.ha_server_addr
+            broker.role.master_ha_address = header.ha_server_addr
 
     async def _unregister(self) -> None:
         broker = self._broker
         header = UnregisterBroker(
-            broker_name=broker.config.broker_name,
+            broker_name=broker.settings.broker.broker_name,
             broker_addr=broker.address,
-            cluster_name=broker.config.broker_cluster_name,
-            broker_id=broker.broker_id,
+            cluster_name=broker.settings.broker.broker_cluster_name,
+            broker_id=broker.role.broker_id,
         )
 
         async def tell(address: str) -> None:
             try:
-                await broker.outer.call(address, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
+                await broker.client.call(address, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
             except (NetError, MQError) as error:
                 log.warning("could not unregister: %s", error)
 
@@ -214,28 +217,28 @@ class Registration:
     async def _heartbeats(self) -> None:
         broker = self._broker
         while True:
-            await asyncio.sleep(broker.config.broker_heartbeat_interval / 1000)
+            await asyncio.sleep(broker.settings.broker.broker_heartbeat_interval / 1000)
             if not self._paused:
                 await asyncio.gather(*(self._heartbeat(address) for address in self._addresses))
 
     async def _heartbeat(self, address: str) -> None:
         broker = self._broker
-        config = broker.config
+        config = broker.settings.broker
         try:
             if config.compatible_with_old_name_srv:
-                await broker.outer.call(
+                await broker.client.call(
                     address,
                     QueryDataVersion(
                         broker_name=config.broker_name,
                         broker_addr=broker.address,
                         cluster_name=config.broker_cluster_name,
-                        broker_id=broker.broker_id,
+                        broker_id=broker.role.broker_id,
                     ),
-                    encode(broker.topics.version),
+                    encode(broker.tables.topics.version),
                     timeout_ms=config.send_heartbeat_timeout_millis,
                 )
             else:
-                await broker.outer.oneway(
+                await broker.client.oneway(
                     address,
                     BrokerHeartbeat(
                         cluster_name=config.broker_cluster_name,

@@ -34,7 +34,7 @@ class Controllers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._controller_addr = broker.config.controller_addr
+        self._controller_addr = broker.settings.broker.controller_addr
         self._known = self._configured
         self._leader: str | None = None
         self._finding: asyncio.Task[str] | None = None
@@ -57,7 +57,7 @@ class Controllers:
 
     def _heed_configuration(self) -> None:
         """controllerAddr may change while the broker runs: what former controllers said is over then."""
-        configured = self._broker.config.controller_addr
+        configured = self._broker.settings.broker.controller_addr
         if configured != self._controller_addr:
             self._controller_addr = configured
             self._known = self._configured
@@ -82,7 +82,7 @@ class Controllers:
 
     async def _first_answer(self, asked: str) -> str:
         async def ask(address: str) -> str:
-            response = await self._broker.outer.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
+            response = await self._broker.client.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
             header = response.header
             self._require(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
@@ -133,7 +133,7 @@ class Controllers:
         """One call to the leading controller. Raises `NetError`, `MQError`; a lost leader is looked for."""
         leader = await self._leader_address()
         try:
-            return await self._broker.outer.call(
+            return await self._broker.client.call(
                 leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
             )
         except (NetError, NotLeaderError):
@@ -144,7 +144,7 @@ class Controllers:
     async def watch(self) -> None:
         """Follow a change of the leading controller."""
         while True:
-            await asyncio.sleep(self._broker.config.sync_controller_metadata_period / 1000)
+            await asyncio.sleep(self._broker.settings.broker.sync_controller_metadata_period / 1000)
             try:
                 await self._find_leader()
             except (NetError, MQError) as error:
@@ -152,7 +152,7 @@ class Controllers:
 
     async def group(self) -> bodies.ReplicasInfo:
         """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
-        name = self._broker.config.broker_name
+        name = self._broker.settings.broker.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
         return table.get(name, bodies.ReplicasInfo())

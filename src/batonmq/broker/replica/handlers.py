@@ -64,7 +64,7 @@ class _ReplicationHandlers:
         broker = self._broker
         if not broker.role.is_master:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"{broker.address} is no master, its tables are a copy")
-        changes = await broker.tables.next_change(request.connection, header.copied, header.broker_id)
+        changes = await broker.tables.watch.next_change(request.connection, header.copied, header.broker_id)
         return Reply(wire.WatchTablesResponse(changes=changes))
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
@@ -85,7 +85,7 @@ class _ReplicationHandlers:
         end = broker.store.max_offset
         info = HARuntimeInfo(master=broker.role.is_master)
         if broker.role.is_master:
-            replicas = broker.ha.replicas() if broker.ha is not None else []
+            replicas = broker.replication.replicas() if broker.replication is not None else []
             info.master_commit_log_max_offset = end
             info.in_sync_slave_nums = sum(replica.in_sync for replica in replicas)
             info.ha_connection_info = [
@@ -100,9 +100,9 @@ class _ReplicationHandlers:
                 for replica in replicas
             ]
         else:
-            master = broker.ha.master() if broker.ha is not None else None
+            master = broker.replication.master() if broker.replication is not None else None
             info.ha_client_runtime_info = HAClientRuntimeInfo(
-                master_addr=master.address if master else broker.master_ha_address,
+                master_addr=master.address if master else broker.role.master_ha_address,
                 transferred_byte_in_second=master.bytes_per_second if master else 0,
                 max_offset=end,
                 last_read_timestamp=master.last_read_ms if master else 0,
@@ -112,14 +112,14 @@ class _ReplicationHandlers:
 
     def epochs(self, request: Request, header: wire.GetBrokerEpochCache) -> Reply:
         broker = self._broker
-        if not broker.config.enable_controller_mode or broker.ha is None:
+        if not broker.settings.broker.enable_controller_mode or broker.replication is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
-        entries = broker.ha.epochs.entries
+        entries = broker.replication.epochs.entries
         ends = [entry.start_offset for entry in entries[1:]] + [_LONG_MAX]
         body = EpochEntryCache(
-            cluster_name=broker.config.broker_cluster_name,
-            broker_name=broker.config.broker_name,
-            broker_id=broker.broker_id,
+            cluster_name=broker.settings.broker.broker_cluster_name,
+            broker_name=broker.settings.broker.broker_name,
+            broker_id=broker.role.broker_id,
             epoch_list=[
                 EpochEntry(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=end)
                 for entry, end in zip(entries, ends, strict=False)

@@ -62,7 +62,7 @@ class ReplicaRegistration:
 
     async def step(self) -> None:
         """Make the next one. Raises `NetError`, `MQError`, OSError: the same is due again."""
-        core, config, loop = self._core, self._broker.config, asyncio.get_running_loop()
+        core, config, loop = self._core, self._broker.settings.broker, asyncio.get_running_loop()
         cluster, name = config.broker_cluster_name, config.broker_name
         match core.next_step():
             case Step.GET_NEXT_ID:
@@ -144,7 +144,7 @@ class ReplicaRegistration:
         return True
 
     async def _register(self) -> None:
-        core, config, broker = self._core, self._broker.config, self._broker
+        core, config, broker = self._core, self._broker.settings.broker, self._broker
         assert core.broker_id is not None
         response = await self._controllers.call(
             wire.RegisterBrokerToController(
@@ -165,7 +165,7 @@ class ReplicaRegistration:
         self._registered()
 
     async def _elect(self) -> None:
-        core, config, broker = self._core, self._broker.config, self._broker
+        core, config, broker = self._core, self._broker.settings.broker, self._broker
         assert core.broker_id is not None
         response = await self._controllers.call(
             wire.ElectMaster(

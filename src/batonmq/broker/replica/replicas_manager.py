@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
@@ -25,7 +25,6 @@ from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.complaints import Complaints
 from batonmq.ha.service import StaleEpoch
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
@@ -37,6 +36,7 @@ from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
+    from batonmq.broker.replica.role_switch import RoleSwitch
 
 log = logging.getLogger(__name__)
 
@@ -44,34 +44,16 @@ GRACE_S: Final = 3.0
 """Controllers that start together with the broker need a moment to elect their leader: not worth a line."""
 
 
-class RoleHost(Protocol):
-    """What the broker lets itself be told; `BrokerService` offers it. Never called twice at the same time."""
-
-    @property
-    def broker(self) -> Broker: ...
-
-    async def become_master(self, epoch: int, sync_state_set: SyncStateSet, broker_id: int) -> None:
-        """Writes are accepted when this returns. Raises `StaleEpoch`, OSError."""
-
-    async def become_slave(
-        self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str
-    ) -> None:
-        """Follow the master; its replication address may be unknown yet (empty). Raises `StaleEpoch`."""
-
-    def end(self, cause: Exception) -> None:
-        """Stop the program; returns at once."""
-
-
 class ReplicasManager:
     """One broker in controller mode. `start` after its ports listen, `stop` before they close."""
 
-    def __init__(self, host: RoleHost, files: IdentityFiles) -> None:
+    def __init__(self, broker: Broker, switch: RoleSwitch, files: IdentityFiles) -> None:
         """Raises ConfigError if the identity files are not this broker's."""
-        self._host = host
-        self._broker = broker = host.broker
-        config = broker.config
-        assert broker.ha is not None, "controller mode replicates"
-        self._ha = broker.ha
+        self._broker = broker
+        self._switch = switch
+        config = broker.settings.broker
+        assert broker.replication is not None, "controller mode replicates"
+        self._ha = broker.replication
         identity = files.load(config.broker_cluster_name, config.broker_name)
         self.core = ReplicasCore(
             config.broker_cluster_name,
@@ -91,7 +73,7 @@ class ReplicasManager:
             heard=self._heard,
         )
         self._proposals = SetProposals(broker, self._ha, self.core, self._controllers, heard=self._heard)
-        self.slave_sync = SlaveSync(broker)
+        self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
         self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
         self._complaints = Complaints(log)
@@ -112,7 +94,7 @@ class ReplicasManager:
             asyncio.get_running_loop().create_task(self._guard(work))
             for work in (
                 self._run,
-                self._switch,
+                self._follow_roles,
                 self._proposals.run,
                 self._beat,
                 self._controllers.watch,
@@ -163,13 +145,15 @@ class ReplicasManager:
                 wait_s = min(2 * wait_s, RETRY_S[1])
                 continue
             if self.core.next_step() is Step.RUN:
-                await asyncio.sleep(self._broker.config.sync_broker_metadata_period / 1000)
+                await asyncio.sleep(self._broker.settings.broker.sync_broker_metadata_period / 1000)
 
     async def _look(self) -> None:
         """Ask who is master, and which SyncStateSet is in force."""
         core = self.core
         try:
-            response = await self._controllers.call(wire.GetReplicaInfo(self._broker.config.broker_name))
+            response = await self._controllers.call(
+                wire.GetReplicaInfo(self._broker.settings.broker.broker_name)
+            )
         except MQError as error:
             if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
                 core.forgotten()
@@ -179,7 +163,7 @@ class ReplicasManager:
         self._heard(role)
         if role is None and core.waits_for_others:
             self._complaints.warn(
-                self._broker.config.broker_name,
+                self._broker.settings.broker.broker_name,
                 "has no master: this replica is a learner (asyncLearner=true) and waits for one that is not",
                 int(asyncio.get_running_loop().time() * 1000),
             )
@@ -204,10 +188,10 @@ class ReplicasManager:
     async def _confirm(self, epoch: int) -> bool:
         """Ask every controller who is master, until one names this epoch or a later one. Raises `NetError` or
         `MQError` if none answers."""
-        name = self._broker.config.broker_name
+        name = self._broker.settings.broker.broker_name
 
         async def ask(address: str) -> Role | None:
-            answer = await self._broker.outer.call(
+            answer = await self._broker.client.call(
                 address, wire.GetReplicaInfo(name), timeout_ms=FIND_TIMEOUT_MS
             )
             header = typed(answer, wire.GetReplicaInfoReply)
@@ -238,7 +222,7 @@ class ReplicasManager:
 
     # -- the role
 
-    async def _switch(self) -> None:
+    async def _follow_roles(self) -> None:
         """Take the newest role that was heard of, one at a time."""
         core, loop = self.core, asyncio.get_running_loop()
         while True:
@@ -274,9 +258,9 @@ class ReplicasManager:
             self._locating = None
         await self.slave_sync.stop()
         if role.master_id == broker_id:
-            await self._host.become_master(role.epoch, role.sync_state_set, broker_id)
+            await self._switch.become_master(role.epoch, role.sync_state_set, broker_id)
             return
-        await self._host.become_slave(role.epoch, broker_id, role.master_id, role.master_address, "")
+        await self._switch.become_slave(role.epoch, broker_id, role.master_id, role.master_address, "")
         self.slave_sync.start(role.master_address)
         self._locating = asyncio.get_running_loop().create_task(self._locate(role))
 
@@ -286,12 +270,12 @@ class ReplicasManager:
         while True:
             if not ha.following:
                 try:
-                    response = await self._broker.outer.call(
+                    response = await self._broker.client.call(
                         role.master_address, ExchangeHAInfo(), timeout_ms=FIND_TIMEOUT_MS
                     )
                     address = typed(response, ExchangeHAInfoResponse).master_ha_address
                     if address:
-                        self._broker.master_ha_address = address
+                        self._broker.role.master_ha_address = address
                         ha.set_master_address(address)
                 except (NetError, MQError) as error:
                     log.debug("replication port of master %s: %s", role.master_address, error)
@@ -303,10 +287,10 @@ class ReplicasManager:
     async def _beat(self) -> None:
         while True:
             if (failure := self._failure()) is not None:
-                self._host.end(StoreError(failure))
+                self._broker.fail(StoreError(failure))
                 return
             self._beat_once()
-            await asyncio.sleep(self._broker.config.broker_heartbeat_interval / 1000)
+            await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
     def _failure(self) -> str | None:
         """Why this master has to go: it can take no message any more, and others in sync can."""
@@ -317,7 +301,7 @@ class ReplicasManager:
 
     def _beat_once(self) -> None:
         """A heartbeat to every controller; one that does not take it delays no other."""
-        core, config, broker = self.core, self._broker.config, self._broker
+        core, config, broker = self.core, self._broker.settings.broker, self._broker
         if core.broker_id is None or not core.may_heartbeat:
             return
         header = BrokerHeartbeat(
@@ -338,7 +322,7 @@ class ReplicasManager:
 
     async def _beat_to(self, address: str, header: BrokerHeartbeat) -> None:
         try:
-            await self._broker.outer.oneway(address, header)
+            await self._broker.client.oneway(address, header)
         except NetError as error:
             log.debug("heartbeat to controller %s: %s", address, error)
         finally:

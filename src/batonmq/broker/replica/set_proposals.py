@@ -68,7 +68,7 @@ class SetProposals:
         wait_s = RETRY_S[0]
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._broker.config.check_sync_state_set_period / 1000):
+                async with asyncio.timeout(self._broker.settings.broker.check_sync_state_set_period / 1000):
                     await self.changed.wait()
             self.changed.clear()
             tracker = self._ha.tracker
@@ -114,7 +114,7 @@ class SetProposals:
 
     async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
         """Carry one proposal to the controller and its outcome back. False: try again a little later."""
-        core, ha, config = self._core, self._ha, self._broker.config
+        core, ha, config = self._core, self._ha, self._broker.settings.broker
         assert core.broker_id is not None
         epoch, before = tracker.agreed.epoch, tracker.agreed.members
         outcome: SyncStateSet | None = None
@@ -142,7 +142,9 @@ class SetProposals:
 
     async def _ask_set(self, tracker: SyncStateTracker) -> bool:
         try:
-            response = await self._controllers.call(wire.GetReplicaInfo(self._broker.config.broker_name))
+            response = await self._controllers.call(
+                wire.GetReplicaInfo(self._broker.settings.broker.broker_name)
+            )
             role = role_of(typed(response, wire.GetReplicaInfoReply), response.body)
             in_force = sync_state_set_of(response.body)
         except (NetError, MQError) as error:

@@ -13,29 +13,18 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.tables.watch import HOLD_S
-from batonmq.common.log import some
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    DataVersion,
-    SubscriptionGroupWrapper,
-    TopicConfigAndMappingSerializeWrapper,
-    decode,
-)
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import (
-    GetAllConsumerOffset,
-    GetAllDelayOffset,
-    GetAllSubscriptionGroup,
-    GetAllTopicConfig,
-    WatchTables,
-    WatchTablesResponse,
-)
+from batonmq.protocol.headers.broker import WatchTables, WatchTablesResponse
 
 if TYPE_CHECKING:
-    from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleState
+    from batonmq.broker.tables.persistence import Master
+    from batonmq.broker.tables.tables import Tables
+    from batonmq.net.client import RemotingClient
     from batonmq.protocol.registry import Header
+    from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +34,35 @@ LOOK_S: Final = 0.1
 COPY_SHARE: Final = 4
 """Copying rests this many times as long as it took, so that it never keeps the master busy."""
 GRACE_S: Final = 1.0
-"""A master just elected may hear of it a little later than its slaves: that is not worth a line."""
+"""A master just elected may learn of it a little later than its slaves; that needs no log line."""
 SOON_S: Final = 0.02
 """The wait in that time: the first copy is to be here before this slave may be elected."""
 TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
 
+class _Master:
+    """The broker that the tables are copied from (`persistence.Master`)."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self.address = address
+        self.announces_changes = True
+        """Until it answers that it does not know WATCH_TABLES."""
+
+    async def fetch(self, header: Header) -> bytes:
+        response = await self._client.call(self.address, header, timeout_ms=TIMEOUT_MS)
+        return bytes(response.body)
+
+
 class SlaveSync:
     """Copies the master's tables while this broker is a slave."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, client: RemotingClient, role: RoleState, tables: Tables, store: MessageStore) -> None:
+        self._client = client
+        self._role = role
+        self._tables = tables
+        self._store = store
         self._task: asyncio.Task[None] | None = None
         self._queues = 0
         self.complete = False
@@ -75,84 +81,59 @@ class SlaveSync:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _run(self, master: str) -> None:
+    async def copy(self, master: Master) -> None:
+        """One round: each table in force as soon as it is here. Raises `NetError`, `MQError`, ValueError."""
+        for table in self._tables.persistence:
+            if table.copy is not None:
+                await table.copy(master)
+
+    async def _run(self, address: str) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        told, watching, copied = "", True, -1
+        master = _Master(self._client, address)
+        logged, copied = "", -1
         while True:
             try:
-                if watching:
-                    copied = await self._next_change(master, copied)
+                if master.announces_changes:
+                    copied = await self._next_change(address, copied)
                 began = loop.time()
-                await self._copy(master, rebuilt=watching)
-                told, self.complete = "", True
-                if watching:
+                await self.copy(master)
+                logged, self.complete = "", True
+                if master.announces_changes:
                     await asyncio.sleep(min(COPY_SHARE * (loop.time() - began), PERIOD_S))
                     continue
             except (NetError, MQError, ValueError) as error:
-                copied = -1  # a master that is back counts its changes anew
-                if isinstance(error, MQError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    watching = False  # a RocketMQ broker
+                copied = -1  # a master that was restarted counts its changes from 0
+                if (
+                    master.announces_changes
+                    and isinstance(error, MQError)
+                    and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                ):
+                    master.announces_changes = False
                     continue
-                if str(error) != told and loop.time() - started > GRACE_S:
-                    log.warning("tables of master %s cannot be copied: %s", master, error)
-                    told = str(error)
+                if str(error) != logged and loop.time() - started > GRACE_S:
+                    log.warning("tables of master %s cannot be copied: %s", address, error)
+                    logged = str(error)
             if not self.complete and loop.time() - started < GRACE_S:
                 await asyncio.sleep(SOON_S)
             else:
                 await self._pause()
 
     async def _next_change(self, master: str, copied: int) -> int:
-        header = WatchTables(copied=copied, broker_id=self._broker.broker_id)
-        response = await self._broker.outer.call(master, header, timeout_ms=WATCH_MS)
+        header = WatchTables(copied=copied, broker_id=self._role.broker_id)
+        response = await self._client.call(master, header, timeout_ms=WATCH_MS)
         if not isinstance(response.header, WatchTablesResponse):
             raise MQError(ResponseCode.SYSTEM_ERROR, "an answer without the number of changes")
         return response.header.changes
 
     async def _pause(self) -> None:
         """Until the next round is due."""
-        broker, loop = self._broker, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         due = loop.time() + (PERIOD_S if self.complete else LOOK_S)
         while loop.time() < due:
             await asyncio.sleep(LOOK_S)
-            found = broker.store.queues()
+            found = self._store.queues()
             if len(found) != self._queues:
                 self._queues = len(found)
-                if any(topic not in broker.topics for topic, _ in found):
+                if any(topic not in self._tables.topics for topic, _ in found):
                     return
-
-    async def _fetch(self, master: str, header: Header) -> bytes:
-        response = await self._broker.outer.call(master, header, timeout_ms=TIMEOUT_MS)
-        return bytes(response.body)
-
-    async def _copy(self, master: str, *, rebuilt: bool) -> None:
-        """One round; each table is taken over as soon as it is here. `rebuilt`: see `note_deleted`."""
-        broker = self._broker
-        stored = {topic for topic, _ in broker.store.queues()}
-        begun_anew = set(broker.store.begun_anew)
-        topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
-        table, version = topics.topic_config_table, topics.data_version
-        # What the master took since then is not in `stored`.
-        if broker.topics.note_deleted(stored, table, version, rebuilt=rebuilt):
-            log.warning(
-                "master %s has no topic %s, of which this broker has messages: it took over before it had "
-                "copied that, or it was deleted meanwhile. updateTopic there makes the messages readable; as "
-                "master this broker makes the topic anew",
-                master,
-                some(sorted(broker.topics.lost)),
-            )
-        broker.topics.replace(table, version)
-        offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-        for topic in begun_anew:
-            broker.offsets.remove_topic(topic)
-        # Only now: had the master died before, these would still be to be forgotten.
-        broker.store.begun_anew.difference_update(begun_anew)
-        broker.offsets.replace(offsets.offset_table, offsets.data_version or DataVersion())
-        delays = await self._fetch(master, GetAllDelayOffset())
-        if delays:
-            broker.schedule.restore(delays)
-            broker.schedule.changed = True
-        groups = decode(await self._fetch(master, GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
-        broker.subscriptions.replace(
-            groups.subscription_group_table, groups.forbidden_table, groups.data_version
-        )

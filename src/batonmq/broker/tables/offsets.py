@@ -45,8 +45,7 @@ class OffsetTable:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
         self.on_new: Callable[[], None] = _unheard
         """Called when a group has committed for a topic for the first time: tell the slaves."""
-        self.changed = False
-        """Something was committed since the file was last written; whoever writes it sets this to False."""
+        self._changed = False
 
     # -- committing
 
@@ -59,7 +58,7 @@ class OffsetTable:
             self.on_new()
         before = queues.get(queue_id)
         queues[queue_id] = offset
-        self.changed = True
+        self._changed = True
         if before is not None and offset < before:
             log.warning(
                 "consumer offset went back group=%s topic=%s queue=%d from=%d to=%d client=%s",
@@ -115,7 +114,7 @@ class OffsetTable:
         key = f"{topic}@{group}"
         self._resets.setdefault(key, {})[queue_id] = offset
         self._offsets.setdefault(key, {})[queue_id] = offset
-        self.changed = True
+        self._changed = True
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         return queue_id in self._resets.get(f"{topic}@{group}", {})
@@ -145,14 +144,14 @@ class OffsetTable:
                 pair = _split(key)
                 if pair is not None and matches(*pair):
                     del table[key]
-                    self.changed = True
+                    self._changed = True
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy a group's offsets in a topic to another group."""
         queues = self._offsets.get(f"{topic}@{source}")
         if queues is not None:
             self._offsets[f"{topic}@{target}"] = dict(queues)
-            self.changed = True
+            self._changed = True
 
     def begin_term(self, epoch: int) -> None:
         """This broker is master of `epoch`, which is part of each data version from now on."""
@@ -160,6 +159,11 @@ class OffsetTable:
         self.version = next_version(self.version, self._clock.now_ms(), epoch)
 
     # -- the file and the copy of a slave
+
+    def take_changed(self) -> bool:
+        """Whether an offset was committed or dropped since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
 
     def encode(self) -> bytes:
         """Contents of consumerOffset.json, as a RocketMQ broker reads them."""
@@ -176,4 +180,4 @@ class OffsetTable:
         for key, queues in table.items():
             self._offsets[key] = dict(queues)
         self.version = version
-        self.changed = True
+        self._changed = True

@@ -1,7 +1,7 @@
 """The broker's topics: which exist, how many queues and which permissions they have.
 
 Owns the table behind ``config/topics.json`` and its data version; never writes the file and never talks to a
-name server: whoever changes the table is told through `on_change` what changed. Source: RocketMQ's topic
+name server: `listeners` are called with what changed. Source: RocketMQ's topic
 configuration (file format, system topics, creation on send).
 """
 
@@ -52,10 +52,6 @@ FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
 
 
-def _unheard(changed: Sequence[TopicConfig]) -> None:
-    """Default of `on_change` until the service has set it."""
-
-
 class TopicTable:
     """Topics by name. Values are replaced, never changed in place, so a caller may keep one."""
 
@@ -66,9 +62,8 @@ class TopicTable:
         self.state_version = 0
         """Master epoch in controller mode; part of each data version from now on."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
-        self.on_change: Callable[[Sequence[TopicConfig]], None] = _unheard
-        """Called after each change with the topics that are new or different (none when one was deleted):
-        write the file soon, register with the name servers now."""
+        self.listeners: list[Callable[[Sequence[TopicConfig]], None]] = []
+        """Called after each change with the topics that are new or different (none when one was deleted)."""
         for topic in _system_topics(config):
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
@@ -215,7 +210,7 @@ class TopicTable:
         log.info("topic deleted topic=%s", topic)
         self.deleted.add(topic)
         self.touch()
-        self.on_change(())
+        self._announce(())
         return True
 
     def touch(self) -> None:
@@ -232,7 +227,11 @@ class TopicTable:
         self._topics.update((config.topic_name, config) for config in configs)
         self.deleted.discard(config.topic_name for config in configs)
         self.touch()
-        self.on_change(configs)
+        self._announce(configs)
+
+    def _announce(self, changed: Sequence[TopicConfig]) -> None:
+        for listener in self.listeners:
+            listener(changed)
 
     # -- a new master
 
@@ -307,7 +306,7 @@ class TopicTable:
             return False
         self._topics = dict(table)
         self.version = version
-        self.on_change(list(self._topics.values()))
+        self._announce(list(self._topics.values()))
         return True
 
 

@@ -48,7 +48,7 @@ TAG_EXPRESSIONS = (None, "", "TAG")
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
     handlers = _ClientHandlers(broker)
-    broker.consumers.on_members_changed = _Notifier(broker).members_changed
+    broker.tables.consumers.on_members_changed = _Notifier(broker).members_changed
     dispatcher.on(wire.Heartbeat, handlers.heartbeat)
     dispatcher.on(wire.UnregisterClient, handlers.unregister)
     dispatcher.on(wire.CheckClientConfig, handlers.check_config)
@@ -72,7 +72,7 @@ class _Notifier:
         self._groups: dict[str, None] = {}
 
     def members_changed(self, group: str) -> None:
-        if not self._broker.config.notify_consumer_ids_changed_enable:
+        if not self._broker.settings.broker.notify_consumer_ids_changed_enable:
             return
         if not self._groups:
             asyncio.get_running_loop().call_soon(self._tell)
@@ -82,7 +82,7 @@ class _Notifier:
         groups, self._groups = self._groups, {}
         for group in groups:
             header = NotifyConsumerIdsChanged(consumer_group=group)
-            for connection in self._broker.consumers.connections(group):
+            for connection in self._broker.tables.consumers.connections(group):
                 connection.oneway(header)
 
 
@@ -118,9 +118,9 @@ class _Beat:
 
     def take_consumers(self, consumers: Sequence[ConsumerData]) -> None:
         broker, connection, data = self._broker, self._connection, self._data
-        if broker.config.reject_pull_consumer_enable:
+        if broker.settings.broker.reject_pull_consumer_enable:
             consumers = [each for each in consumers if each.consume_type is not ConsumeType.ACTIVELY]
-        broker.subscriptions.offer(consumer.group_name for consumer in consumers)
+        broker.tables.subscriptions.offer(consumer.group_name for consumer in consumers)
         now_ms = broker.clock.now_ms()
         retry_topics: list[TopicConfig] = []
         unknown: list[str] = []
@@ -128,19 +128,19 @@ class _Beat:
         replaced: dict[str, None] = {}
         for consumer in consumers:
             name = consumer.group_name
-            group = broker.subscriptions.get(name)
+            group = broker.tables.subscriptions.get(name)
             if group is None:
                 unknown.append(name)
                 continue
-            changed = broker.consumers.fingerprint_changed(name, data.heartbeat_fingerprint)
+            changed = broker.tables.consumers.fingerprint_changed(name, data.heartbeat_fingerprint)
             self._other_subscriptions |= changed
             retry_topics.append(self._retry_topic(consumer, group.retry_queue_nums))
-            known = broker.consumers.member_on(name, connection)
+            known = broker.tables.consumers.member_on(name, connection)
             if known is None:
                 joined.append(name)
             elif known.client_id != data.client_id:
                 replaced[known.client_id] = None
-            broker.consumers.register(
+            broker.tables.consumers.register(
                 consumer,
                 connection,
                 data.client_id,
@@ -151,7 +151,7 @@ class _Beat:
                 with_subscriptions=not (self._version_2 and data.without_sub),
             )
         if broker.role.is_master:  # a slave gets them with the master's topics
-            broker.topics.offer(retry_topics)
+            broker.tables.topics.offer(retry_topics)
         self._log("consumer connected", joined)
         if unknown:
             log.warning(
@@ -173,7 +173,7 @@ class _Beat:
             producer.group_name
             for producer in producers
             if group_error(producer.group_name) is None
-            and self._broker.producers.register(
+            and self._broker.tables.producers.register(
                 producer.group_name,
                 self._connection,
                 self._data.client_id,
@@ -195,7 +195,7 @@ class _Beat:
             )
 
     def _retry_topic(self, consumer: ConsumerData, queues: int) -> TopicConfig:
-        topics = self._broker.topics
+        topics = self._broker.tables.topics
         return TopicConfig(
             topic_name=retry_topic(consumer.group_name),
             read_queue_nums=queues,
@@ -228,11 +228,11 @@ class _ClientHandlers:
     def unregister(self, request: Request, header: wire.UnregisterClient) -> Reply:
         broker = self._broker
         if header.producer_group is not None:
-            broker.producers.unregister(header.producer_group, request.connection)
+            broker.tables.producers.unregister(header.producer_group, request.connection)
         if header.consumer_group is not None:
-            group = broker.subscriptions.get(header.consumer_group)
+            group = broker.tables.subscriptions.get(header.consumer_group)
             notify = group is None or group.notify_consumer_ids_changed_enable
-            broker.consumers.unregister(header.consumer_group, request.connection, notify=notify)
+            broker.tables.consumers.unregister(header.consumer_group, request.connection, notify=notify)
         return Reply()
 
     def check_config(self, request: Request, header: wire.CheckClientConfig) -> Reply:
@@ -245,7 +245,7 @@ class _ClientHandlers:
         return Reply()
 
     def consumer_ids(self, request: Request, header: wire.GetConsumerListByGroup) -> Reply:
-        group = self._broker.consumers.group(header.consumer_group)
+        group = self._broker.tables.consumers.group(header.consumer_group)
         if group is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return Reply(body=encode(ConsumerIdList(consumer_id_list=group.client_ids)))
@@ -253,12 +253,14 @@ class _ClientHandlers:
     def lock(self, request: Request, header: wire.LockBatchMq) -> Reply:
         asked = required_body(request, LockBatchRequestBody)
         now_ms = self._broker.clock.now_ms()
-        locked = self._broker.locks.try_lock(asked.consumer_group, asked.mq_set, asked.client_id, now_ms)
+        locked = self._broker.tables.locks.try_lock(
+            asked.consumer_group, asked.mq_set, asked.client_id, now_ms
+        )
         return Reply(
             body=encode(LockBatchResponseBody(lock_ok_mq_set=[q for q in asked.mq_set if q in locked]))
         )
 
     def unlock(self, request: Request, header: wire.UnlockBatchMq) -> Reply:
         asked = required_body(request, UnlockBatchRequestBody)
-        self._broker.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
+        self._broker.tables.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
         return Reply()

@@ -31,7 +31,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.SearchOffset, handlers.search)
     dispatcher.on(wire.GetEarliestMsgStoretime, handlers.earliest)
     dispatcher.on(wire.GetAllConsumerOffset, handlers.all_offsets)
-    dispatcher.on(wire.GetAllDelayOffset, handlers.delay_offsets)
     dispatcher.on(wire.ResetOffset, handlers.reset)
     dispatcher.on(wire.CloneGroupOffset, handlers.clone)
     dispatcher.on(wire.QueryCorrectionOffset, handlers.correction)
@@ -46,18 +45,20 @@ class _OffsetHandlers:
     def commit(self, request: Request, header: wire.UpdateConsumerOffset) -> Reply:
         broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if group not in broker.subscriptions:
+        if group not in broker.tables.subscriptions:
             raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        if topic not in broker.topics:
+        if topic not in broker.tables.topics:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        if broker.config.use_server_side_reset_offset and broker.offsets.has_reset(group, topic, queue_id):
+        if broker.settings.broker.use_server_side_reset_offset and broker.tables.offsets.has_reset(
+            group, topic, queue_id
+        ):
             return Reply(remark="Offset has been previously reset")
-        broker.offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
+        broker.tables.offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
         return Reply()
 
     def query(self, request: Request, header: wire.QueryConsumerOffset) -> Reply:
         broker = self._broker
-        offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        offset = broker.tables.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:
             return Reply(wire.QueryConsumerOffsetResponse(offset=offset))
         if header.set_zero_if_not_found is False:
@@ -73,27 +74,24 @@ class _OffsetHandlers:
         )
 
     def all_offsets(self, request: Request, header: wire.GetAllConsumerOffset) -> Reply:
-        return Reply(body=self._broker.offsets.encode())
-
-    def delay_offsets(self, request: Request, header: wire.GetAllDelayOffset) -> Reply:
-        return Reply(body=self._broker.schedule.encode())
+        return Reply(body=self._broker.tables.offsets.encode())
 
     def clone(self, request: Request, header: wire.CloneGroupOffset) -> Reply:
         broker = self._broker
-        topics = {header.topic} if header.topic else broker.offsets.topics_of(header.src_group)
-        subscribed = broker.consumers.subscriptions(header.src_group)
+        topics = {header.topic} if header.topic else broker.tables.offsets.topics_of(header.src_group)
+        subscribed = broker.tables.consumers.subscriptions(header.src_group)
         for topic in topics:
-            if topic not in broker.topics:
+            if topic not in broker.tables.topics:
                 log.warning("offsets not cloned, no such topic=%s", topic)
             elif not header.offline and subscribed and topic not in subscribed:
                 log.warning("offsets not cloned, not subscribed group=%s topic=%s", header.src_group, topic)
             else:
-                broker.offsets.clone(header.src_group, header.dest_group, topic)
+                broker.tables.offsets.clone(header.src_group, header.dest_group, topic)
         return Reply()
 
     def correction(self, request: Request, header: wire.QueryCorrectionOffset) -> Reply:
         """Least offset of the groups by queue; LONG_MAX where the compared group is behind all of them."""
-        offsets, topic = self._broker.offsets, header.topic
+        offsets, topic = self._broker.tables.offsets, header.topic
         left_out = {group for group in (header.filter_groups or "").split(",") if group}
         least: dict[int, int] = {}
         for group in offsets.groups_of(topic) - left_out:
@@ -129,7 +127,7 @@ class _OffsetHandlers:
     # -- resets
 
     def reset(self, request: Request, header: wire.ResetOffset) -> Reply:
-        if self._broker.config.use_server_side_reset_offset:
+        if self._broker.settings.broker.use_server_side_reset_offset:
             return self._reset_here(header)
         return self._reset_in_clients(header)
 
@@ -143,10 +141,10 @@ class _OffsetHandlers:
         broker, group, topic = self._broker, header.group, header.topic
         if not broker.role.is_master:
             raise MQError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-        config = broker.topics.get(topic)
+        config = broker.tables.topics.get(topic)
         if config is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
-        if group not in broker.subscriptions:
+        if group not in broker.tables.subscriptions:
             raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
         targets: dict[int, int] = {}
         if header.queue_id < 0:
@@ -165,13 +163,13 @@ class _OffsetHandlers:
         if not targets:
             raise MQError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         for queue_id, offset in targets.items():
-            broker.offsets.reset(group, topic, queue_id, offset)
+            broker.tables.offsets.reset(group, topic, queue_id, offset)
         log.info("offsets reset group=%s topic=%s offsets=%s", group, topic, targets)
         return Reply(body=encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets))))
 
     def _reset_in_clients(self, header: wire.ResetOffset) -> Reply:
         broker, group, topic = self._broker, header.group, header.topic
-        config = broker.topics.get(topic)
+        config = broker.tables.topics.get(topic)
         if config is None:
             raise MQError(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -179,12 +177,12 @@ class _OffsetHandlers:
             )
         targets: dict[int, int] = {}
         for queue_id in range(config.write_queue_nums):
-            consumed = broker.offsets.query(group, topic, queue_id)
+            consumed = broker.tables.offsets.query(group, topic, queue_id)
             if consumed < 0:
                 raise MQError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
             target = max(0, self._target(header, queue_id))
             targets[queue_id] = target if header.is_force or target < consumed else consumed
-        connections = broker.consumers.connections(group)
+        connections = broker.tables.consumers.connections(group)
         if not connections:
             raise MQError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -199,7 +197,7 @@ class _OffsetHandlers:
         return Reply(body=body)
 
     def _by_queue(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
-        name = self._broker.config.broker_name
+        name = self._broker.settings.broker.broker_name
         return {
             MessageQueue(topic=topic, broker_name=name, queue_id=queue_id): offset
             for queue_id, offset in offsets.items()

@@ -1,4 +1,4 @@
-"""Topics and consumer groups: creating, changing, deleting and listing them.
+"""Topics: creating, changing, deleting and listing them.
 
 What changes one is answered when the slaves have copied the change, so that it outlives a switch; a slave
 that is slow or RocketMQ's is not waited for. Source: RocketMQ's admin requests; codes and remarks are what
@@ -10,53 +10,33 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
-from batonmq.broker.requests import required_body
+from batonmq.broker.requests import SLICE, required_body, version_of
 from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
-from batonmq.broker.tables.keep import keep_tables
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     CreateTopicListRequestBody,
-    DataVersion,
-    GroupForbidden,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-    SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicList,
-    decode,
     encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.names import check_group, check_topic
+from batonmq.protocol.names import check_topic
 
 log = logging.getLogger(__name__)
-
-SLICE = 1000
-"""Most topics or groups in one answer that is asked for in parts."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
-    topics, groups = _TopicHandlers(broker), _GroupHandlers(broker)
+    topics = _TopicHandlers(broker)
     dispatcher.on(wire.CreateTopic, topics.create)
     dispatcher.on(wire.CreateTopicList, topics.create_list)
     dispatcher.on(wire.DeleteTopic, topics.delete)
     dispatcher.on(wire.GetTopicConfig, topics.get)
     dispatcher.on(wire.GetAllTopicConfig, topics.get_all)
     dispatcher.on(wire.GetSystemTopicListFromBroker, topics.system_topics)
-    dispatcher.on(wire.UpdateSubscriptionGroup, groups.update)
-    dispatcher.on(wire.UpdateSubscriptionGroupList, groups.update_list)
-    dispatcher.on(wire.DeleteSubscriptionGroup, groups.delete)
-    dispatcher.on(wire.GetSubscriptionGroupConfig, groups.get)
-    dispatcher.on(wire.GetAllSubscriptionGroup, groups.get_all)
-    dispatcher.on(wire.UpdateGroupForbidden, groups.forbid)
-
-
-def _version(text: str | None) -> DataVersion | None:
-    return decode(text.encode(), DataVersion) if text else None
 
 
 MAX_QUEUES = 16_384
@@ -86,7 +66,9 @@ class _TopicHandlers:
 
     def _check_not_system(self, topic: str) -> None:
         broker = self._broker
-        if broker.config.validate_system_topic_when_update_topic and broker.topics.is_system(topic):
+        if broker.settings.broker.validate_system_topic_when_update_topic and broker.tables.topics.is_system(
+            topic
+        ):
             raise MQError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
             )
@@ -94,11 +76,11 @@ class _TopicHandlers:
     async def _update(self, *configs: TopicConfig) -> None:
         for config in configs:
             self._check(config)
-        topics = self._broker.topics
+        topics = self._broker.tables.topics
         changed = [config for config in configs if topics.get(config.topic_name) != config]
         if changed:
             topics.update(*changed)
-        await keep_tables(self._broker)
+        await self._broker.tables.durable()
 
     async def create(self, request: Request, header: wire.CreateTopic) -> Reply:
         log.info("create or change topic=%s asked by client=%s", header.topic, request.connection.peer)
@@ -126,83 +108,27 @@ class _TopicHandlers:
         log.info("delete topic=%s asked by client=%s", topic, request.connection.peer)
         check_topic(topic, ResponseCode.INVALID_PARAMETER)  # it becomes a path
         self._check_not_system(topic)
-        broker.topics.delete(topic)
-        broker.offsets.remove_topic(topic)
+        broker.tables.topics.delete(topic)
+        broker.tables.offsets.remove_topic(topic)
         broker.stats.forget_topic(topic)
         broker.store.delete_topic(topic)
-        await keep_tables(broker)
+        await broker.tables.durable()
         return Reply()
 
     def get(self, request: Request, header: wire.GetTopicConfig) -> Reply:
-        config = self._broker.topics.get(header.topic)
+        config = self._broker.tables.topics.get(header.topic)
         if config is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
         return Reply(body=encode(config))
 
     def get_all(self, request: Request, header: wire.GetAllTopicConfig) -> Reply:
-        topics = self._broker.topics
+        topics = self._broker.tables.topics
         table = dict(topics.table)
         if header.topic_seq is not None:
             count = min(SLICE, header.max_topic_num or SLICE)
-            table = topics.slice(_version(header.data_version), header.topic_seq, count)
+            table = topics.slice(version_of(header.data_version), header.topic_seq, count)
         body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=topics.version)
         return Reply(wire.GetAllTopicConfigResponse(total_topic_num=len(topics)), encode(body))
 
     def system_topics(self, request: Request, header: wire.GetSystemTopicListFromBroker) -> Reply:
-        return Reply(body=encode(TopicList(topic_list=sorted(self._broker.topics.system_topics))))
-
-
-class _GroupHandlers:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def _update(self, *configs: SubscriptionGroupConfig) -> None:
-        for config in configs:
-            check_group(config.group_name, ResponseCode.INVALID_PARAMETER)
-        self._broker.subscriptions.update(*configs)
-        await keep_tables(self._broker)
-
-    async def update(self, request: Request, header: wire.UpdateSubscriptionGroup) -> Reply:
-        await self._update(required_body(request, SubscriptionGroupConfig))
-        return Reply()
-
-    async def update_list(self, request: Request, header: wire.UpdateSubscriptionGroupList) -> Reply:
-        await self._update(*required_body(request, SubscriptionGroupList).group_config_list)
-        return Reply()
-
-    async def delete(self, request: Request, header: wire.DeleteSubscriptionGroup) -> Reply:
-        log.info("delete group=%s asked by client=%s", header.group_name, request.connection.peer)
-        self._broker.subscriptions.delete(header.group_name)
-        if header.clean_offset:
-            self._broker.offsets.remove_group(header.group_name)
-        self._broker.stats.forget_group(header.group_name)
-        await keep_tables(self._broker)
-        return Reply()
-
-    def get(self, request: Request, header: wire.GetSubscriptionGroupConfig) -> Reply:
-        config = self._broker.subscriptions.find(header.group)
-        if config is None:
-            raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return Reply(body=encode(config))
-
-    def get_all(self, request: Request, header: wire.GetAllSubscriptionGroup) -> Reply:
-        groups = self._broker.subscriptions
-        table = dict(groups.table)
-        if header.group_seq is not None:
-            count = min(SLICE, header.max_group_num or SLICE)
-            table = groups.slice(_version(header.data_version), header.group_seq, count)
-        body = SubscriptionGroupWrapper(
-            subscription_group_table=table,
-            forbidden_table={g: dict(t) for g, t in groups.forbidden_table.items() if g in table},
-            data_version=groups.version,
-        )
-        return Reply(wire.GetAllSubscriptionGroupResponse(total_group_num=len(groups)), encode(body))
-
-    async def forbid(self, request: Request, header: wire.UpdateGroupForbidden) -> Reply:
-        groups = self._broker.subscriptions
-        if header.readable is not None:
-            groups.set_forbidden(header.group, header.topic, not header.readable)
-            await keep_tables(self._broker)
-        readable = not groups.forbidden(header.group, header.topic)
-        body = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
-        return Reply(body=encode(body))
+        return Reply(body=encode(TopicList(topic_list=sorted(self._broker.tables.topics.system_topics))))

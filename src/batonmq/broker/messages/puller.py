@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from batonmq.broker.config import MASTER_ID
 from batonmq.broker.messages.alarm import Alarm
+from batonmq.broker.messages.answers import FAQ, rejected
 from batonmq.broker.messages.filters import Accept, acceptor, is_tag_type, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls, QueueKey
-from batonmq.broker.messages.send import FAQ, rejected
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
-from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     ConsumeType,
     MessageModel,
@@ -33,8 +35,6 @@ from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMe
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from batonmq.broker.context import Broker
 
 log = logging.getLogger(__name__)
@@ -70,19 +70,50 @@ class Forbidden:
     SUBSCRIPTION = 5
 
 
+class PullAnswer(msgspec.Struct, gc=False):
+    """An answer to a pull. `buffers` are records, as the log has them; empty unless `code` is SUCCESS."""
+
+    header: PullMessageResponse
+    buffers: Sequence[memoryview]
+    code: int
+    remark: str
+
+
+class PullCall(Protocol):
+    """Whoever pulls, as its front knows it."""
+
+    @property
+    def peer(self) -> str:
+        """``ip:port``, for log lines."""
+
+    @property
+    def client(self) -> object:
+        """What the consumer was registered under with its heartbeats (its connection)."""
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits for the answer any more."""
+
+    def answer(self, answer: PullAnswer) -> None:
+        """Of a pull that was held; called at most once."""
+
+    def fail(self, error: MQError) -> None:
+        """Instead of `answer`."""
+
+
 @dataclass(slots=True, eq=False)
 class Pull:
     """One pull that passed the checks."""
 
-    request: Request
+    call: PullCall
     header: PullMessage
     topic: TopicConfig
     group: SubscriptionGroupConfig
     accept: Accept | None
 
 
-class PullHandlers:
-    """Handlers of one broker, and the pulls it holds."""
+class Puller:
+    """The pulls of one broker, and those that it holds."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -97,16 +128,15 @@ class PullHandlers:
 
     # -- requests
 
-    def on_pull(self, request: Request, header: PullMessage) -> Reply | Awaitable[Reply] | None:
+    def pull(self, header: PullMessage, call: PullCall) -> PullAnswer | Awaitable[PullAnswer] | None:
+        """The answer; None: `call` gets it later. Raises `MQError`, also when awaited."""
         broker = self._broker
-        if not broker.role.is_master and not broker.config.slave_read_enable:
+        if not broker.role.is_master and not broker.settings.broker.slave_read_enable:
             raise rejected()
-        if request.oneway:
-            return None
-        pull = self._check(request, header)
+        pull = self._check(header, call)
         offset = None
-        if broker.config.use_server_side_reset_offset:
-            offset = broker.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if broker.settings.broker.use_server_side_reset_offset:
+            offset = broker.tables.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if offset is not None:
             bounds = broker.store.queue_bounds(header.topic, header.queue_id)
             result = GetResult(GetStatus.OFFSET_TOO_SMALL, offset, bounds.min_offset, bounds.max_offset)
@@ -119,17 +149,17 @@ class PullHandlers:
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             self._hold(pull)
             return None
-        reply = self._reply(pull, result, code, suggested, remark)
-        return reply if result.fetch is None else self._fetched(result.fetch, reply)
+        answer = self._answer_of(pull, result, code, suggested, remark)
+        return answer if result.fetch is None else self._fetched(result.fetch, answer)
 
-    async def _fetched(self, fetch: Callable[[], None], reply: Reply) -> Reply:
-        """`reply` when what it carries is in memory: writing it to the socket would wait for the disk, and
+    async def _fetched(self, fetch: Callable[[], None], answer: PullAnswer) -> PullAnswer:
+        """`answer` when what it carries is in memory: writing it to the socket would wait for the disk, and
         all clients with it; of a disk that cannot be read any more the process would die (SIGBUS)."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._reading, fetch)
         except OSError as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"the messages cannot be read: {error}") from error
-        return reply
+        return answer
 
     # -- long polling
 
@@ -151,7 +181,7 @@ class PullHandlers:
 
     def _hold(self, pull: Pull) -> None:
         header = pull.header
-        config = self._broker.config
+        config = self._broker.settings.broker
         wait_ms = (
             header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
         )
@@ -175,23 +205,23 @@ class PullHandlers:
             self._held.hold(held.queue, result.next_offset, held.deadline_ms, pull)
             self._alarm.arm()
             return
-        pull.request.reply(self._reply(pull, result, *self._outcome(pull, result), result.status.name))
+        pull.call.answer(self._answer_of(pull, result, *self._outcome(pull, result), result.status.name))
 
     def _answer(self, pull: Pull) -> None:
         result = self._read_held(pull)
         if result is not None:
-            pull.request.reply(self._reply(pull, result, *self._outcome(pull, result), result.status.name))
+            pull.call.answer(self._answer_of(pull, result, *self._outcome(pull, result), result.status.name))
 
     def _read_held(self, pull: Pull) -> GetResult | None:
         """What there is for a held pull now; None if nobody waits for it any more, or it was answered
         here."""
-        if pull.request.answered or pull.request.connection.closed:
+        if pull.call.over:
             return None
         try:
             return self._read(pull)
         except Exception as error:
             log.exception("a held pull failed")
-            pull.request.fail(MQError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            pull.call.fail(MQError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
             return None
 
     # -- reading
@@ -210,7 +240,7 @@ class PullHandlers:
 
     def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
         """Code of the answer, and the broker id that the consumer should pull from next."""
-        config = self._broker.config
+        config = self._broker.settings.broker
         group = pull.group
         code = _CODES.get(result.status)
         if code is None:
@@ -219,7 +249,7 @@ class PullHandlers:
         if config.slave_read_enable:
             suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
         if not self._broker.role.is_master:
-            if not result.suggest_slave and self._broker.master_address is not None:
+            if not result.suggest_slave and self._broker.role.master_address is not None:
                 suggested = MASTER_ID
                 if result.status is not GetStatus.FOUND:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -227,7 +257,9 @@ class PullHandlers:
                 suggested, code = group.broker_id, ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
 
-    def _reply(self, pull: Pull, result: GetResult, code: ResponseCode, suggested: int, remark: str) -> Reply:
+    def _answer_of(
+        self, pull: Pull, result: GetResult, code: ResponseCode, suggested: int, remark: str
+    ) -> PullAnswer:
         header = pull.header
         if code == ResponseCode.PULL_OFFSET_MOVED:
             log.info(
@@ -240,7 +272,7 @@ class PullHandlers:
                 remark,
             )
         self._broker.stats.got(header.consumer_group, header.topic, result.count, result.size)
-        return Reply(
+        return PullAnswer(
             PullMessageResponse(
                 suggest_which_broker_id=suggested,
                 next_begin_offset=result.next_offset,
@@ -249,30 +281,30 @@ class PullHandlers:
                 topic_sys_flag=pull.topic.topic_sys_flag,
                 group_sys_flag=pull.group.group_sys_flag,
             ),
-            body=result.buffers if code == ResponseCode.SUCCESS else b"",
-            code=int(code),
-            remark=remark,
+            result.buffers if code == ResponseCode.SUCCESS else (),
+            int(code),
+            remark,
         )
 
     def _commit(self, pull: Pull, result: GetResult) -> None:
         header = pull.header
-        offsets = self._broker.offsets
+        offsets = self._broker.tables.offsets
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offsets.commit_pulled(group, topic, queue_id, result.next_offset)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            offsets.commit(group, topic, queue_id, header.commit_offset, pull.request.connection.peer)
+            offsets.commit(group, topic, queue_id, header.commit_offset, pull.call.peer)
 
     # -- checks
 
-    def _check(self, request: Request, header: PullMessage) -> Pull:
+    def _check(self, header: PullMessage, call: PullCall) -> Pull:
         broker = self._broker
-        config = broker.config
+        config = broker.settings.broker
         ip = broker.address.rpartition(":")[0]
         if config.broker_permission & Perm.READ == 0:
             raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] pulling message is forbidden")
         if isinstance(header, LitePullMessage) and not config.lite_pull_message_enable:
             raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] for lite pull consumer is forbidden")
-        group = broker.subscriptions.find(header.consumer_group)
+        group = broker.tables.subscriptions.find(header.consumer_group)
         if group is None:
             raise MQError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -280,7 +312,7 @@ class PullHandlers:
             )
         if not group.consume_enable:
             raise _forbidden(Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
-        topic = broker.topics.get(header.topic)
+        topic = broker.tables.topics.get(header.topic)
         if topic is None:
             raise MQError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {FAQ}"
@@ -291,23 +323,23 @@ class PullHandlers:
             raise MQError(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.connection.peer}]",
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{call.peer}]",
             )
         if config.reject_pull_consumer_enable:
-            self._check_push(request, header.consumer_group)
+            self._check_push(call, header.consumer_group)
         subscription = self._subscription(header, group)
         if not is_tag_type(subscription.expression_type):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return Pull(request, header, topic, group, acceptor(subscription))
+        return Pull(call, header, topic, group, acceptor(subscription))
 
-    def _check_push(self, request: Request, name: str) -> None:
+    def _check_push(self, call: PullCall, name: str) -> None:
         """With rejectPullConsumerEnable: only members of a push group may pull, and the system's groups."""
-        known = self._broker.consumers.group(name)
+        known = self._broker.tables.consumers.group(name)
         pushes = known is not None and known.consume_type is not ConsumeType.ACTIVELY
-        member = known is not None and request.connection in known.members
+        member = known is not None and call.client in known.members
         if not (pushes or member or name in PULLING_GROUPS):
             raise MQError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -326,16 +358,16 @@ class PullHandlers:
                 raise MQError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from None
-            broker.consumers.remember(name, subscription)
+            broker.tables.consumers.remember(name, subscription)
             return subscription
-        connected = broker.consumers.group(name)
+        connected = broker.tables.consumers.group(name)
         if connected is None:
             raise MQError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
         if not group.consume_broadcast_enable and connected.message_model == MessageModel.BROADCASTING:
             raise _forbidden(
                 Forbidden.BROADCASTING_DISABLE, f"the consumer group[{name}] can not consume by broadcast way"
             )
-        if broker.subscriptions.forbidden(name, header.topic):
+        if broker.tables.subscriptions.forbidden(name, header.topic):
             raise _forbidden(
                 Forbidden.SUBSCRIPTION, f"the consumer group[{name}] is forbidden for topic[{header.topic}]"
             )
@@ -349,11 +381,3 @@ class PullHandlers:
 
 def _forbidden(kind: int, remark: str) -> MQError:
     return MQError(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
-
-
-def register(dispatcher: Dispatcher, broker: Broker) -> PullHandlers:
-    """Returns the handlers, which the service tells of new messages."""
-    handlers = PullHandlers(broker)
-    dispatcher.on(PullMessage, handlers.on_pull)
-    dispatcher.on(LitePullMessage, handlers.on_pull)
-    return handlers

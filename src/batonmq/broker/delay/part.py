@@ -1,0 +1,83 @@
+"""Delayed messages by level (`messageDelayLevel`): the part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batonmq.broker.delay.core import delay_level_of, parse_delay_levels, to_schedule_topic
+from batonmq.broker.delay.schedule import DelaySchedule
+from batonmq.broker.part import Part
+from batonmq.broker.tables.persistence import Master, Table
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import GetAllDelayOffset
+from batonmq.protocol.message import PROPERTY_DELAY_LEVEL
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.held_pulls import QueueKey
+    from batonmq.broker.role import RoleState
+    from batonmq.protocol.message import StoredMessage
+
+
+class DelayPart(Part):
+    def __init__(self, broker: Broker) -> None:
+        self._settings = broker.settings
+        delays_ms = parse_delay_levels(broker.settings.broker.message_delay_level)
+        self.schedule = DelaySchedule(delays_ms, broker.store, broker.appender, broker.role, broker.clock)
+        broker.redirects.add(_DelayedMessages(len(delays_ms)))
+
+    def tables(self) -> Sequence[Table]:
+        schedule, settings = self.schedule, self._settings
+        return (
+            Table(
+                name="delayOffset",
+                encode=schedule.encode,
+                restore=schedule.restore,
+                interval_ms=lambda: settings.broker.flush_delay_offset_interval,
+                take_changed=schedule.take_changed,
+                copy=self._copy,
+            ),
+        )
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(GetAllDelayOffset, self._offsets)
+
+    def role_ending(self) -> None:
+        self.schedule.stop()
+
+    def role_changed(self, role: RoleState) -> None:
+        if role.is_master:
+            self.schedule.start()
+
+    def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
+        self.schedule.on_visible(grown)
+
+    def _offsets(self, request: Request, header: GetAllDelayOffset) -> Reply:
+        return Reply(body=self.schedule.encode())
+
+    async def _copy(self, master: Master) -> None:
+        data = await master.fetch(GetAllDelayOffset())
+        if data:
+            self.schedule.replace(data)
+
+
+class _DelayedMessages:
+    """Messages with a delay level (`Redirect`)."""
+
+    marks: tuple[bytes, ...] = (b"DELAY",)
+
+    def __init__(self, max_level: int) -> None:
+        self._max_level = max_level
+
+    def redirect(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage | None:
+        try:
+            level = delay_level_of(properties)
+        except ValueError:
+            text = properties[PROPERTY_DELAY_LEVEL]
+            raise MQError(
+                ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={text} is not a delay level"
+            ) from None
+        return to_schedule_topic(message, level, self._max_level) if level > 0 else None

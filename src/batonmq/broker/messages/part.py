@@ -1,0 +1,61 @@
+"""The part that takes messages from producers and hands them to consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from batonmq.broker.messages import query
+from batonmq.broker.messages.metrics import METRICS, MessageMetrics
+from batonmq.broker.messages.new_topics import NewTopics
+from batonmq.broker.messages.pull_handlers import PullHandlers
+from batonmq.broker.messages.puller import Puller
+from batonmq.broker.messages.send_handlers import SendHandlers
+from batonmq.broker.messages.sender import Sender
+from batonmq.broker.part import Part
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.held_pulls import QueueKey
+    from batonmq.common.metrics import Metric, Source
+    from batonmq.net import Dispatcher
+
+
+class MessagesPart(Part):
+    METRICS: ClassVar[tuple[Metric, ...]] = METRICS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.new_topics = NewTopics(broker.tables.durable)
+        self.sender = Sender(broker, self.new_topics)
+        self.puller = Puller(broker)
+        self._send_handlers = SendHandlers(broker, self.sender)
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        self._send_handlers.register(dispatcher)
+        PullHandlers(self.puller).register(dispatcher)
+        query.register(dispatcher, self._broker)
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        return MessageMetrics(self._broker).sources()
+
+    @property
+    def unanswered(self) -> int:
+        return self._broker.appender.backlog + self.new_topics.held
+
+    async def start(self) -> None:
+        self.sender.open()
+        self._send_handlers.open()
+
+    async def stop(self) -> None:
+        self.puller.close()
+        await self.new_topics.stop()
+        await self._broker.appender.stop()
+
+    def role_ending(self) -> None:
+        self._broker.appender.abandon()
+        self.new_topics.abandon()
+        self.puller.release_all()
+
+    def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
+        self.puller.on_visible(grown)

@@ -1,0 +1,127 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batonmq.broker.messages.answers import CODE_OF, not_stored
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.sender import NO_HOST, SendCall
+from batonmq.broker.send_fields import fields_of
+from batonmq.broker.send_reply import SendReplies
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker import ConsumerSendMsgBack
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.sender import Sender
+    from batonmq.store.results import PutResult
+
+
+class _FrameSend(SendCall):
+    """A send that came in a frame, and is answered with one."""
+
+    __slots__ = ("_handlers", "_request")
+
+    def __init__(self, handlers: SendHandlers, request: Request) -> None:
+        self.unique_key = b""
+        self.wait = True
+        self._handlers = handlers
+        self._request = request
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        request = self._request
+        if result is None:
+            request.fail(not_stored(status, self._handlers.settings.store.max_message_size))
+            return
+        code = CODE_OF[status]
+        request.reply_frame(
+            self._handlers.replies.encode(
+                request.command,
+                code,
+                result.physical_offset,
+                self.queue_id,
+                result.queue_offset,
+                self.unique_key,
+            ),
+            code,
+        )
+
+
+class _FrameBatch(_FrameSend):
+    """A batch: its answer names the id of each message."""
+
+    __slots__ = ()
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        if result is None:
+            super().stored(status, None)
+            return
+        request, replies = self._request, self._handlers.replies
+        ids = ",".join([replies.message_id(offset) for offset in result.physical_offsets])
+        code = CODE_OF[status]
+        request.reply_frame(
+            replies.encode_ids(
+                request.command, code, ids, self.queue_id, result.queue_offset, self.unique_key
+            ),
+            code,
+        )
+
+
+class _SendBack:
+    """A message that is stored again for `group`; the answer has no fields."""
+
+    __slots__ = ("_handlers", "_request", "group", "topic", "wait")
+
+    def __init__(self, handlers: SendHandlers, request: Request, group: str) -> None:
+        self._handlers = handlers
+        self._request = request
+        self.group = group
+        self.topic = ""
+        # RocketMQ does not wait for replicas here. We do: the consumer commits the original's offset once
+        # this is answered, so losing the copy would lose the message.
+        self.wait = True
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        if status is PutStatus.PUT_OK:
+            self._handlers.stats.sent_back(self.group, self.topic)
+            self._request.reply(Reply())
+        else:
+            self._request.fail(MQError(ResponseCode.SYSTEM_ERROR, status.value))
+
+
+class SendHandlers:
+    """From frames to `Sender` and back."""
+
+    def __init__(self, broker: Broker, sender: Sender) -> None:
+        self._sender = sender
+        self._config = broker.settings.broker
+        self.settings = broker.settings
+        self.stats = broker.stats
+        self.replies = SendReplies(NO_HOST, self._config.region_id, self._config.trace_on)
+
+    def open(self) -> None:
+        """The broker's address is known."""
+        self.replies = SendReplies(self._sender.store_host, self._config.region_id, self._config.trace_on)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            dispatcher.on_code(code, self.on_send)
+        dispatcher.on(ConsumerSendMsgBack, self.on_send_back)
+
+    def on_send(self, request: Request) -> None:
+        """One message or a batch, in any of the three codes."""
+        command = request.command
+        fields = fields_of(command)
+        call = _FrameBatch(self, request) if fields.batch else _FrameSend(self, request)
+        self._sender.send(fields, command.body, request.connection.peer, command.version, call)
+
+    def on_send_back(self, request: Request, header: ConsumerSendMsgBack) -> Reply | None:
+        call = _SendBack(self, request, header.group)
+        topic = self._sender.send_back(header, request.command.version, call)
+        if topic is None:
+            return Reply()
+        call.topic = topic
+        return None

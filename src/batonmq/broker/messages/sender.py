@@ -1,0 +1,398 @@
+"""What happens to a message that a producer sends, and to one that a consumer sends back.
+
+Free of frames and connections: the remoting handlers (`send_handlers.py`) call it, and any other front may.
+The order of the checks, the codes and the remarks are RocketMQ's (`SendMessageProcessor`). A message that
+passes is handed to the appender; its caller gets the outcome when it is as safe as the configuration demands.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.messages.answers import FAQ, no_group, not_stored, overloaded, rejected, sending_forbidden
+from batonmq.broker.messages.appender import PutStatus, Waiter
+from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.message import (
+    INNER_BATCH_FLAG,
+    MAX_PROPERTIES_BYTES,
+    MULTI_TAGS_FLAG,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    TRANSACTION_MASK,
+    MessageFormatError,
+    StoredMessage,
+    decode_properties,
+    decode_record,
+    encode_properties,
+    find_property,
+    pack_address,
+)
+from batonmq.protocol.names import (
+    NOT_ALLOWED_TO_SEND,
+    RETRY_PREFIX,
+    dead_letter_topic,
+    retry_topic,
+    topic_error,
+)
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.new_topics import NewTopics
+    from batonmq.broker.send_fields import SendFields
+    from batonmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+    from batonmq.protocol.headers.broker import ConsumerSendMsgBack
+    from batonmq.store.results import PutResult
+
+log = logging.getLogger(__name__)
+
+DLQ_QUEUES: Final = 1
+VERSION_WITH_MAX_RECONSUME: Final = 121
+"""Client version 3.4.9, the first that says how often a message may be retried."""
+NO_HOST: Final = b"\0" * 8
+"""Stored for a peer without an IP address, as in tests over sockets of another family."""
+_MULTI_TAG: Final = "MULTI_TAG"
+_TRANSACTION_COMMIT: Final = 8
+_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+_OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+"""Properties of a message that make it another kind than one with a priority."""
+_TIMER_KEYS: Final = frozenset({"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+_MARKS: Final = (b"TIMER_", b"TRAN_MSG\1", b"POP_CK\1", b"INNER_NUM\1")
+"""What the properties of a message contain that `_inspect` has to look at."""
+
+
+class SendCall:
+    """One message or batch on its way. A front subclasses it and answers in `stored`; `Sender.send` fills the
+    attributes in."""
+
+    __slots__ = ("queue_id", "unique_key", "wait")
+
+    def __init__(self) -> None:
+        self.queue_id = -1
+        """The queue that was chosen."""
+        self.unique_key = b""
+        """Property UNIQ_KEY; empty for a batch."""
+        self.wait = True
+        """False: the producer does not wait for replicas and disk (property WAIT=false)."""
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        """See `Waiter`."""
+        raise NotImplementedError
+
+
+class Sender:
+    """The sends of one broker."""
+
+    def __init__(self, broker: Broker, new_topics: NewTopics) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._role = broker.role
+        self._topics = broker.tables.topics
+        self._appender = broker.appender
+        self._new_topics = new_topics
+        config = broker.settings.broker
+        # Appended to each message's properties; constant while the broker runs.
+        self._own_properties = encode_properties(
+            {
+                "MSG_REGION": config.region_id,
+                "TRACE_ON": "true" if config.trace_on else "false",
+                "CLUSTER": config.broker_cluster_name,
+            }
+        )
+        self._store_host = NO_HOST
+        self._marks: tuple[bytes, ...] = _MARKS
+        self._born_hosts: dict[str, bytes] = {}
+
+    def open(self) -> None:
+        """The broker's address is known, and every feature has offered its redirect."""
+        self._store_host = pack_address(self._broker.address)
+        self._marks = _MARKS + self._broker.redirects.marks
+
+    @property
+    def store_host(self) -> bytes:
+        """The broker's packed address, as records and message ids carry it."""
+        return self._store_host
+
+    def send(
+        self, fields: SendFields, body: bytes | memoryview, peer: str, version: int, call: SendCall
+    ) -> None:
+        """Store one message or a batch of the client at `peer` (``ip:port``) with this client version.
+
+        `call.stored` is called once unless this raises `MQError`. Hot path.
+        """
+        if not self._role.is_master:
+            raise rejected()
+        settings = self._settings
+        config = settings.broker
+        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+            raise overloaded()
+        if config.start_accept_send_request_time_stamp:
+            self._check_opened(config.start_accept_send_request_time_stamp)
+        name = fields.topic
+        topic = self._topics.get(name)
+        if topic is None or name in NOT_ALLOWED_TO_SEND or config.broker_permission & Perm.WRITE == 0:
+            topic = self._check_topic(fields, peer)
+        queue_id = fields.queue_id
+        if queue_id < 0 and topic.write_queue_nums > 0:
+            queue_id = self._broker.rng.randrange(topic.write_queue_nums)
+        elif queue_id < 0 or (queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums):
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer}",
+            )
+        max_message_size = settings.store.max_message_size
+        if not body or len(body) > max_message_size or fields.sys_flag & INNER_BATCH_FLAG:
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
+        sys_flag = fields.sys_flag
+        if topic.topic_filter_type == _MULTI_TAG:
+            sys_flag |= MULTI_TAGS_FLAG
+        if sys_flag & TRANSACTION_MASK and sys_flag & TRANSACTION_MASK != _TRANSACTION_COMMIT:
+            raise self._transactions_forbidden()
+        born_host = self._born_hosts.get(peer)
+        if born_host is None:
+            born_host = self._born_host(peer)
+        message = StoredMessage(
+            topic=name,
+            queue_id=queue_id,
+            body=body,
+            flag=fields.flag,
+            sys_flag=sys_flag,
+            born_timestamp=fields.born_timestamp,
+            born_host=born_host,
+            store_host=self._store_host,
+            reconsume_times=fields.reconsume_times,
+        )
+        if fields.batch:
+            if name.startswith(RETRY_PREFIX):
+                raise MQError(
+                    ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
+                )
+            message.batch = True
+        else:
+            properties = fields.properties
+            call.unique_key = find_property(properties, b"UNIQ_KEY") or b""
+            if properties and properties[-1] != 2:
+                properties += b"\2"  # old clients leave out the last separator
+            properties += self._own_properties
+            if len(properties) > MAX_PROPERTIES_BYTES:
+                raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
+            message.properties = properties
+            if b"_SYS_MSG_PRIORITY_\1" in properties:
+                queue_id = message.queue_id = _by_priority(message, topic)
+            # A plain message has none of these; a test costs 40 ns, parsing all properties 2 us.
+            for mark in self._marks:
+                if mark in properties:
+                    message = self._inspect(message, fields, version)
+                    break
+            else:
+                if name.startswith(RETRY_PREFIX):
+                    message = self._inspect(message, fields, version)
+            call.wait = b"WAIT\1false" not in properties
+        call.queue_id = queue_id
+        waiter: Waiter = call
+        if name in self._new_topics.unknown:
+            waiter = self._hold(name, call)
+        self._appender.submit(message, waiter)
+
+    def _hold(self, topic: str, waiter: Waiter) -> Waiter:
+        """`topic` is what the message was sent to; a delayed one is in another by now."""
+        if self._new_topics.held >= self._settings.broker.send_thread_pool_queue_capacity:
+            raise overloaded()
+        return self._new_topics.hold(topic, waiter)
+
+    # -- checks
+
+    def _check_opened(self, start_ms: int) -> None:
+        if self._broker.clock.now_ms() < start_ms:
+            start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {start}")
+
+    def _check_topic(self, fields: SendFields, peer: str) -> TopicConfig:
+        """The checks that a message to a known, writable topic need not repeat."""
+        name, topics = fields.topic, self._topics
+        if self._settings.broker.broker_permission & Perm.WRITE == 0 and topics.is_order(name):
+            raise sending_forbidden(self._broker.address)
+        error = topic_error(name)
+        if error is not None:
+            raise MQError(ResponseCode.INVALID_PARAMETER, error)
+        if name in NOT_ALLOWED_TO_SEND:
+            raise MQError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        found = topics.get(name)
+        if found is not None:
+            return found
+        retry = name.startswith(RETRY_PREFIX)
+        sys_flag = 0
+        if fields.unit_mode:
+            sys_flag = TopicSysFlag.UNIT_SUB if retry else TopicSysFlag.UNIT
+        found = topics.create_on_send(
+            name, fields.default_topic, fields.default_topic_queue_nums, sys_flag, peer
+        )
+        if found is None and retry:
+            found = topics.create_on_send_back(name, 1, sys_flag=sys_flag)
+        if found is None:
+            raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
+        self._new_topics.made(name)
+        return found
+
+    def _transactions_forbidden(self) -> MQError:
+        return sending_forbidden(self._broker.address, "transaction message")
+
+    # -- kinds of messages
+
+    def _inspect(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
+        """Delayed, retried or otherwise marked messages, as they are stored."""
+        properties = decode_properties(message.properties)
+        properties.pop("POP_CK", None)
+        if properties.get("TRAN_MSG", "").lower() == "true":
+            raise self._transactions_forbidden()
+        max_message_size = self._settings.store.max_message_size
+        if "INNER_NUM" in properties:
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
+        if message.topic.startswith(RETRY_PREFIX):
+            self._retry_or_dead_letter(message, properties, fields, client_version)
+        try:
+            message.properties = encode_properties(properties)
+            stored = self._broker.redirects.apply(message, properties)
+        except MessageFormatError:
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
+        if stored is not None:
+            return stored
+        if not _TIMER_KEYS.isdisjoint(properties):
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        return message
+
+    def _retry_or_dead_letter(
+        self, message: StoredMessage, properties: dict[str, str], fields: SendFields, client_version: int
+    ) -> None:
+        """A consumer resends a message it could not handle; too many attempts make it a dead letter."""
+        broker = self._broker
+        group = message.topic[len(RETRY_PREFIX) :]
+        config = broker.tables.subscriptions.find(group)
+        if config is None:
+            raise no_group(group)
+        most = config.retry_max_times
+        if client_version >= VERSION_WITH_MAX_RECONSUME and fields.max_reconsume_times is not None:
+            most = fields.max_reconsume_times
+        ordered = not broker.tables.locks.all_expired(group, broker.clock.now_ms())
+        if fields.reconsume_times > most or ordered:
+            properties[PROPERTY_DELAY_LEVEL] = "-1"
+            topic = self._topics.create_on_send_back(dead_letter_topic(group), DLQ_QUEUES)
+            message.topic = topic.topic_name
+            message.queue_id = broker.rng.randrange(DLQ_QUEUES)
+            log.info(
+                "dead letter group=%s reconsume_times=%d ordered=%s", group, fields.reconsume_times, ordered
+            )
+
+    # -- messages that consumers send back
+
+    def send_back(self, header: ConsumerSendMsgBack, version: int, waiter: Waiter) -> str | None:
+        """Store a message of this broker's log again, for a group that could not handle it.
+
+        Returns the topic it was first sent to; None if the group retries nothing (no waiter is called then).
+        Raises `MQError`.
+        """
+        broker = self._broker
+        if not self._role.is_master:
+            ip = broker.address.rpartition(":")[0]
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"no master available along with {ip}")
+        config = self._settings.broker
+        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+            raise overloaded()
+        group = broker.tables.subscriptions.find(header.group)
+        if group is None:
+            raise no_group(header.group)
+        if config.broker_permission & Perm.WRITE == 0:
+            raise sending_forbidden(broker.address)
+        if group.retry_queue_nums <= 0:
+            return None
+        sys_flag = TopicSysFlag.UNIT_SUB if header.unit_mode else 0
+        topic = self._topics.create_on_send_back(
+            retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag
+        )
+        if topic.perm & Perm.WRITE == 0:
+            raise MQError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        message, origin = self._message_back(header, version, group, topic)
+        self._appender.submit(message, waiter)
+        return origin
+
+    def _message_back(
+        self, header: ConsumerSendMsgBack, version: int, group: SubscriptionGroupConfig, topic: TopicConfig
+    ) -> tuple[StoredMessage, str]:
+        """The message to store, and the topic it was first sent to."""
+        broker = self._broker
+        view = broker.store.message_at(header.offset)
+        if view is None:
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        record = decode_record(view, inflate=False)
+        properties = dict(record.properties)
+        properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
+        properties["WAIT"] = "false"
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
+        most = group.retry_max_times
+        if version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        queue_id = broker.rng.randrange(max(1, topic.write_queue_nums))
+        if record.reconsume_times >= most or header.delay_level < 0:
+            topic = self._topics.create_on_send_back(dead_letter_topic(header.group), DLQ_QUEUES)
+            queue_id = broker.rng.randrange(DLQ_QUEUES)
+            properties.pop(PROPERTY_DELAY_LEVEL, None)
+            log.info(
+                "dead letter group=%s topic=%s physical_offset=%d reconsume_times=%d",
+                header.group,
+                record.topic,
+                header.offset,
+                record.reconsume_times,
+            )
+        else:
+            level = header.delay_level or 3 + record.reconsume_times
+            properties[PROPERTY_DELAY_LEVEL] = str(level)
+        message = StoredMessage(
+            topic=topic.topic_name,
+            queue_id=queue_id,
+            body=record.body,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            store_host=self._store_host,
+            reconsume_times=record.reconsume_times + 1,
+        )
+        try:
+            message.properties = encode_properties(properties)
+            stored = broker.redirects.apply(message, properties)
+        except MessageFormatError:
+            max_message_size = self._settings.store.max_message_size
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
+        return stored or message, properties[PROPERTY_RETRY_TOPIC]
+
+    def _born_host(self, peer: str) -> bytes:
+        try:
+            host = pack_address(peer)
+        except ValueError:
+            host = NO_HOST
+        if len(self._born_hosts) > 10_000:
+            self._born_hosts.clear()
+        self._born_hosts[peer] = host
+        return host
+
+
+def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
+    """The queue of a message that has a priority: that of its number, or the last one. A message that is
+    ordered or delayed, too, loses its priority. As RocketMQ 5.5 does (`Message.setPriority`)."""
+    properties = decode_properties(message.properties)
+    text = properties.get(_PRIORITY, "")
+    priority = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not 0 <= priority < 1 << 31 or topic.write_queue_nums < 1:
+        return message.queue_id
+    if not properties.keys().isdisjoint(_OTHER_KINDS):
+        del properties[_PRIORITY]
+        message.properties = encode_properties(properties)
+        return message.queue_id
+    return min(priority, topic.write_queue_nums - 1)

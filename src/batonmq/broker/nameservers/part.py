@@ -1,0 +1,38 @@
+"""The part that makes the broker known to name servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batonmq.broker.nameservers.registration import Registration
+from batonmq.broker.part import Part
+
+if TYPE_CHECKING:
+    from batonmq.broker.config import BrokerConfig
+    from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleState
+    from batonmq.protocol.bodies import TopicConfig
+
+
+class NameServersPart(Part):
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.registration = Registration(broker)
+        broker.tables.topics.listeners.append(self._topics_changed)
+        broker.settings.listeners.append(self._configured)
+
+    def role_changed(self, role: RoleState) -> None:
+        self.registration.start()
+
+    async def withdraw(self) -> None:
+        await self.registration.stop()
+
+    def _topics_changed(self, changed: Sequence[TopicConfig]) -> None:
+        self.registration.now()
+
+    def _configured(self, before: BrokerConfig) -> None:
+        if before.broker_permission != self._broker.settings.broker.broker_permission:
+            # It limits the permissions of all topics that are registered.
+            self._broker.tables.topics.touch()
+            self.registration.now()

@@ -1,0 +1,80 @@
+"""`Part`: one concern or feature of a broker, as the service sees it.
+
+A feature is a folder with a part, and one line in `parts.py`. The service builds the parts in the order of
+that list, restores their tables, binds their handlers, starts them in order and stops them in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.held_pulls import QueueKey
+    from batonmq.broker.role import RoleState
+    from batonmq.broker.tables.persistence import Table
+    from batonmq.common.metrics import Metric, Source
+    from batonmq.net import Connection, Dispatcher
+
+
+class Part:
+    """Does nothing by default; a part overrides what concerns it. All of it runs on the broker's event
+    loop."""
+
+    METRICS: ClassVar[tuple[Metric, ...]] = ()
+    """What `metrics` returns a source for."""
+
+    def __init__(self, broker: Broker) -> None:
+        """The store is open; no table is restored and nothing listens yet. Raises `ConfigError`."""
+
+    # -- what it has
+
+    def tables(self) -> Sequence[Table]:
+        """Tables to restore before the start, to keep on disk and, where they say so, to copy to slaves."""
+        return ()
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        """Bind request codes. Called once, before the ports listen."""
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        """What exporters read."""
+        return {}
+
+    @property
+    def unanswered(self) -> int:
+        """Requests under way that a stop waits for."""
+        return 0
+
+    # -- its life
+
+    async def start(self) -> None:
+        """The tables are restored, the ports listen and the addresses are known."""
+
+    async def withdraw(self) -> None:
+        """The broker is about to stop: take part in no decision and be found by no client any more."""
+
+    async def stop(self) -> None:
+        """No request comes any more. Called once, also after a start that failed half-way."""
+
+    # -- what happens meanwhile
+
+    def role_ending(self) -> None:
+        """See `RoleListener`."""
+
+    def term_begins(self, epoch: int) -> None:
+        """See `RoleListener`."""
+
+    def role_changed(self, role: RoleState) -> None:
+        """See `RoleListener`."""
+
+    def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
+        """Consumers can see more records: these queues have grown to these max offsets. Once a loop turn."""
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A client's connection has ended."""
+
+
+def overrides(part: Part, method: Callable[..., Any]) -> bool:
+    """Whether the part overrides this method of `Part`; the hot path does not call empty ones."""
+    return getattr(type(part), method.__name__) is not method

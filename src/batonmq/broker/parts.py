@@ -1,0 +1,37 @@
+"""The parts of a broker: the one list that a feature is added to.
+
+They start in this order and stop in the reverse one. A part may rely on those before it when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.admin.part import AdminPart
+from batonmq.broker.delay.part import DelayPart
+from batonmq.broker.messages.part import MessagesPart
+from batonmq.broker.monitoring.part import MonitoringPart
+from batonmq.broker.nameservers.part import NameServersPart
+from batonmq.broker.replica.part import ReplicaPart
+from batonmq.broker.tables.part import TablesPart
+from batonmq.broker.upkeep.part import UpkeepPart
+
+if TYPE_CHECKING:
+    from batonmq.broker.part import Part
+    from batonmq.common.metrics import Metric
+
+PARTS: Final[tuple[type[Part], ...]] = (
+    TablesPart,
+    UpkeepPart,
+    MonitoringPart,
+    AdminPart,
+    MessagesPart,
+    DelayPart,
+    NameServersPart,
+    ReplicaPart,  # last: it gives the broker its role
+)
+
+
+def all_metrics() -> tuple[Metric, ...]:
+    """Every metric that a broker exports."""
+    return tuple(metric for part in PARTS for metric in part.METRICS)

@@ -1,0 +1,53 @@
+"""The part that gives the broker its role and speaks with the other replicas of its group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from batonmq.broker.part import Part
+from batonmq.broker.replica import handlers, metrics
+from batonmq.broker.replica.fixed_role import FixedRole
+from batonmq.broker.replica.identity import IdentityFiles
+from batonmq.broker.replica.replicas_manager import ReplicasManager
+from batonmq.broker.replica.role_switch import RoleSwitch
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleSource
+    from batonmq.common.metrics import Metric, Source
+    from batonmq.net import Dispatcher
+
+
+class ReplicaPart(Part):
+    """Last in the list of parts: when it starts, the others are ready for a role."""
+
+    METRICS: ClassVar[tuple[Metric, ...]] = metrics.METRICS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.manager: ReplicasManager | None = None
+        """In controller mode."""
+        self.switch = RoleSwitch(broker)
+        self._source: RoleSource
+        config = broker.settings.broker
+        if config.enable_controller_mode:
+            path = broker.settings.ha.store_path_broker_identity
+            files = IdentityFiles(path or broker.settings.store.root / "brokerIdentity")
+            self._source = self.manager = ReplicasManager(broker, self.switch, files)
+        else:
+            self._source = FixedRole(config, self.switch)
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        handlers.register(dispatcher, self._broker)
+        if self.manager is not None:
+            self.manager.register(dispatcher)
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        return metrics.sources(self._broker)
+
+    async def start(self) -> None:
+        self._source.start()
+
+    async def withdraw(self) -> None:
+        await self._source.stop()

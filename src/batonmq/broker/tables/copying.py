@@ -1,0 +1,63 @@
+"""How a slave takes over its master's topics, consumer groups and consumer offsets, table by table.
+
+Source: RocketMQ's `SlaveSynchronize` (GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET,
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from batonmq.common.log import some
+from batonmq.protocol.bodies import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
+    SubscriptionGroupWrapper,
+    TopicConfigAndMappingSerializeWrapper,
+    decode,
+)
+from batonmq.protocol.headers.broker import GetAllConsumerOffset, GetAllSubscriptionGroup, GetAllTopicConfig
+
+if TYPE_CHECKING:
+    from batonmq.broker.tables.offsets import OffsetTable
+    from batonmq.broker.tables.persistence import Master
+    from batonmq.broker.tables.subscriptions import SubscriptionTable
+    from batonmq.broker.tables.topics import TopicTable
+    from batonmq.store.store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -> None:
+    """Take over the topics, and note which ones the master has deleted."""
+    stored = {topic for topic, _ in store.queues()}
+    read = decode(await master.fetch(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
+    table, version = read.topic_config_table, read.data_version
+    # What the master took since then is not in `stored`.
+    if topics.note_deleted(stored, table, version, rebuilt=master.announces_changes):
+        log.warning(
+            "master %s has no topic %s, of which this broker has messages: it took over before it had "
+            "copied that, or it was deleted meanwhile. updateTopic there makes the messages readable; as "
+            "master this broker creates the topic again",
+            master.address,
+            some(sorted(topics.lost)),
+        )
+    topics.replace(table, version)
+
+
+async def copy_offsets(master: Master, offsets: OffsetTable, store: MessageStore) -> None:
+    """Take over the consumer offsets; drop those in topics that were deleted and created again."""
+    recreated = set(store.begun_anew)
+    read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
+    for topic in recreated:
+        offsets.remove_topic(topic)
+    # Only now: had the master died before, these would still have to be dropped.
+    store.begun_anew.difference_update(recreated)
+    offsets.replace(read.offset_table, read.data_version or DataVersion())
+
+
+async def copy_groups(master: Master, groups: SubscriptionTable) -> None:
+    """Take over the consumer groups."""
+    read = decode(await master.fetch(GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
+    groups.replace(read.subscription_group_table, read.forbidden_table, read.data_version)

@@ -1,0 +1,200 @@
+"""Topics, groups, clients and how far consumers are, as RocketMQ's `BrokerMetricsConstant` names them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from batonmq.common.metrics import Kind, Metric, Point, Source, sliced
+from batonmq.protocol.bodies import ConsumeType
+from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, Perm
+from batonmq.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic, is_system_topic
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.tables.consumers import Member
+
+_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
+_CLIENT: Final = ("language", "version", "protocol_type")
+_REMOTING: Final = "remoting"
+
+PERMISSION: Final = Metric(
+    "rocketmq_broker_permission", Kind.GAUGE, "brokerPermission: 2 write, 4 read, 6 both"
+)
+TOPICS: Final = Metric("rocketmq_topic_number", Kind.GAUGE, "Topics, those of the system included")
+GROUPS: Final = Metric("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups known")
+PRODUCERS: Final = Metric("rocketmq_producer_connections", Kind.GAUGE, "Producers connected", _CLIENT)
+CONSUMERS: Final = Metric(
+    "rocketmq_consumer_connections",
+    Kind.GAUGE,
+    "Consumers connected",
+    ("consumer_group", "consume_mode", *_CLIENT, "is_system"),
+)
+LAG: Final = Metric("rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages not yet consumed", _LAG)
+LAG_LATENCY: Final = Metric(
+    "rocketmq_consumer_lag_latency",
+    Kind.GAUGE,
+    "Age of the oldest message not yet consumed",
+    _LAG,
+    unit="milliseconds",
+)
+INFLIGHT: Final = Metric(
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages handed out and not yet consumed", _LAG
+)
+QUEUEING: Final = Metric(
+    "rocketmq_consumer_queueing_latency",
+    Kind.GAUGE,
+    "Age of the oldest message not yet handed out",
+    _LAG,
+    unit="milliseconds",
+)
+READY: Final = Metric("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not yet handed out", _LAG)
+METRICS: Final = (
+    PERMISSION,
+    TOPICS,
+    GROUPS,
+    PRODUCERS,
+    CONSUMERS,
+    LAG,
+    LAG_LATENCY,
+    INFLIGHT,
+    QUEUEING,
+    READY,
+)
+
+_CONSUME_MODES: Final = {
+    ConsumeType.ACTIVELY: "pull",
+    ConsumeType.PASSIVELY: "push",
+    ConsumeType.POP: "pop",
+}
+LAG_AGE_MS: Final = 1_000
+"""One walk over all groups serves the metrics of a scrape."""
+
+
+@dataclass(slots=True)
+class Lag:
+    """How far a group is in a topic; times in ms, messages summed over the queues."""
+
+    group: str
+    topic: str
+    behind: int = 0
+    behind_ms: int = 0
+    in_flight: int = 0
+    queueing_ms: int = 0
+    ready: int = 0
+
+    @property
+    def labels(self) -> tuple[str, str, bool, bool]:
+        return self.group, self.topic, False, is_system_topic(self.topic) or _of_system(self.group)
+
+
+class TableMetrics:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lags: list[Lag] = []
+        self._lags_ms: int | None = None
+
+    def sources(self) -> Mapping[Metric, Source]:
+        broker, tables = self._broker, self._broker.tables
+        return {
+            PERMISSION: lambda: [((), broker.settings.broker.broker_permission)],
+            TOPICS: lambda: [((), len(tables.topics))],
+            GROUPS: lambda: [((), len(tables.subscriptions))],
+            PRODUCERS: self._producers,
+            CONSUMERS: self._consumers,
+            LAG: lambda: self._lag(lambda lag: lag.behind),
+            LAG_LATENCY: lambda: self._lag(lambda lag: lag.behind_ms),
+            INFLIGHT: lambda: self._lag(lambda lag: lag.in_flight),
+            QUEUEING: lambda: self._lag(lambda lag: lag.queueing_ms),
+            READY: lambda: self._lag(lambda lag: lag.ready),
+        }
+
+    def _producers(self) -> Iterable[Point]:
+        counts = Counter(
+            _client(member)
+            for members in self._broker.tables.producers.groups.values()
+            for member in members.values()
+        )
+        return [((*client, _REMOTING), count) for client, count in counts.items()]
+
+    def _consumers(self) -> Iterable[Point]:
+        table = self._broker.tables.consumers
+        for name in list(table):
+            group = table.group(name)
+            if group is None:
+                continue
+            mode = _CONSUME_MODES.get(group.consume_type, "") if group.consume_type else ""
+            for client, count in Counter(map(_client, group.members.values())).items():
+                yield (name, mode, *client, _REMOTING, _of_system(name)), count
+
+    # -- how far consumers are -----------------------------------------------------------------------------
+
+    async def _lag(self, value: Callable[[Lag], int]) -> Iterable[Point]:
+        now_ms = self._broker.clock.monotonic_ms()
+        if self._lags_ms is None or now_ms - self._lags_ms >= LAG_AGE_MS:
+            self._lags = await sliced(self._walk())
+            self._lags_ms = now_ms
+        return [(lag.labels, value(lag)) for lag in self._lags]
+
+    def _walk(self) -> Iterable[Lag]:
+        """Connected groups and the topics they subscribe to, retry topics left out, as in RocketMQ."""
+        broker = self._broker
+        for group in list(broker.tables.consumers):
+            for topic in list(broker.tables.consumers.subscriptions(group)):
+                config = broker.tables.topics.get(topic)
+                if config is None or is_retry_topic(topic):
+                    continue
+                if config.perm & broker.settings.broker.broker_permission & (Perm.READ | Perm.WRITE):
+                    yield self._measure(group, topic, config.write_queue_nums)
+
+    def _measure(self, group: str, topic: str, queues: int) -> Lag:
+        store, offsets = self._broker.store, self._broker.tables.offsets
+        lag = Lag(group, topic)
+        unconsumed: list[int] = []
+        unpulled: list[int] = []
+        for queue_id in range(queues):
+            end = store.queue_bounds(topic, queue_id).max_offset
+            if not end:
+                continue
+            consumed = offsets.query(group, topic, queue_id)
+            pulled = offsets.query_pulled(group, topic, queue_id)
+            lag.behind += max(0, end - consumed) if consumed >= 0 else 0
+            lag.ready += max(0, end - pulled) if pulled >= 0 else 0
+            lag.in_flight += max(0, pulled - consumed) if consumed >= 0 else 0
+            unconsumed.append(store.queue_store_time(topic, queue_id, consumed if consumed >= 0 else end))
+            unpulled.append(store.queue_store_time(topic, queue_id, max(0, pulled)))
+        now_ms = self._broker.clock.now_ms()
+        lag.behind_ms = _age(now_ms, unconsumed)
+        lag.queueing_ms = _age(now_ms, unpulled)
+        return lag
+
+
+def _of_system(group: str) -> bool:
+    """As `is_system_group`, but in any case: RocketMQ's metrics are not of one mind."""
+    return group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
+
+
+def _age(now_ms: int, stored_ms: Iterable[int]) -> int:
+    """Age of the oldest; 0 if there is none (-1: no such message)."""
+    oldest = min((each for each in stored_ms if each > 0), default=0)
+    return now_ms - oldest if oldest else 0
+
+
+def _client(member: Member) -> tuple[str, str]:
+    return LanguageCode(member.language).name.lower(), version_name(member.version)
+
+
+_FIRST_REGULAR: Final = PROTOCOL_VERSION - 2 * (550 - 400)
+"""Ordinal of V4_0_0: from there on each release has two versions, X_Y_Z_SNAPSHOT and X_Y_Z."""
+
+
+def version_name(ordinal: int) -> str:
+    """`v5_5_0` for 513: the name of an `MQVersion`, as RocketMQ's labels have it."""
+    if ordinal < _FIRST_REGULAR - 1:
+        return "v3"
+    release, snapshot = divmod(ordinal - _FIRST_REGULAR + 1, 2)
+    digits = f"{400 + release:d}"
+    name = f"v{digits[:-2]}_{digits[-2]}_{digits[-1]}"
+    return name if snapshot else f"{name}_snapshot"

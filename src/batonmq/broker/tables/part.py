@@ -1,0 +1,134 @@
+"""The part that owns topics, consumer groups, offsets and clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from batonmq.broker.monitoring.stats import SAMPLE_INTERVAL_MS
+from batonmq.broker.part import Part
+from batonmq.broker.tables.copying import copy_groups, copy_offsets, copy_topics
+from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
+from batonmq.broker.tables.metrics import METRICS, TableMetrics
+from batonmq.broker.tables.persistence import Table
+from batonmq.common.tasks import Tasks
+
+if TYPE_CHECKING:
+    from batonmq.broker.config import BrokerConfig
+    from batonmq.broker.context import Broker
+    from batonmq.common.metrics import Metric, Source
+    from batonmq.net import Connection, Dispatcher
+    from batonmq.protocol.bodies import TopicConfig
+
+TOPICS = "topics"
+DELETED_TOPICS = "deletedTopics"
+GROUPS = "subscriptionGroup"
+OFFSETS = "consumerOffset"
+
+
+class TablesPart(Part):
+    METRICS: ClassVar[tuple[Metric, ...]] = METRICS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tables = tables = broker.tables
+        self._tasks = Tasks()
+        tables.topics.listeners.append(self._topics_changed)
+        tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
+        tables.subscriptions.on_change = self._groups_changed
+        tables.offsets.on_new = tables.watch.changed
+        broker.settings.listeners.append(self._configured)
+
+    def tables(self) -> Sequence[Table]:
+        tables, store, settings = self._tables, self._broker.store, self._broker.settings
+        return (
+            Table(
+                name=TOPICS,
+                encode=tables.topics.encode,
+                restore=tables.topics.restore,
+                copy=lambda master: copy_topics(master, tables.topics, store),
+            ),
+            Table(
+                name=DELETED_TOPICS,
+                encode=tables.topics.deleted.encode,
+                restore=tables.topics.deleted.restore,
+            ),
+            Table(
+                name=OFFSETS,
+                encode=tables.offsets.encode,
+                restore=tables.offsets.restore,
+                interval_ms=lambda: settings.broker.flush_consumer_offset_interval,
+                take_changed=tables.offsets.take_changed,
+                copy=lambda master: copy_offsets(master, tables.offsets, store),
+            ),
+            Table(
+                name=GROUPS,
+                encode=tables.subscriptions.encode,
+                restore=tables.subscriptions.restore,
+                copy=lambda master: copy_groups(master, tables.subscriptions),
+            ),
+        )
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        for module in (topics, groups, offsets, clients, consumers):
+            module.register(dispatcher, self._broker)
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        return TableMetrics(self._broker).sources()
+
+    async def start(self) -> None:
+        self._tables.persistence.start()
+        self._tasks.spawn(self._drop_expired())
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+        if self._broker.store.failure is not None:
+            self._tables.persistence.abandon()
+        await self._tables.persistence.stop()
+
+    def term_begins(self, epoch: int) -> None:
+        tables, store = self._tables, self._broker.store
+        for table in (tables.topics, tables.subscriptions, tables.offsets):
+            table.begin_term(epoch)
+        tables.watch.begin_term()
+        if not self._broker.role.is_master:
+            # The former master had these topics, and offsets in them, which are not known here. What a master
+            # knows of its own topics is not out of date.
+            tables.topics.deleted.discard(store.begun_anew)
+            for topic in store.begun_anew:
+                tables.offsets.remove_topic(topic)
+        store.begun_anew.clear()
+        tables.topics.rebuild(store.queues())
+        tables.persistence.save(TOPICS)
+        tables.persistence.save(GROUPS)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._tables.consumers.connection_closed(connection)
+        self._tables.producers.connection_closed(connection)
+        self._tables.watch.closed(connection)
+
+    def _topics_changed(self, changed: Sequence[TopicConfig]) -> None:
+        self._tables.persistence.save(TOPICS)
+        self._tables.watch.changed()
+
+    def _groups_changed(self) -> None:
+        self._tables.persistence.save(GROUPS)
+        self._tables.watch.changed()
+
+    def _configured(self, before: BrokerConfig) -> None:
+        self._tables.topics.configure(self._broker.settings.broker)
+        self._tables.subscriptions.configure(self._broker.settings.broker)
+
+    async def _drop_expired(self) -> None:
+        """Locks, clients and subscriptions whose time is up."""
+        broker, tables = self._broker, self._tables
+        while True:
+            await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)
+            now_ms, config = broker.clock.now_ms(), broker.settings.broker
+            tables.locks.drop_expired(now_ms)
+            for clients_of in (tables.consumers, tables.producers):
+                for connection in clients_of.drop_silent(now_ms, config.channel_expired_timeout):
+                    connection.close()
+            tables.consumers.forget_old_subscriptions(now_ms, config.subscription_expired_timeout)

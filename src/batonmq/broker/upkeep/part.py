@@ -1,0 +1,116 @@
+"""What keeps a store in order while it is used: the index, the disk copy of the queues, expired files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from batonmq.broker.part import Part
+from batonmq.broker.upkeep.metrics import METRICS, sources
+from batonmq.common.tasks import Tasks
+
+if TYPE_CHECKING:
+    from batonmq.broker.config import BrokerConfig
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.held_pulls import QueueKey
+    from batonmq.common.metrics import Metric, Source
+
+log = logging.getLogger(__name__)
+
+INDEX_SLICE: Final = 100
+"""Records indexed before other work gets its turn: about a millisecond, most of it for pages of the index
+that were written to disk since and are written to again."""
+INDEX_DELAY_S: Final = 1.0
+"""New messages are indexed so much later."""
+INDEX_SHARE: Final = 10
+"""Indexing rests this many times as long as it worked, so that it takes at most a tenth of the processor."""
+
+
+class UpkeepPart(Part):
+    METRICS: ClassVar[tuple[Metric, ...]] = METRICS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._tasks = Tasks()
+        self._indexing: asyncio.Task[None] | None = None
+        self._index_waits = False
+        """The log cannot be read for the index: logged once, not with each try."""
+        self._queues_dirty = False
+        broker.settings.listeners.append(self._configured)
+
+    def _configured(self, before: BrokerConfig) -> None:
+        self._store.config = self._broker.settings.store
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        return sources(self._broker)
+
+    async def start(self) -> None:
+        self._tasks.spawn(self._flush_queues())
+        self._tasks.spawn(self._delete_expired())
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
+        self._queues_dirty = True
+        if self._indexing is None:
+            self._indexing = self._tasks.spawn(self._build_index())
+
+    async def _build_index(self) -> None:
+        loop, store = asyncio.get_running_loop(), self._store
+        pause_s = INDEX_DELAY_S
+        try:
+            more = True
+            while more:
+                await asyncio.sleep(pause_s)
+                try:
+                    while (reading := store.index_reading()) is not None:
+                        await loop.run_in_executor(None, reading)
+                except OSError as error:
+                    if not self._index_waits:
+                        log.error(
+                            "the index waits: what comes next for it in the log cannot be read: %s", error
+                        )
+                    self._index_waits = True
+                    pause_s = INDEX_DELAY_S
+                    continue
+                self._index_waits = False
+                began = loop.time()
+                more = store.build_index(INDEX_SLICE)
+                pause_s = (loop.time() - began) * INDEX_SHARE
+        finally:
+            self._indexing = None
+
+    async def _flush_queues(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._broker.settings.store.flush_interval_consume_queue / 1000)
+            if self._queues_dirty:
+                self._queues_dirty = False
+                try:
+                    await loop.run_in_executor(None, self._store.flush_queues)
+                except OSError as error:
+                    log.error("consume queues cannot be brought to disk: %s", error)
+
+    async def _delete_expired(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.settings.store.clean_resource_interval / 1000)
+            try:
+                await unlink(self._store.delete_expired())
+            except OSError as error:
+                log.error("expired files cannot be deleted: %s", error)
+
+
+async def unlink(paths: Sequence[Path]) -> None:
+    """Delete files that the store let go of. Raises OSError."""
+    if paths:
+        await asyncio.get_running_loop().run_in_executor(None, _unlink, paths)
+
+
+def _unlink(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
