@@ -11,9 +11,9 @@ from typing import Any
 from batonmq.broker.slave_sync import SlaveSync
 from batonmq.broker.table_watch import TableWatch
 from batonmq.broker.topics import TopicTable
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.store import MessageStore

@@ -22,8 +22,8 @@ from batonmq.broker.context import BrokerRole
 from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
 from batonmq.broker.stats import SNDBCK_PUT_NUMS
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response

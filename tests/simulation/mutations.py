@@ -21,13 +21,13 @@ from batonmq.controller import machine
 from batonmq.controller.elect import elect
 from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.replicas import BrokerSet
-from batonmq.ha import core as ha_core
-from batonmq.ha.epoch_file import EpochFile
-from batonmq.ha.epochs import EpochCache
+from batonmq.ha.autoswitch import core as ha_core
+from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.slave_link import SlaveLink
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.slave_link import SlaveLink
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
 from batonmq.store import commitlog, mapped, queues, recovery, store

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from batonmq.broker.subscriptions import SubscriptionTable
     from batonmq.broker.topics import TopicTable
     from batonmq.common.clock import Clock
+    from batonmq.ha.autoswitch.service import HAService
     from batonmq.ha.config import HAConfig
-    from batonmq.ha.service import HAService
     from batonmq.net import Connection
     from batonmq.net.client import RemotingClient
     from batonmq.protocol.bodies import MessageQueue

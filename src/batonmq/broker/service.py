@@ -52,10 +52,10 @@ from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError, changed_keys
 from batonmq.common.config_file import change_file
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls

@@ -1,4 +1,5 @@
-"""A master's proposals for the SyncStateSet: `ha/sync_state.py` says which are due, controllers decide."""
+"""A master's proposals for the SyncStateSet: `ha/autoswitch/sync_state.py` says which are due, the
+controllers decide."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.controller_answers import role_of, sync_state_set_of, typed
 from batonmq.broker.controllers import RETRY_S, Controllers
 from batonmq.broker.replicas_core import ReplicasCore, Role
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError

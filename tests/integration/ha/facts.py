@@ -12,7 +12,7 @@ from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.broker.identity import decode as identity_of
 from batonmq.demo.cluster import Program
-from batonmq.ha import epoch_file
+from batonmq.ha.autoswitch import epoch_file
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import SendMessageV2

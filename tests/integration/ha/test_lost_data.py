@@ -11,7 +11,7 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, commit_log
 
 from batonmq.demo.cluster import Program
-from batonmq.ha.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.protocol.headers.controller import CleanBrokerData
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.verify import verify

@@ -15,8 +15,8 @@ from tests.unit.broker.test_handlers_client import heartbeat
 
 from batonmq.broker.context import BrokerRole
 from batonmq.common.config import parse_properties
-from batonmq.ha.epochs import EpochCache
-from batonmq.ha.service import MasterStatus, ReplicaStatus
+from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.autoswitch.service import MasterStatus, ReplicaStatus
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.ha_frames import EpochStart

@@ -5,7 +5,7 @@ import pytest
 from batonmq.broker.identity import Identity, IdentityFiles
 from batonmq.broker.replicas_core import ReplicasCore, Role, Step
 from batonmq.common.config import ConfigError
-from batonmq.ha.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 
 
 def role(epoch: int, master_id: int = 1, address: str = "") -> Role:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from batonmq.common.clock import SystemClock
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batonmq.common.config import ConfigError
-from batonmq.ha import service
+from batonmq.ha.autoswitch import service
 from batonmq.ha.config import HAConfig
 from batonmq.ha.proof import SlaveProof, key_of
 from batonmq.ha.security import LinkSecurity, security_of
@@ -78,7 +78,7 @@ async def test_replicas_that_share_a_secret(replicas):
     "data", [FORGED, SlaveProof(key_of("x" * 16), bytes(32)).open() + FORGED, b"\0" * 64, b"BMQP"]
 )
 async def test_without_the_secret_nothing_is_told_and_nothing_moves(replicas, caplog, data, monkeypatch):
-    monkeypatch.setattr("batonmq.ha.master_link.INTRODUCTION_MS", 300)
+    monkeypatch.setattr("batonmq.ha.autoswitch.master_link.INTRODUCTION_MS", 300)
     (master,) = await replicas(1, security=SECRET)
     await master.lead(1, 1, 2)
     master.put(b"confidential")

@@ -12,11 +12,11 @@ import time
 import pytest
 
 from batonmq.ha import flow, read_ahead
+from batonmq.ha.autoswitch.core import MasterSession
+from batonmq.ha.autoswitch.master_link import MasterLink
+from batonmq.ha.autoswitch.service import StaleEpoch
 from batonmq.ha.config import HAConfig
-from batonmq.ha.core import MasterSession
-from batonmq.ha.master_link import MasterLink
 from batonmq.ha.role import HARole
-from batonmq.ha.service import StaleEpoch
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
 from batonmq.protocol.message import StoredMessage, encode_blank
 from batonmq.store.errors import StoreError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 
 
 def tracker(members=(1, 2), *, confirm=100, epoch_start=100, epoch=1) -> SyncStateTracker:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from batonmq.ha.epochs import EpochCache, consistent_point
+from batonmq.ha.autoswitch.epochs import EpochCache, consistent_point
 from batonmq.protocol.ha_frames import (
     Ack,
     Body,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batonmq.common.config import ConfigError
-from batonmq.ha.epochs import EpochCache
+from batonmq.ha.autoswitch.epochs import EpochCache
 from batonmq.protocol.ha_frames import EpochStart
 
 MOST_EPOCH = (1 << 31) - 1

@@ -7,8 +7,8 @@ import errno
 import logging
 from typing import TYPE_CHECKING
 
+from batonmq.ha.autoswitch.core import Batch, LogBounds, MasterSession, whole_records
 from batonmq.ha.config import MAX_TRANSFER_BATCH
-from batonmq.ha.core import Batch, LogBounds, MasterSession, whole_records
 from batonmq.ha.flow import FlowControl, Window
 from batonmq.ha.link import Link
 from batonmq.ha.proof import MasterProof
@@ -17,8 +17,8 @@ from batonmq.protocol.ha_frames import HAFrameError
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
-    from batonmq.ha.service import HAService
-    from batonmq.ha.sync_state import Replica
+    from batonmq.ha.autoswitch.service import HAService
+    from batonmq.ha.autoswitch.sync_state import Replica
 
 log = logging.getLogger(__name__)
 

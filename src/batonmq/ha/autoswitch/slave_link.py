@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batonmq.ha.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
+from batonmq.ha.autoswitch.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
 from batonmq.ha.link import Link
 from batonmq.ha.proof import ProofFailed, SlaveProof
 from batonmq.ha.role import HARole
@@ -16,7 +16,7 @@ from batonmq.protocol.ha_frames import HAFrameError
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
-    from batonmq.ha.service import HAService
+    from batonmq.ha.autoswitch.service import HAService
 
 log = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from batonmq.common.complaints import Complaints
-from batonmq.ha.core import LogBounds
-from batonmq.ha.epoch_file import EpochFile
-from batonmq.ha.epochs import EpochCache
-from batonmq.ha.master_link import INTRODUCTION_MS, MasterLink
+from batonmq.ha.autoswitch.core import LogBounds
+from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.autoswitch.master_link import INTRODUCTION_MS, MasterLink
+from batonmq.ha.autoswitch.slave_link import SlaveLink
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
 from batonmq.ha.security import LinkSecurity
-from batonmq.ha.slave_link import SlaveLink
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.net.client import split_address
 from batonmq.net.tls import ServerTls, TlsSniffer
 from batonmq.protocol.ha_frames import NONCE_SIZE
