@@ -87,7 +87,7 @@ class SetProposals:
 
     async def _meet_strangers(self) -> None:
         """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
-        strangers = frozenset(self._ha.strangers())
+        strangers = frozenset(self._ha.unregistered())
         if not strangers:
             return
         loop = asyncio.get_running_loop()

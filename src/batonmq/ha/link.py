@@ -10,6 +10,8 @@ from batonmq.net.dead_lines import give_up_early
 
 MIN_PATIENCE_MS = 3_000
 """The peer's kernel is given so long at least to answer."""
+INTRODUCTION_MS = 5_000
+"""A connection that has not said by then which replica it is, is dropped."""
 
 
 class Link(asyncio.Protocol):
@@ -53,3 +55,11 @@ class Link(asyncio.Protocol):
         if now_s - since >= 1.0:
             self.bytes_per_second = int((self._bytes - before) / (now_s - since)) if since else 0
             self._rated = (self._bytes, now_s)
+
+
+class RefusedLink(asyncio.Protocol):
+    """A connection to a replica that is not master: closed at once, since what is in its log may not be the
+    group's. The slave tries again."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()

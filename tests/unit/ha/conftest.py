@@ -66,7 +66,7 @@ class Replica:
 
     def _agree(self) -> None:
         tracker = self.ha.tracker
-        if self.agreeable and self.registered.issuperset(self.ha.strangers()):
+        if self.agreeable and self.registered.issuperset(self.ha.unregistered()):
             tracker.registered = self.registered
         members = self.ha.propose() if self.agreeable else None
         if members is not None:
