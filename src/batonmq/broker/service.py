@@ -24,6 +24,7 @@ from batonmq.broker.config import MASTER_ID, BrokerConfig
 from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker, BrokerRole
 from batonmq.broker.delay import parse_delay_levels
+from batonmq.broker.delay_policy import delay_unit_codes
 from batonmq.broker.handlers import (
     admin,
     client,
@@ -60,6 +61,7 @@ from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, Remoting
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -221,7 +223,7 @@ class BrokerService:
             self._store_config,
             self._clock,
             wait_for_confirm=self._config.enable_controller_mode,
-            delays_ms=parse_delay_levels(self._config.message_delay_level),
+            policy=StorePolicy(delay_unit_codes(parse_delay_levels(self._config.message_delay_level))),
         )
 
     def _build(self, store: MessageStore) -> None:
@@ -393,7 +395,7 @@ class BrokerService:
         for table in (broker.topics, broker.subscriptions, broker.offsets):
             table.begin_term(epoch)
         broker.tables.begin_term()
-        self._heed_topics_begun_anew()
+        self._forget_recreated_topics()
         broker.topics.rebuild(broker.store.queues())
         self._persist_tables()
         broker.role = BrokerRole.SYNC_MASTER
@@ -404,15 +406,15 @@ class BrokerService:
         self._registration.start()
         log.info("master epoch=%d", epoch)
 
-    def _heed_topics_begun_anew(self) -> None:
-        """Those that the log tells of since the former master's tables were copied last: it had these topics,
-        and offsets in them that are not known here. What a master knows of its own is not out of date."""
+    def _forget_recreated_topics(self) -> None:
+        """The former master may have recreated topics after this broker last copied its tables: the offsets
+        here are those of the topics before. A master's own offsets are up to date."""
         broker = self.broker
         if not broker.role.is_master:
-            broker.topics.deleted.discard(broker.store.begun_anew)
-            for topic in broker.store.begun_anew:
+            broker.topics.deleted.discard(broker.store.recreated_topics)
+            for topic in broker.store.recreated_topics:
                 broker.offsets.remove_topic(topic)
-        broker.store.begun_anew.clear()
+        broker.store.recreated_topics.clear()
 
     async def become_slave(
         self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str

@@ -129,7 +129,7 @@ class SlaveSync:
         """One round; each table is taken over as soon as it is here. `rebuilt`: see `note_deleted`."""
         broker = self._broker
         stored = {topic for topic, _ in broker.store.queues()}
-        begun_anew = set(broker.store.begun_anew)
+        recreated_topics = set(broker.store.recreated_topics)
         topics = decode(await self._fetch(master, GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
         table, version = topics.topic_config_table, topics.data_version
         # What the master took since then is not in `stored`.
@@ -143,10 +143,10 @@ class SlaveSync:
             )
         broker.topics.replace(table, version)
         offsets = decode(await self._fetch(master, GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-        for topic in begun_anew:
+        for topic in recreated_topics:
             broker.offsets.remove_topic(topic)
         # Only now: had the master died before, these would still be to be forgotten.
-        broker.store.begun_anew.difference_update(begun_anew)
+        broker.store.recreated_topics.difference_update(recreated_topics)
         broker.offsets.replace(offsets.offset_table, offsets.data_version or DataVersion())
         delays = await self._fetch(master, GetAllDelayOffset())
         if delays:

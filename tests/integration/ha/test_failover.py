@@ -328,7 +328,7 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
         await until(lambda: "anew" in slave.topics.deleted)
         await sync.stop()
     await cluster.send(b"new", topic="anew")
-    await until(lambda: "anew" in slave.store.begun_anew)
+    await until(lambda: "anew" in slave.store.recreated_topics)
     if copied == "half":
         fetch = sync._fetch
 
@@ -344,7 +344,7 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
     await until(lambda: cluster.master is not None)
     assert slave.offsets.query("g", "anew", 0) == -1
     assert "anew" in slave.topics and slave.store.queue_bounds("anew", 0).max_offset == 1
-    assert not slave.store.begun_anew
+    assert not slave.store.recreated_topics
 
 
 async def test_a_table_that_the_disk_did_not_take_is_written_when_it_does(

@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
+from batonmq.broker.delay_policy import delay_unit_codes
 from batonmq.protocol.message import encode_record
+from batonmq.store.policy import StorePolicy
 from batonmq.store.results import PutStatus
 from batonmq.store.verify import read_store
 
@@ -148,7 +150,7 @@ def test_whatever_comes_in_a_record_the_store_lives_on(opener):
             at = rng.randrange(len(data) - 8)
             piece = rng.choice([bytes([rng.randrange(256)]), rng.choice(extremes), rng.choice(extremes) * 2])
             data[at : at + len(piece)] = piece
-        store = opener(f"store{case}")
+        store = opener(f"store{case}", policy=StorePolicy(delay_unit_codes((1_000, 60_000))))
         store.append_raw(0, bytes(data))
         store.dispatch()
         store.build_index()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.alarm import Alarm
 from batonmq.broker.config import MASTER_ID
-from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
+from batonmq.broker.filters import filter_of, is_tag_type, subscription_of
 from batonmq.broker.handlers.send import FAQ, rejected
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
 from batonmq.broker.subscriptions import SYSTEM_GROUPS
@@ -30,6 +30,7 @@ from batonmq.protocol.bodies import (
 from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.store.policy import MessageFilter
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Pull:
     header: PullMessage
     topic: TopicConfig
     group: SubscriptionGroupConfig
-    accept: Accept | None
+    message_filter: MessageFilter | None
 
 
 class PullHandlers:
@@ -205,7 +206,7 @@ class PullHandlers:
             header.queue_offset,
             header.max_msg_nums,
             MAX_PULL_BYTES if asked is None or asked <= 0 else min(asked, MAX_PULL_BYTES),
-            pull.accept,
+            pull.message_filter,
         )
 
     def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
@@ -301,7 +302,7 @@ class PullHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return Pull(request, header, topic, group, acceptor(subscription))
+        return Pull(request, header, topic, group, filter_of(subscription))
 
     def _check_push(self, request: Request, name: str) -> None:
         """With rejectPullConsumerEnable: only members of a push group may pull, and the system's groups."""
