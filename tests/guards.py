@@ -1,7 +1,8 @@
 """Guards that tests of one part can be run without, beside those of the simulation.
 
 Each is a `Mutation`, as those in `tests/simulation/mutations.py`. What they take out shows at once in a unit
-test and hardly in a story: a stranger's ack, a file that is read once, a switch right after a topic was made.
+test and hardly in a story: an unregistered slave's ack, a file that is read once, a switch right after a
+topic was made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _shrink_alone() -> list[Patch]:
     return [(SyncStateTracker, "disconnected", disconnected)]
 
 
-def _strangers_count() -> list[Patch]:
+def _unregistered_count() -> list[Patch]:
     return [(SyncStateTracker, "knows", lambda self, broker_id: True)]
 
 
@@ -93,7 +94,7 @@ def _topics_not_rebuilt() -> list[Patch]:
 GUARDS: dict[str, Mutation[Any]] = {
     **MUTATIONS,
     "shrink-alone": Mutation("a lost slave is dropped without the controller's word", _shrink_alone),
-    "strangers-count": Mutation("ids that nobody gave out count", _strangers_count),
+    "unregistered-count": Mutation("ids that nobody gave out count", _unregistered_count),
     "links-kept": Mutation("a master's new term goes on with the old links", _links_kept),
     "dispatch-all": Mutation("consumers are shown what is not confirmed", _dispatch_unconfirmed),
     "confirm-forgotten": Mutation("the confirm offset is not kept on disk", _confirm_forgotten),

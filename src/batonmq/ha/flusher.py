@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class FlushObserver(Protocol):
-    """Whoever acknowledges what is on disk."""
+    """Acknowledges what is on disk."""
 
     def flushed(self) -> None: ...
     def flush_failed(self, error: OSError) -> None: ...

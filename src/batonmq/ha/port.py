@@ -1,6 +1,6 @@
 """The two sides of replication: what the broker may ask of it, and what it needs of a store.
 
-`Replication` is what every kind of replication offers, whoever decides the roles. What only one kind has is
+`Replication` is what every kind of replication offers, however roles are decided. What only one kind has is
 on its class: epochs and the SyncStateSet on `HAService` (`autoswitch/service.py`).
 """
 

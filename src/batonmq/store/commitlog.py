@@ -139,7 +139,7 @@ class CommitLog:
         """Bring the log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        nobody knows what is on disk.
+        it is unknown what is on disk.
         """
         with self._flush_lock:
             if self.failure is not None:

@@ -138,10 +138,11 @@ class ConsumeQueue:
         self.end_physical = 0
         """Where the last unit's record ends in the commit log; 0 if there is none."""
         self.next_offset = 0
-        """Queue offset of the next message, once `Dispatcher.count_ahead` has set it: ahead of `max_offset`
-        while some wait for confirmation, behind it while the units are still those of a deleted topic."""
+        """Queue offset of the next message, once `QueueDispatcher.count_ahead` has set it: ahead of
+        `max_offset` while some wait for confirmation, behind it while the units are still those of a deleted
+        topic."""
         self.pending: list[bytes] = []
-        """Units that `Dispatcher` collects here in one turn, to be written with `write_pending`."""
+        """Units that `QueueDispatcher` collects here in one turn, to be written with `write_pending`."""
         self.pending_from = 0
         self.is_dirty = False
         self._size = file_size

@@ -31,7 +31,7 @@ PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
 """End of the record, queue (None: it enters none), queue offset, unit."""
 
 
-class Dispatcher:
+class QueueDispatcher:
     """How far the consume queues hold the log, and what is to come."""
 
     __slots__ = (

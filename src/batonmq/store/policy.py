@@ -1,5 +1,5 @@
-"""What the features above tell the store: the code a consume queue unit holds, who sees each record, which
-messages a reader wants.
+"""What features above the store give it: codes of consume queue units, observers of records, filters of
+readers.
 
 The store knows no feature. A delayed message's unit holds its delivery time, a timer or a light queue wants
 to see records go by, a subscription filters by SQL: each gives the store one of these.

@@ -81,7 +81,7 @@ class ConsumeQueues:
         self._without_queue += 1
         if self._without_queue.bit_count() == 1:  # the 1st, 2nd, 4th, ...: many of them make few lines
             log.error(
-                "the message at %d of the log can be read by nobody: its topic %.300r %s (%d such so far)",
+                "the message at %d of the log cannot be read: its topic %.300r %s (%d such so far)",
                 physical_offset,
                 topic,
                 reason,

@@ -24,7 +24,7 @@ class Reader:
         self._queues = queues
         self._memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._opened_at = log.max_offset
-        """Of what is before, nobody knows whether it is in memory."""
+        """What lies before it may be out of memory."""
 
     def get(
         self,

@@ -23,7 +23,7 @@ from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
 from batonmq.store.disk import DiskState, used_ratio
-from batonmq.store.dispatch import Dispatcher
+from batonmq.store.dispatch import QueueDispatcher
 from batonmq.store.errors import OffsetGap, StoreError
 from batonmq.store.expiry import Expiry
 from batonmq.store.indexer import Indexer
@@ -84,7 +84,7 @@ class MessageStore:
         )
         crc = config.check_crc_on_recover
         clean = recover(self._log, self._queues, checkpoint, self._abort_path, clean=clean, crc=crc)
-        self._dispatcher = Dispatcher(self._log, self._queues, policy.observers)
+        self._dispatcher = QueueDispatcher(self._log, self._queues, policy.observers)
         self._indexer: Indexer | None = None
         if config.message_index_enable:
             safe_until = None if clean else checkpoint.index_timestamp
@@ -163,7 +163,7 @@ class MessageStore:
 
     @property
     def failure(self) -> str | None:
-        """Why no message is accepted any more, for good: the disk failed, and nobody knows what is on it."""
+        """Why no message is ever accepted again: the disk failed, and what is on it is unknown."""
         return self._log.failure
 
     @property
@@ -246,8 +246,8 @@ class MessageStore:
         return self._dispatcher.recreated_topics
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
-        """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
-        messages may have some now. The broker's appender calls it after each dispatch."""
+        """Queues that `dispatch` has lengthened since the last call, with their max offset: readers that
+        wait may find messages now. The broker's appender calls it after each dispatch."""
         return self._dispatcher.take_grown()
 
     def _learn_queue_offsets(self) -> None:
@@ -359,7 +359,7 @@ class MessageStore:
         """Bring the commit log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        nobody knows what is on disk.
+        it is unknown what is on disk.
         """
         return self._log.flush()
 

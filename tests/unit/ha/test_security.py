@@ -1,4 +1,4 @@
-"""The replication port with secret and TLS: members get through, strangers get nothing and move nothing."""
+"""The replication port with secret and TLS: members get through, other peers get no data and move nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_replicas_that_share_a_secret(replicas):
 @pytest.mark.parametrize(
     "data", [FORGED, SlaveProof(key_of("x" * 16), bytes(32)).open() + FORGED, b"\0" * 64, b"BMQP"]
 )
-async def test_without_the_secret_nothing_is_told_and_nothing_moves(replicas, caplog, data, monkeypatch):
+async def test_without_the_secret_a_peer_gets_no_data_and_moves_nothing(replicas, caplog, data, monkeypatch):
     monkeypatch.setattr("batonmq.ha.autoswitch.master_link.INTRODUCTION_MS", 300)
     (master,) = await replicas(1, security=SECRET)
     await master.lead(1, 1, 2)
@@ -108,8 +108,8 @@ async def test_secrets_that_differ_are_one_line_and_no_storm(replicas, caplog, a
     await asyncio.sleep(1.0)
     assert 2 <= len(accepted) <= 7
     assert not slave.store.max_offset and not master.store.confirm_offset
-    told = [line for line in caplog.messages if line.startswith("lost master")]
-    assert len(told) == 1 and words in told[0]
+    lost = [line for line in caplog.messages if line.startswith("lost master")]
+    assert len(lost) == 1 and words in lost[0]
     if slave.ha.local.security.key is not None and at_master is SECRET:
         assert "is haSecret the same on both sides?" in caplog.text
     assert len([line for line in caplog.messages if "replication port: 127.0.0.1" in line]) <= 1
@@ -169,7 +169,7 @@ async def test_an_expired_certificate_is_one_line_and_no_storm(replicas, caplog,
     assert "expired" in (at_slave if side == "master" else at_master)[0]
 
 
-async def test_links_of_strangers_make_room_for_replicas(replicas, monkeypatch, caplog):
+async def test_links_of_unregistered_slaves_make_room_for_replicas(replicas, monkeypatch, caplog):
     monkeypatch.setattr(listener, "MAX_LINKS", 8)
     master, slave = await replicas(2)
     await master.lead(1)
@@ -184,7 +184,7 @@ async def test_links_of_strangers_make_room_for_replicas(replicas, monkeypatch, 
     end = master.put(b"x")
     await until(lambda: master.store.confirm_offset == end)
     assert len(master.ha.listener.links) <= 8
-    assert master.ha.acked_by(3) == -1, "forty strangers are no third copy"
+    assert master.ha.acked_by(3) == -1, "forty unregistered slaves are no third copy"
     assert [r.broker_id for r in master.ha.replicas() if r.in_sync] == [2]
     for writer in writers:
         writer.close()

@@ -474,17 +474,17 @@ async def test_a_cut_line_ends_the_link_at_both_ends(replicas, lag_ms, patience_
 
 async def test_a_master_that_does_not_answer_the_handshake_is_dialled_again(replicas):
     (slave,) = await replicas(1, HAConfig(ha_connect_timeout=100))
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(100))
+        received.append(await reader.read(100))
         await reader.read()
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     await slave.ha.become_slave(f"{host}:{port}", 2, 1)
-    await until(lambda: len(heard) > 1)
+    await until(lambda: len(received) > 1)
     server.close()
 
 

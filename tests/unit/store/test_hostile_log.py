@@ -69,7 +69,7 @@ def test_a_topic_that_is_no_directory_gets_none_and_the_rest_is_served(opener, e
     assert store.queues() == [("T", 0)]
     made = {path for path in everything() - before if not path.startswith("store")}
     assert not made and everything() & {"store/consumequeue/T"}
-    lines = errors(caplog, "can be read by nobody", "of the log")
+    lines = errors(caplog, "cannot be read: its topic", "of the log")
     assert 1 <= len(lines) <= 8 and "(64 such so far)" in lines[-1]
     assert max(map(len, lines)) < 600
     store.cut_torn_tail()

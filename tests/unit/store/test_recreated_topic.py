@@ -1,7 +1,8 @@
-"""A topic that was deleted and made again: its queues count from 0 once more, in the same log.
+"""A topic that was deleted and created again: its queues count from 0 once more, in the same log.
 
-Who builds the queues from the log (a slave, anybody after a crash) sees the messages of both, and must come
-to what the master had that took them: the new ones alone, each at the offset that was acknowledged.
+A store that builds the queues from the log (a slave's, any after a crash) sees the messages of both topics.
+It must end with what the master had that took them: the new ones alone, each at the offset that was
+acknowledged.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def test_what_a_failed_turn_has_written_is_passed_over(opener, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("failing", ["unlink", "write"])
-def test_it_is_told_also_if_the_disk_fails_halfway(opener, master, monkeypatch, failing) -> None:
+def test_it_is_reported_also_if_the_disk_fails_halfway(opener, master, monkeypatch, failing) -> None:
     slave = opener("slave")
     copy(opener, master, slave)
     opener.put(master, opener.message(b"new"))
@@ -150,7 +151,7 @@ def test_it_is_told_also_if_the_disk_fails_halfway(opener, master, monkeypatch, 
     assert slave.recreated_topics == {"T"}
 
 
-def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) -> None:
+def test_a_new_master_knows_of_it_before_the_queues_show_it(opener, master) -> None:
     slave = opener("slave", confirm=True)
     while slave.max_offset < master.max_offset:
         slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
@@ -168,7 +169,7 @@ def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) ->
 def test_messages_of_the_former_topic_that_are_confirmed_later_count_for_nothing(
     opener, shown, takes_over
 ) -> None:
-    """Also if another one goes on with the log, and after a restart."""
+    """Also if another replica goes on with the log, and after a restart."""
     store = opener("first", confirm=True)
     old = opener.put(store, *(opener.message(b"old") for _ in range(5)))
     if shown == 5:

@@ -583,7 +583,7 @@ def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypa
 
 
 def test_what_a_failing_disk_took_of_a_turn_is_no_message_after_a_restart(opener, monkeypatch):
-    """Its producers were told that it was not stored."""
+    """Its producers got the answer that it was not stored."""
     store = opener()
     opener.put(store, opener.message(b"kept"))
     pwrite, calls = os.pwrite, []
@@ -867,7 +867,7 @@ def test_a_really_full_disk_kills_nothing_and_loses_nothing(small_disk):
     assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr[-1000:]
 
 
-def test_a_full_index_is_told_once_and_goes_on_later(opener, monkeypatch, caplog):
+def test_a_full_index_is_logged_once_and_goes_on_later(opener, monkeypatch, caplog):
     from batonmq.store.index import IndexFile
 
     store = opener()

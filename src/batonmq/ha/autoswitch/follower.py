@@ -50,7 +50,7 @@ class Follower:
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def leave(self) -> None:
-        """Follow nobody; nothing is written to the log on behalf of a master once this returns."""
+        """Stop following; nothing writes to the log on behalf of a master once this returns."""
         self._flusher.observer = None
         link, task = self.link, self._task
         self.link = self._task = None

@@ -70,7 +70,7 @@ class HAService(Replication):
     ) -> None:
         """`port` 0 takes a free one. `file_size`: bytes of a commit log file. `sync_flush`: a slave
         acknowledges what is on disk, not what is in the page cache. `security`: who may take part; without it
-        whoever reaches the port. `nonce`: randomness for its proofs.
+        any peer that reaches the port. `nonce`: randomness for its proofs.
 
         Raises ConfigError if the epoch file cannot be read.
         """
@@ -162,7 +162,7 @@ class HAService(Replication):
                 # All of it is confirmed in a moment, and a slave flushes a little later than it appends.
                 await loop.run_in_executor(None, store.flush)
             if epoch > self.last_epoch:
-                # A log from before controller mode belongs to nobody yet: the first term claims all of it.
+                # A log from before controller mode has no epoch yet: the first term claims all of it.
                 start = store.max_offset if len(self.epochs) else store.min_offset
                 await loop.run_in_executor(None, self.epoch_file.append, epoch, start)
             tracker = SyncStateTracker(

@@ -65,7 +65,7 @@ class SlaveLink(Link):
         self.last_write_ms = 0
         self._slow: asyncio.Task[None] | None = None
         self._behind: list[bytes] = []
-        """Bytes that arrived while slow effects were under way."""
+        """Bytes that arrived while slow effects were applied."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._opened(transport)
@@ -142,7 +142,7 @@ class SlaveLink(Link):
             store.confirm_offset = max(store.confirm_offset, effect.offset)
 
     async def _apply_slowly(self, effects: Sequence[Effect]) -> None:
-        """Effects of which some cut the log or wait for the disk; reading is paused meanwhile."""
+        """Effects of which some cut the log or wait for the disk; nothing is read until they are done."""
         store, epochs = self._local.store, self._local.epoch_file
         loop = asyncio.get_running_loop()
         try:
@@ -200,7 +200,7 @@ class SlaveLink(Link):
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Tell the master how far this log is safe in the sense of flushDiskType."""
+        """Send the master how far this log is safe in the sense of flushDiskType."""
         session, local = self.session, self._local
         if not session.transferring or self._slow is not None:
             return
