@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from batonmq.common.config import check_limits, number, require
 
 MAX_TRANSFER_BATCH: Final = 4 * 1024 * 1024 - 64
-"""A RocketMQ slave reads into a buffer of 4 MiB; a longer frame never fits, and the link stalls."""
+"""A RocketMQ slave reads into a buffer of 4 MiB; a longer frame never fits and the link stands still."""
 MIN_SECRET: Final = 16
 MIN_TRANSFER_RATE: Final = 64 * 1024
 """Bytes a second; below it no slave would ever be in sync."""
@@ -42,8 +42,8 @@ class HAConfig:
     max_ha_transfer_byte_in_second: int = number(100 * 1024 * 1024, MIN_TRANSFER_RATE)
     """Bytes of log a second to one slave, with haFlowControlEnable=true."""
     ha_secret: str = field(default="", repr=False, metadata={"secret": True})
-    """Shared secret by which the replicas of a group know each other, 16 characters or more; empty: any peer
-    that reaches the replication port may take part. RocketMQ's brokers cannot prove one."""
+    """Shared secret by which the replicas of a group know each other, 16 characters or more; empty: whoever
+    reaches the replication port may take part. RocketMQ's brokers cannot prove one."""
     ha_tls_enable: bool = False
     """TLS on the replication port with certificates on both sides, from the `tls.server.*` keys. RocketMQ's
     brokers do not speak TLS there."""
