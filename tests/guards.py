@@ -11,9 +11,9 @@ from typing import Any
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.broker.tables.watch import TableWatch
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.store import MessageStore
@@ -31,7 +31,7 @@ def _shrink_alone() -> list[Patch]:
     return [(SyncStateTracker, "disconnected", disconnected)]
 
 
-def _strangers_count() -> list[Patch]:
+def _unregistered_count() -> list[Patch]:
     return [(SyncStateTracker, "knows", lambda self, broker_id: True)]
 
 
@@ -80,10 +80,10 @@ def _tables_not_awaited() -> list[Patch]:
 
 
 def _tables_not_copied() -> list[Patch]:
-    async def copy(self: Any, master: str) -> None:
+    async def copy(self: Any, master: object) -> None:
         """Nothing."""
 
-    return [(SlaveSync, "_copy", copy)]
+    return [(SlaveSync, "copy", copy)]
 
 
 def _topics_not_rebuilt() -> list[Patch]:
@@ -93,7 +93,7 @@ def _topics_not_rebuilt() -> list[Patch]:
 GUARDS: dict[str, Mutation[Any]] = {
     **MUTATIONS,
     "shrink-alone": Mutation("a lost slave is dropped without the controller's word", _shrink_alone),
-    "strangers-count": Mutation("ids that nobody gave out count", _strangers_count),
+    "unregistered-count": Mutation("ids that nobody gave out count", _unregistered_count),
     "links-kept": Mutation("a master's new term goes on with the old links", _links_kept),
     "dispatch-all": Mutation("consumers are shown what is not confirmed", _dispatch_unconfirmed),
     "confirm-forgotten": Mutation("the confirm offset is not kept on disk", _confirm_forgotten),

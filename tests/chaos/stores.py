@@ -81,4 +81,4 @@ def complaints(root: Path) -> list[str]:
     """What is wrong with a stopped store: CRCs, and consume queues against the log."""
     report = verify(root)
     damage = [f"{root.name}: log damaged: {report.damage}"] if report.damage is not None else []
-    return damage + [f"{root.name}: {text}" for text in report.complaints]
+    return damage + [f"{root.name}: {text}" for text in report.errors]

@@ -27,8 +27,8 @@ from batonmq.broker.service import BrokerService
 from batonmq.broker.tables.files import TableFile
 from batonmq.broker.upkeep import part as upkeep
 from batonmq.broker.upkeep.part import UpkeepPart
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response

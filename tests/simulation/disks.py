@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from batonmq.client import session
-from batonmq.ha.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.raft.disk import AppendFile, OsDisk
 from batonmq.store import mapped
 from tests.simulation.loop import current_host

@@ -21,13 +21,14 @@ from batonmq.controller import machine
 from batonmq.controller.elect import elect
 from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.replicas import BrokerSet
-from batonmq.ha import core as ha_core
-from batonmq.ha.epoch_file import EpochFile
-from batonmq.ha.epochs import EpochCache
+from batonmq.ha.autoswitch import core as ha_core
+from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.autoswitch.local import LocalReplica
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.slave_link import SlaveLink
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.slave_link import SlaveLink
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
 from batonmq.store import commitlog, mapped, queues, recovery, store
@@ -106,7 +107,7 @@ def _expand_early() -> list[Patch]:
 
 
 def _confirm_unflushed() -> list[Patch]:
-    return [(HAService, "_own_end", lambda self: self.store.max_offset)]
+    return [(LocalReplica, "confirmable_end", property(lambda self: self.store.max_offset))]
 
 
 def _read_unconfirmed() -> list[Patch]:
@@ -136,16 +137,19 @@ def _stale_epoch() -> list[Patch]:
     original, session = HAService.become_master, ha_core.MasterSession.__init__
 
     async def become_master(self: HAService, epoch: int, sync_state_set: Any) -> None:
-        links, by_id = dict(self._links), dict(self._by_id)
-        former = self.tracker
+        former, links = self.term, dict(self.listener.links)
         if former is None or epoch <= self.epoch:
             await original(self, epoch, sync_state_set)
             return
-        self._links.clear()  # so that they are not closed
+        by_id = dict(former._by_id)
+        self.listener.links.clear()  # so that they are not closed
         await original(self, epoch, sync_state_set)
-        assert self.tracker is not None
-        self._links, self._by_id = links, by_id
-        self.tracker.replicas.update(former.replicas)
+        assert self.term is not None
+        self.listener.links.update(links)
+        self.term._by_id.update(by_id)
+        self.term.tracker.replicas.update(former.tracker.replicas)
+        for link in links:
+            link._master = self.term
 
     def begin(self: Any, epochs: EpochCache, **kw: Any) -> None:
         session(self, EpochCache(epochs.entries), **kw)
@@ -170,7 +174,8 @@ def _queue_offsets_confirmed() -> list[Patch]:
 
     async def become_master(self: HAService, epoch: int, sync_state_set: Any) -> None:
         """What it had not confirmed as a slave is dispatched a little later, in a thread, say."""
-        with mock.patch.object(self.store, "dispatch", lambda: self.store.dispatched_offset):
+        own: Any = self.local.store
+        with mock.patch.object(own, "dispatch", lambda: own.dispatched_offset):
             await become(self, epoch, sync_state_set)
         asyncio.get_running_loop().call_later(0.1, self.on_progress)
 
@@ -204,13 +209,12 @@ def _ack_before_append() -> list[Patch]:
         if not isinstance(effect, ha_core.Append):
             original(self, effect)
             return
-        ha, data = self._ha, bytes(effect.data)
+        log, data = self._local.store, bytes(effect.data)
 
         def late() -> None:
-            if ha.role is HARole.SLAVE and ha.store.max_offset == effect.offset:
-                ha.store.append_raw(effect.offset, data)
-                ha.on_progress()
-                ha.flush_soon()
+            if self._slave.following and log.max_offset == effect.offset:
+                log.append_raw(effect.offset, data)
+                self._slave.applied()
 
         asyncio.get_running_loop().call_later(0.02, late)
 
@@ -220,7 +224,7 @@ def _ack_before_append() -> list[Patch]:
 def _ack_before_flush() -> list[Patch]:
     def acknowledge(self: Any) -> None:
         if self.session.transferring and self._slow is None:
-            self._write(self.session.ack(self.session.position, self._ha.clock.monotonic_ms()))
+            self._write(self.session.ack(self.session.position, self._local.clock.monotonic_ms()))
 
     return [(SlaveLink, "acknowledge", acknowledge)]
 
@@ -335,10 +339,10 @@ def _resume_term() -> list[Patch]:
 def _old_role_stays() -> list[Patch]:
     async def leave(self: Any) -> None:
         self.role = HARole.NONE
-        self.tracker = None
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            follower.cancel()
+        self.term = None
+        dialling, self._follower._task = self._follower._task, None
+        if dialling is not None:
+            dialling.cancel()
 
     return [(HAService, "_leave_role", leave)]
 

@@ -98,7 +98,7 @@ class Witness:
         for node in self._cluster.brokers:
             if node.up and node.broker is not None:
                 ha = node.broker.replication
-                serves = [link for link in ha._links if not link.closed]
+                serves = [link for link in ha.listener.links if not link.closed]
                 if serves and ha.role is not HARole.MASTER:
                     raise Violation(f"{node.name} is {ha.role.name}, and has slaves at {serves[0].peer}")
                 if ha.role is not HARole.SLAVE and ha.link is not None and not ha.link.closed:

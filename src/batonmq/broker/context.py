@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from batonmq.broker.settings import Settings
     from batonmq.broker.tables.tables import Tables
     from batonmq.common.clock import Clock
-    from batonmq.ha.service import HAService
+    from batonmq.ha.port import Replication
     from batonmq.net.client import RemotingClient
     from batonmq.store.store import MessageStore
 
@@ -40,7 +40,7 @@ class Broker:
     """The only way into a master's log."""
     redirects: Redirects
     """Kinds of messages that are stored elsewhere until their time has come."""
-    replication: HAService | None
+    replication: Replication | None
     """None on a broker that replicates to nobody (no controller, no slave allowed)."""
     stats: BrokerStats
     client: RemotingClient

@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.broker.delay.core import parse_delay_levels
+from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.broker.messages.acks import keys_without_effect
 from batonmq.broker.messages.appender import Appender
 from batonmq.broker.messages.redirects import Redirects
@@ -38,13 +39,14 @@ from batonmq.broker.tables.topics import TopicTable
 from batonmq.common import log as logs
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import changed_keys
+from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
-from batonmq.ha.service import HAService
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -191,7 +193,7 @@ class BrokerService:
             self._settings.store,
             self._clock,
             wait_for_confirm=config.enable_controller_mode,
-            delays_ms=parse_delay_levels(config.message_delay_level),
+            policy=StorePolicy(delay_unit_codes(parse_delay_levels(config.message_delay_level))),
         )
 
     def _build(self, store: MessageStore) -> None:

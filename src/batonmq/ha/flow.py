@@ -1,17 +1,17 @@
-"""How fast one slave is sent to, without I/O: `haFlowControlEnable` with `maxHaTransferByteInSecond`, and how
-much may be on its way to a slave that catches up."""
+"""How fast a master sends to one slave, without I/O: `haFlowControlEnable` with `maxHaTransferByteInSecond`,
+and how much may be under way to a slave that catches up."""
 
 from __future__ import annotations
 
 BURST_S = 0.1
-"""What may be sent at once after silence, as a time at the full rate."""
+"""What may be sent at once after a pause, as a time at the full rate."""
 PIECE_BYTES = 4096
 """Less than this is not worth a frame: wait until as much may be sent."""
 
 
 class FlowControl:
-    """A bucket that fills at a steady rate. RocketMQ counts whole seconds, and sends each one's bytes at its
-    begin; the rate over a second is the same."""
+    """A token bucket. RocketMQ counts whole seconds and sends the bytes of each at its beginning; the rate
+    over a second is the same."""
 
     __slots__ = ("_filled_ms", "_level", "_most", "_per_ms")
 
@@ -41,20 +41,20 @@ LEAST_WINDOW = 256 * 1024
 """Bytes; as much as one loop turn sends."""
 FORGET_US = 5_000_000
 FORGET_ROUNDS = 100
-"""The shortest round trip is measured anew when none was about as short for both of these: a line may have
-become longer, a disk slower."""
+"""The shortest round trip is measured again when none was about as short for both of these: the line may have
+become longer, or a disk slower."""
 MEASURING_ROUNDS = 8
-"""With the least window: with more under way a round trip is longer for that alone."""
+"""With the least window: with more under way, a round trip is longer because of that."""
 
 
 class Window:
     """How much may be sent to a slave that catches up before it has acknowledged what was sent before.
 
-    A socket takes megabytes, and a slave that always finds more of them does not stop: where it shares
-    processors with its master, producers wait for their turn behind it. It gets twice what it acknowledges in
-    the shortest round trip there was of late: so the line stays full however long it is, and the slave often
-    has to wait for more. (The bandwidth-delay product, as in BBR: Cardwell et al., ACM Queue 14(5), 2016; as
-    there, what was shortest is found out again from time to time, with little under way.)
+    A socket takes megabytes, and a slave that always finds more in it does not stop: where it shares
+    processors with its master, producers wait behind it. So the slave gets twice what it acknowledges in the
+    shortest recent round trip. That keeps a line of any length full, and the slave often has to wait for
+    more. (The bandwidth-delay product, as in BBR: Cardwell et al., ACM Queue 14(5), 2016. As there, the
+    shortest round trip is measured again from time to time, with little under way.)
     """
 
     __slots__ = ("_acked", "_end", "_found_us", "_measuring", "_sent_us", "_shortest_us", "size")
@@ -65,10 +65,10 @@ class Window:
         self._shortest_us = 0
         """0: not known."""
         self._found_us = 0
-        """When a round trip was about as short as that last."""
+        """When a round trip was last about that short."""
         self._measuring = MEASURING_ROUNDS
         self._end = -1
-        """The round trip that is measured ends when this offset is acknowledged; -1: none is."""
+        """The round trip being measured ends when this offset is acknowledged; -1: none is measured."""
         self._sent_us = 0
         self._acked = 0
 

@@ -1,4 +1,4 @@
-"""What both ends of a replication link have in common: the connection, its rate, and its end."""
+"""What both ends of a replication link share: the connection, its rate, and its end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import cast
 from batonmq.net.dead_lines import give_up_early
 
 MIN_PATIENCE_MS = 3_000
-"""The peer's kernel is given so long at least to answer."""
+"""The peer's kernel has at least this long to answer."""
+INTRODUCTION_MS = 5_000
+"""A connection that has not said by then which replica it is, is dropped."""
 
 
 class Link(asyncio.Protocol):
     """One connection of the replication port."""
 
     def __init__(self, max_lag_ms: int) -> None:
-        """`max_lag_ms`: who lags by more is not in sync, so that nobody waits for a link as slow as that."""
+        """`max_lag_ms`: a slave that lags by more is not in sync; no ack has to wait for a link that slow."""
         self._transport: asyncio.Transport | None = None
         self._patience_ms = max(max_lag_ms, MIN_PATIENCE_MS)
         self._bytes = 0
@@ -53,3 +55,11 @@ class Link(asyncio.Protocol):
         if now_s - since >= 1.0:
             self.bytes_per_second = int((self._bytes - before) / (now_s - since)) if since else 0
             self._rated = (self._bytes, now_s)
+
+
+class RefusedLink(asyncio.Protocol):
+    """A connection to a replica that is not master: closed at once, since what is in its log may not be the
+    group's. The slave tries again."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()

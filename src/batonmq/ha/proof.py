@@ -5,10 +5,10 @@
                          <------------------  challenge(nonce b, proof of a and b as master)
       proof of a and b as slave, handshake -->
 
-A proof is a keyed BLAKE2b over the prover's role and both nonces: it is worth nothing for another connection,
-nor for the other role. Nothing is told to a peer before it has proved itself, and nothing of it is believed.
-What is sent afterwards is not covered: against somebody who can change packets under way there is TLS
-(`security.py`).
+A proof is a keyed BLAKE2b over the prover's role and both nonces, so it is valid neither for another
+connection nor for the other role. Before its proof a peer gets no data, and nothing it says is believed. What
+is sent afterwards is not covered: TLS (`security.py`) protects against an attacker who can change packets on
+the way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log for a slave that catches up, read by another thread before it is needed.
 
-So far back the log may be out of memory, and whoever touches a page of it then waits for the disk: tens of
-milliseconds while the slave writes as fast as it can, and all producers wait, too.
+That far back the log may be out of memory. Touching a page of it then waits for the disk, tens of
+milliseconds while the slave writes as fast as it can, and all producers wait with it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import partial
 from typing import Protocol
 
 PIECE_BYTES = 1024 * 1024
-"""Read at once."""
+"""Bytes read at a time."""
 PIECES = 2
 """Kept in memory for one slave: the next is read while this one is sent."""
 
 
 class Readable(Protocol):
-    """What is needed of a log."""
+    """The part of a log that reading ahead needs."""
 
     @property
     def max_offset(self) -> int: ...

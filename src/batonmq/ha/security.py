@@ -1,7 +1,7 @@
 """Who may take part in replication: from the keys of a configuration to what a link needs.
 
-TLS and the shared secret are BatonMQ's own: RocketMQ's replication port speaks plain text to whoever asks.
-Both are off unless configured, and then a group consists of BatonMQ's brokers only.
+TLS and the shared secret exist in BatonMQ only: RocketMQ's replication port speaks plain text to any peer.
+Both are off unless configured; with either of them a group consists of BatonMQ's brokers only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from batonmq.net.tls import TlsConfig, mutual_contexts
 
 @dataclass(frozen=True, slots=True)
 class LinkSecurity:
-    """What both ends of a link demand. Without anything, whoever reaches the port may take part."""
+    """What both ends of a link demand. With nothing set, any peer that reaches the port may take part."""
 
     server: ssl.SSLContext | None = None
     client: ssl.SSLContext | None = None

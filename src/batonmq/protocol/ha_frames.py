@@ -1,8 +1,9 @@
 """Frames of the replication port: handshake, transfer, acknowledgement, and readers that cut them.
 
-Owns the layout and nothing else; what the fields mean for a log is decided in `ha/core.py`. All integers are
-big-endian, as everywhere in RocketMQ. Source: `docs/en/controller/design.md` of Apache RocketMQ ("Replication
-protocol") with the layout of 5.x, which replaced the slave's address in the handshake by its broker id.
+Owns the layout and nothing else; what the fields mean for a log is decided in `ha/autoswitch/core.py`. All
+integers are big-endian, as everywhere in RocketMQ. Source: `docs/en/controller/design.md` of Apache
+RocketMQ ("Replication protocol") with the layout of 5.x, which replaced the slave's address in the
+handshake by its broker id.
 
     slave -> master   handshake   state i32, sync from last file i16, async learner i16, broker id i64
                       ack         state i32, max offset i64

@@ -19,12 +19,11 @@ from batonmq.protocol.message import (
     scan_batch,
     topic_field,
 )
-from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
 from batonmq.store.dispatch import PendingUnit
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import PutResult, PutStatus
-from batonmq.store.scan import NO_UNIT, delivery_time, tags_code
+from batonmq.store.scan import NO_UNIT, tags_code
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ class Turn(NamedTuple):
     """Commit log offset after the last record."""
 
     def fail(self) -> list[PutResult]:
-        """Nothing could be written: give the queue offsets back. Returns what has become of the messages."""
+        """Nothing could be written: give the queue offsets back. Returns one result a message."""
         for queue, offset in self.before.items():
             queue.next_offset = offset
         failed = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
@@ -63,7 +62,6 @@ def encode_turn(
     now: int,
     file_size: int,
     max_body: int,
-    delays_ms: Sequence[int],
 ) -> Turn:
     """Records from commit log offset `position` on, stored at `now` ms, in files of `file_size` bytes.
 
@@ -95,7 +93,7 @@ def encode_turn(
             results.append(PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED))
             continue
         fixed = 72 + len(message.born_host) + len(message.store_host) + len(topic)
-        if fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size and not _fit(
+        if fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size and not _all_fit(
             items, file_size - fixed - BLANK_SIZE
         ):
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
@@ -112,6 +110,7 @@ def encode_turn(
             before[queue] = queue.next_offset
         with_unit = message.sys_flag & TRANSACTION_MASK not in NO_UNIT
         queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
+        unit_code = queue.unit_code
         offsets: list[int] = []
         for flag, item_body, item_properties, tail in items:
             size = fixed + len(item_body) + len(tail)
@@ -139,11 +138,7 @@ def encode_turn(
             offsets.append(position)
             end = position + size
             if with_unit:
-                code = (
-                    tags_code(item_properties)
-                    if message.topic != SCHEDULE_TOPIC
-                    else delivery_time(item_properties, now, delays_ms)
-                )
+                code = tags_code(item_properties) if unit_code is None else unit_code(item_properties, now)
                 unit = pack_unit(position, size, code)
                 units.append((end, queue, queue_offset, unit))
                 queue_offset += 1
@@ -175,7 +170,7 @@ def _single_item(message: StoredMessage) -> tuple[_Item, ...]:
     return ((message.flag, message.body, properties, _SHORT.pack(len(properties)) + properties),)
 
 
-def _fit(items: Sequence[_Item], room: int) -> bool:
+def _all_fit(items: Sequence[_Item], room: int) -> bool:
     return all(len(body) + len(tail) <= room for _, body, _, tail in items)
 
 

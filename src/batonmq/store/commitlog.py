@@ -139,7 +139,7 @@ class CommitLog:
         """Bring the log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        nobody knows what is on disk.
+        it is unknown what is on disk.
         """
         with self._flush_lock:
             if self.failure is not None:
@@ -177,9 +177,9 @@ class CommitLog:
         return memoryview(file.map)[begin:end]
 
     def reading(self, offset: int, size: int) -> Callable[[], bytes]:
-        """A job for another thread that returns what `read` would, read without the map: who touches a page
-        of it that is out of memory waits for the disk. It raises `OSError` when the disk fails or the file is
-        deleted meanwhile; this call itself raises `StoreError` as `read`."""
+        """A job for another thread that returns what `read` would, read without the map: touching a page of
+        the map that is out of memory waits for the disk. It raises `OSError` when the disk fails or the file
+        is deleted meanwhile; this call itself raises `StoreError` as `read`."""
         size = len(self.read(offset, size))
         file = self.files.file_at(offset)
         assert file is not None
@@ -196,6 +196,14 @@ class CommitLog:
                 return memoryview(file.map)[begin : begin + record.size]
             break
         return None
+
+    def properties_at(self, offset: int, size: int) -> bytes | None:
+        """Encoded properties of the record of `size` bytes at an offset; None if the log does not have it."""
+        file = self.files.file_at(offset)
+        if file is None or offset + size > self.max_offset:
+            return None
+        record = next(read_records(file.map, offset - file.base, offset - file.base + size), None)
+        return None if record is None else record.properties
 
     def store_time(self, offset: int) -> int:
         """Store time in ms of the record at an offset; -1 if the log does not reach there."""

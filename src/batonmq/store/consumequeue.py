@@ -18,6 +18,7 @@ from pathlib import Path
 
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.mapped import file_name, list_bases, write_all
+from batonmq.store.policy import UnitCode
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class ConsumeQueue:
         "pending_from",
         "queue_id",
         "topic",
+        "unit_code",
     )
 
     def __init__(
@@ -122,10 +124,13 @@ class ConsumeQueue:
         file_size: int,
         files: OpenFiles,
         dirty: deque[tuple[ConsumeQueue | None, str]],
+        unit_code: UnitCode | None = None,
     ) -> None:
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
+        self.unit_code = unit_code
+        """See `StorePolicy`; None: the hash of the tags."""
         self.min_offset = 0
         """First queue offset that can be read."""
         self.max_offset = 0
@@ -133,10 +138,11 @@ class ConsumeQueue:
         self.end_physical = 0
         """Where the last unit's record ends in the commit log; 0 if there is none."""
         self.next_offset = 0
-        """Queue offset of the next message, once `Dispatcher.count_ahead` has set it: ahead of `max_offset`
-        while some wait for confirmation, behind it while the units are still those of a deleted topic."""
+        """Queue offset of the next message, once `QueueDispatcher.count_ahead` has set it: ahead of
+        `max_offset` while some wait for confirmation, behind it while the units are still those of a deleted
+        topic."""
         self.pending: list[bytes] = []
-        """Units that `Dispatcher` collects here in one turn, to be written with `write_pending`."""
+        """Units that `QueueDispatcher` collects here in one turn, to be written with `write_pending`."""
         self.pending_from = 0
         self.is_dirty = False
         self._size = file_size
@@ -176,7 +182,7 @@ class ConsumeQueue:
         """Find the end: the units whose records end at or before commit log offset `safe_end` are kept, all
         later ones, and any damage after them, are cut. `trusted`: zeros after them are the end, no damage.
 
-        ``holds(physical offset, size, queue offset)`` tells whether the log has this queue's record there: a
+        ``holds(physical offset, size, queue offset)`` says whether the log has this queue's record there: a
         unit of which a power cut left a part may look like one from before `safe_end`."""
         first = self._bases[0] // UNIT_SIZE if self._bases else 0
         high = (self._bases[-1] + self._size) // UNIT_SIZE if self._bases else 0
@@ -247,9 +253,9 @@ class ConsumeQueue:
         return 0 <= queue_offset <= self.max_offset + _MAX_GAP_FILES * (self._size // UNIT_SIZE)
 
     @property
-    def begins_anew(self) -> bool:
+    def pending_restarts(self) -> bool:
         """Whether `pending` counts from 0 again, further on in the log than what is here: the topic was
-        deleted and made again."""
+        deleted and created again."""
         if self.pending_from or not self.pending or not self.max_offset or not self.end_physical:
             return False
         physical: int = UNIT.unpack(self.pending[0])[0]
@@ -258,23 +264,21 @@ class ConsumeQueue:
     def write_pending(self) -> None:
         """Write the units collected in `pending`, the first of which has queue offset `pending_from`.
 
-        Units already there are passed over; but those of a queue that `begins_anew` take the place of the
-        former ones. `pending` is emptied in any case; raises `OSError`.
+        Units already there are passed over; but where `pending_restarts`, the new units replace the former
+        ones. `pending` is emptied in any case; raises `OSError`.
         """
-        units, begin, anew = self.pending, self.pending_from, self.begins_anew
+        units, begin, restarts = self.pending, self.pending_from, self.pending_restarts
         self.pending = []
-        if anew:
-            self._begin_anew()
+        if restarts:
+            self._restart()
         if begin < self.max_offset:
             units = units[self.max_offset - begin :]
             begin = self.max_offset
         if units:
             self._write(begin, units)
 
-    def _begin_anew(self) -> None:
-        log.info(
-            "queue %d of %s begins at 0 again: the topic was deleted and made anew", self.queue_id, self.topic
-        )
+    def _restart(self) -> None:
+        log.info("queue %d of %s starts at 0 again: the topic was recreated", self.queue_id, self.topic)
         counted = self.next_offset  # a master may have given out more than is in the queue
         self.remove()
         self.next_offset = counted

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from batonmq.protocol.message import TRANSACTION_MASK
-from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT, ConsumeQueue
+from batonmq.store.policy import DispatchObserver
 from batonmq.store.queues import ConsumeQueues, QueueKey
-from batonmq.store.scan import NO_UNIT, blank_size, delivery_time, read_records, tags_code
+from batonmq.store.scan import NO_UNIT, blank_size, read_records, tags_code
 
 log = logging.getLogger(__name__)
 
@@ -23,38 +24,42 @@ _MAX_PENDING = 200_000
 _DISPATCH_STEP = 64 << 20
 """Bytes of log."""
 
+_SHOWN_AT_ONCE = 4096
+"""Records that an observer gets in one call."""
+
 PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
 """End of the record, queue (None: it enters none), queue offset, unit."""
 
 
-class Dispatcher:
+class QueueDispatcher:
     """How far the consume queues hold the log, and what is to come."""
 
     __slots__ = (
-        "_delays_ms",
         "_grown",
         "_log",
+        "_observers",
         "_pending",
         "_pending_whole",
         "_queues",
         "_stuck",
-        "begun_anew",
         "offset",
+        "recreated_topics",
     )
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, delays_ms: Sequence[int]) -> None:
-        """`delays_ms`: the delay of each level, for the units of delayed messages."""
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, observers: Sequence[DispatchObserver] = ()
+    ) -> None:
         self._log = log
         self._queues = queues
-        self._delays_ms = delays_ms
-        self.begun_anew: set[str] = set()
-        """Topics that turned out to have been deleted and made again, until somebody takes them out."""
+        self._observers = observers
+        self.recreated_topics: set[str] = set()
+        """See `MessageStore.recreated_topics`."""
         self._grown: dict[ConsumeQueue, None] = {}
         self._pending: deque[PendingUnit] = deque()
         """All that lies between `offset` and the end, if `_pending_whole`."""
         self._pending_whole = False
         self._stuck = False
-        """The queues could not be written: said once, not with each message."""
+        """The queues could not be written: logged once, not with each message."""
         self.offset = self._end_of_queues()
         """Consume queues hold every message before this commit log offset."""
 
@@ -118,18 +123,30 @@ class Dispatcher:
                 queue.pending = []
             self.forget_pending()
             return False
-        self.offset = position
+        begin, self.offset = self.offset, position
         if self._stuck and touched:
             self._stuck = False
             log.warning("consume queues are written again, up to %d", position)
         self._grown.update(touched)
         if position == self._log.max_offset and not self._pending_whole:
             self._pending_whole = True
+        if self._observers and position > begin:
+            self._show(begin, position)
         return True
 
+    def _show(self, begin: int, end: int) -> None:
+        """Give the records between two commit log offsets to the observers."""
+        files, position = self._log.files, begin
+        while position < end and (file := files.file_at(position)) is not None:
+            records = read_records(file.map, position - file.base, min(end - file.base, file.size))
+            while some := list(islice(records, _SHOWN_AT_ONCE)):
+                for observer in self._observers:
+                    observer.dispatched(some)
+            position = file.base + file.size
+
     def _write(self, queue: ConsumeQueue) -> None:
-        if queue.begins_anew:  # said before it is done: half done, it looks like any empty queue
-            self.begun_anew.add(queue.topic)
+        if queue.pending_restarts:  # noted before it is done: half done, it looks like any empty queue
+            self.recreated_topics.add(queue.topic)
         queue.write_pending()
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
@@ -182,11 +199,8 @@ class Dispatcher:
                     units = queue.pending
                     queue.pending_from = queue_offset
                     touched[queue] = None
-                code = (
-                    tags_code(properties)
-                    if topic != SCHEDULE_TOPIC
-                    else delivery_time(properties, stored_at, self._delays_ms)
-                )
+                unit_code = queue.unit_code
+                code = tags_code(properties) if unit_code is None else unit_code(properties, stored_at)
                 units.append(pack_unit(physical, size, code))
                 stored = stored_at
             filler = blank_size(data, position - base, min(limit - base, file.size))
@@ -211,9 +225,9 @@ class Dispatcher:
                     found = self._queues.of_record(record.topic, record.queue_id, record.physical_offset)
                     if found is not None and found.takes(record.queue_offset):
                         if not record.queue_offset and found.next_offset:
-                            # From 0 again: the topic was deleted and made anew (`ConsumeQueue.begins_anew`).
+                            # From 0 again: the topic was recreated (`ConsumeQueue.pending_restarts`).
                             found.next_offset = 0
-                            self.begun_anew.add(record.topic)
+                            self.recreated_topics.add(record.topic)
                         found.next_offset = max(found.next_offset, record.queue_offset + 1)
             if not blank_size(file.map, position - file.base, file.size):
                 break

@@ -146,8 +146,8 @@ class IndexFile:
         hashes = key_hashes([key for key, _, _ in keys])
         offsets = np.array([offset for _, offset, _ in keys], np.int64)
         times = np.array([time for _, _, time in keys], np.int64)
-        fresh = self.count <= 1
-        if fresh:
+        empty = self.count <= 1
+        if empty:
             self.begin_offset, self.begin_timestamp = keys[0][1], keys[0][2]
         numbers = np.arange(self.count, end, dtype=np.int64)
         slot_numbers = hashes % self.slots

@@ -24,8 +24,8 @@ _SIZE_MAGIC = struct.Struct(">ii")
 
 
 class _Piece:
-    """A part of the log that was read from its file: who touches a page of the map that is out of memory
-    waits for the disk."""
+    """A part of the log that was read from its file: touching a page of the map that is out of memory waits
+    for the disk."""
 
     __slots__ = ("begin", "data", "wanted")
 
@@ -66,7 +66,7 @@ class Indexer:
         self._most = config.max_message_size + READ_BYTES
         """No record is larger."""
         self._stuck = False
-        """The index could not be written: said once, not with each try."""
+        """The index could not be written: logged once, not with each try."""
         self.truncate(log.max_offset)
 
     def truncate(self, offset: int) -> None:
@@ -146,7 +146,7 @@ class Indexer:
 
         def work() -> None:
             try:
-                piece.data = job()  # if the log is truncated meanwhile, nobody has this piece any more
+                piece.data = job()  # if the log was truncated, this piece is not used any more
             except FileNotFoundError:
                 pass  # it expired, so this is no longer asked for; or its map is still there
             except OSError:

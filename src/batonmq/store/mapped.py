@@ -108,7 +108,7 @@ class MappedFile:
         try:
             os.posix_fallocate(self._fd, begin, self._allocated - begin)
         except OSError:
-            # Only a hint to the file system: whether there is room for the bytes the write itself tells.
+            # Only a hint to the file system: the write itself fails if there is no room.
             self._allocated = end
 
     def zero(self, position: int, end: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from batonmq.store.consumequeue import ConsumeQueue, OpenFiles, no_queue_reason
 from batonmq.store.mapped import sync_path
+from batonmq.store.policy import UnitCode
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +20,20 @@ QueueKey = tuple[str, int]
 class ConsumeQueues:
     """Iterates over the queues. Belongs to the event loop's thread; only `sync` may run in another one."""
 
-    __slots__ = ("_directory", "_dirty", "_file_size", "_open_files", "_without_queue", "by_key")
+    __slots__ = (
+        "_directory",
+        "_dirty",
+        "_file_size",
+        "_open_files",
+        "_unit_codes",
+        "_without_queue",
+        "by_key",
+    )
 
-    def __init__(self, directory: Path, file_size: int) -> None:
-        """Open those that `directory` has."""
+    def __init__(self, directory: Path, file_size: int, unit_codes: Mapping[str, UnitCode]) -> None:
+        """Open those that `directory` has. `unit_codes`: see `StorePolicy`."""
         self._directory = directory
+        self._unit_codes = unit_codes
         self._file_size = file_size
         self._open_files = OpenFiles()
         self._dirty: deque[tuple[ConsumeQueue | None, str]] = deque()
@@ -53,6 +63,7 @@ class ConsumeQueues:
                 self._file_size,
                 self._open_files,
                 self._dirty,
+                self._unit_codes.get(topic),
             )
             self.by_key[topic, queue_id] = queue
         return queue
@@ -70,7 +81,7 @@ class ConsumeQueues:
         self._without_queue += 1
         if self._without_queue.bit_count() == 1:  # the 1st, 2nd, 4th, ...: many of them make few lines
             log.error(
-                "the message at %d of the log can be read by nobody: its topic %.300r %s (%d such so far)",
+                "the message at %d of the log cannot be read: its topic %.300r %s (%d such so far)",
                 physical_offset,
                 topic,
                 reason,

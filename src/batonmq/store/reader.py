@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT
 from batonmq.store.mapped import MappedFile, fetch_all
+from batonmq.store.policy import MessageFilter
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import Boundary, GetResult, GetStatus, QueueBounds
 
@@ -24,7 +24,7 @@ class Reader:
         self._queues = queues
         self._memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._opened_at = log.max_offset
-        """Of what is before, nobody knows whether it is in memory."""
+        """What lies before it may be out of memory."""
 
     def get(
         self,
@@ -34,7 +34,7 @@ class Reader:
         queue_offset: int,
         max_count: int,
         max_bytes: int,
-        accept: Callable[[int], bool] | None,
+        message_filter: MessageFilter | None,
     ) -> GetResult:
         """See `MessageStore.get`. `config`: as it is now, for its limits can be changed at any time."""
         queue = self._queues.by_key.get((topic, queue_id))
@@ -50,14 +50,14 @@ class Reader:
             return GetResult(over, high, low, high)
         max_count = max(1, max_count)
         look_at = max_count
-        if accept is not None:
+        if message_filter is not None:
             look_at = max(config.max_filter_message_size // UNIT.size, max_count)
         data = queue.read(queue_offset, min(look_at, high - queue_offset))
         if not data:
             size = config.consume_queue_file_size // UNIT.size
             gap = GetResult(GetStatus.OFFSET_FOUND_NULL, queue_offset - queue_offset % size + size, low, high)
             return gap
-        return self._collect(config, data, queue_offset, low, high, max_count, max_bytes, accept)
+        return self._collect(config, data, queue_offset, low, high, max_count, max_bytes, message_filter)
 
     def _collect(
         self,
@@ -68,8 +68,11 @@ class Reader:
         high: int,
         max_count: int,
         max_bytes: int,
-        accept: Callable[[int], bool] | None,
+        message_filter: MessageFilter | None,
     ) -> GetResult:
+        by_code = by_properties = None
+        if message_filter is not None:
+            by_code, by_properties = message_filter.by_code, message_filter.by_properties
         files, max_offset = self._log.files, self._log.max_offset
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
@@ -91,8 +94,12 @@ class Reader:
             if count and (count >= max_count or count >= most or total + size > min(max_bytes, most_bytes)):
                 break
             next_offset += 1
-            if accept is not None and not accept(code):
+            if by_code is not None and not by_code(code):
                 continue
+            if by_properties is not None:
+                properties = self._log.properties_at(physical_offset, size)
+                if properties is not None and not by_properties(properties):
+                    continue
             if physical_offset == end and file is not None and end + size <= file.base + file.size:
                 end += size
             else:

@@ -22,7 +22,7 @@ class PutStatus(Enum):
 
 
 class PutResult(NamedTuple):
-    """Fate of one `StoredMessage`. Offsets are -1 unless the status is PUT_OK."""
+    """Outcome for one `StoredMessage`. Offsets are -1 unless the status is PUT_OK."""
 
     status: PutStatus
     physical_offset: int = -1
@@ -85,8 +85,9 @@ class GetResult:
     suggest_slave: bool = False
     """The reader is so far behind that it should read from a slave."""
     fetch: Callable[[], None] | None = None
-    """Brings `buffers` into memory, if they may be out of it: for another thread, for it waits for the disk,
-    and so would whoever touches them before. Raises `OSError` when the disk fails or the file was deleted."""
+    """Brings `buffers` into memory, if they may be out of it. To be run in another thread: it waits for the
+    disk, and so does touching the buffers before. Raises `OSError` when the disk fails or the file was
+    deleted."""
 
 
 class Boundary(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -107,22 +107,6 @@ def tags_code(properties: bytes) -> int:
     return _tag_hash(tags) if tags else 0
 
 
-def delivery_time(properties: bytes, store_timestamp: int, delays_ms: Sequence[int]) -> int:
-    """What the unit of a record in SCHEDULE_TOPIC_XXXX holds: when it is due, ms since the epoch.
-
-    `delays_ms` are the delays of the levels, the first is level 1; levels above the last mean the last. A
-    record without a level has its tags code, as everywhere.
-    """
-    text = find_property(properties, b"DELAY")
-    try:
-        level = min(int(text or b"0"), len(delays_ms))
-    except ValueError:
-        level = 0
-    if level <= 0:
-        return tags_code(properties)
-    return min(store_timestamp + delays_ms[level - 1], (1 << 63) - 1)
-
-
 def read_record(data: Source, position: int, size: int, magic: int) -> Record:
     """The record of `size` bytes at `position`, whose size and magic have been looked at already."""
     _, _, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = (
@@ -221,8 +205,8 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
 
     A record is valid when its parts add up, it says itself that it lies at `physical_offset`, its body has
     the CRC it was stored with (looked at if `crc`), and no part of its topic and properties, which no CRC
-    covers, can have been lost. `data` is a whole file, for that is told by where its sectors begin; `end` is
-    where it ends.
+    covers, can have been lost. `data` is a whole file, because that depends on where its sectors begin; `end`
+    is where it ends.
     """
 
     def damage(reason: str, torn: bool = False) -> Damage:

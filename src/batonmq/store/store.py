@@ -5,7 +5,8 @@ RocketMQ's, byte by byte. What is appended is written with one ``pwrite`` a turn
 once, or, when messages must be confirmed by replicas first, as far as the confirm offset; the index follows
 when asked.
 
-Delay levels, transactions and the timer wheel belong above: they put and get messages of system topics.
+Delay levels, transactions and the timer wheel belong above: they put and get messages of system topics, and
+say in a `StorePolicy` what they want of the store besides.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
 from batonmq.store.disk import DiskState, used_ratio
-from batonmq.store.dispatch import Dispatcher
+from batonmq.store.dispatch import QueueDispatcher
 from batonmq.store.errors import OffsetGap, StoreError
 from batonmq.store.expiry import Expiry
 from batonmq.store.indexer import Indexer
 from batonmq.store.lock import StoreLock
+from batonmq.store.policy import MessageFilter, StorePolicy
 from batonmq.store.queues import ConsumeQueues, QueueKey
 from batonmq.store.reader import Reader
 from batonmq.store.recovery import mark_in_use, recover
@@ -45,6 +47,7 @@ __all__ = ["Boundary", "GetResult", "GetStatus", "MessageStore", "PutResult", "P
 log = logging.getLogger(__name__)
 
 _MAX_PULL_BYTES = 128 << 20
+_NO_FEATURES = StorePolicy()
 
 
 class MessageStore:
@@ -57,7 +60,7 @@ class MessageStore:
         lock: StoreLock,
         *,
         wait_for_confirm: bool,
-        delays_ms: Sequence[int],
+        policy: StorePolicy,
         disk_usage: Callable[[Path], float],
     ) -> None:
         """Use `open`."""
@@ -65,7 +68,6 @@ class MessageStore:
         """May be replaced; keys that say how files are named or how large they are must stay."""
         self._clock = clock
         self._lock = lock
-        self._delays_ms = delays_ms
         self._closed = False
         self._flushing_queues = threading.Lock()
         """`close` may come while a thread is still at it."""
@@ -77,10 +79,12 @@ class MessageStore:
         self._log = CommitLog(
             config.commit_log_path, config.mapped_file_size_commit_log, wait_for_confirm=wait_for_confirm
         )
-        self._queues = ConsumeQueues(config.consume_queue_path, config.consume_queue_file_size)
+        self._queues = ConsumeQueues(
+            config.consume_queue_path, config.consume_queue_file_size, policy.unit_codes
+        )
         crc = config.check_crc_on_recover
         clean = recover(self._log, self._queues, checkpoint, self._abort_path, clean=clean, crc=crc)
-        self._dispatcher = Dispatcher(self._log, self._queues, delays_ms)
+        self._dispatcher = QueueDispatcher(self._log, self._queues, policy.observers)
         self._indexer: Indexer | None = None
         if config.message_index_enable:
             safe_until = None if clean else checkpoint.index_timestamp
@@ -97,13 +101,13 @@ class MessageStore:
         clock: Clock,
         *,
         wait_for_confirm: bool,
-        delays_ms: Sequence[int] = (),
+        policy: StorePolicy = _NO_FEATURES,
         disk_usage: Callable[[Path], float] = used_ratio,
     ) -> MessageStore:
         """Load and recover the store in `config.root`, which is created if it is missing.
 
         `wait_for_confirm`: messages reach consumers only below `confirm_offset` (controller mode).
-        `delays_ms`: the delay of each level, for the units of delayed messages.
+        `policy`: what features above the store want of it.
         Raises `StoreLocked`, `StoreError` or `OSError`, naming the file.
         """
         config.root.mkdir(parents=True, exist_ok=True)
@@ -114,7 +118,7 @@ class MessageStore:
                 clock,
                 lock,
                 wait_for_confirm=wait_for_confirm,
-                delays_ms=delays_ms,
+                policy=policy,
                 disk_usage=disk_usage,
             )
         except BaseException:
@@ -159,7 +163,7 @@ class MessageStore:
 
     @property
     def failure(self) -> str | None:
-        """Why no message is accepted any more, for good: the disk failed, and nobody knows what is on it."""
+        """Why no message is ever accepted again: the disk failed, and what is on it is unknown."""
         return self._log.failure
 
     @property
@@ -188,7 +192,6 @@ class MessageStore:
             now,
             commit_log.files.file_size,
             config.max_message_size,
-            self._delays_ms,
         )
         if not turn.units:
             return turn.results
@@ -208,7 +211,7 @@ class MessageStore:
 
         `offset` must be where this log ends; an empty log may begin at the beginning of any file. Call
         `dispatch` afterwards. Raises `OffsetGap`, `OSError`; on an `OSError` whole pieces may have been kept:
-        `max_offset` tells.
+        `max_offset` says how far.
         """
         commit_log = self._log
         if offset != commit_log.max_offset:
@@ -237,14 +240,14 @@ class MessageStore:
         return self._dispatcher.dispatch()
 
     @property
-    def begun_anew(self) -> set[str]:
-        """Topics of which the log says that they were deleted and made again: what is known of consumers of
-        the former topic is not about these messages. Who has heeded that takes them out."""
-        return self._dispatcher.begun_anew
+    def recreated_topics(self) -> set[str]:
+        """Topics that were deleted and created again, going by the log: consumer offsets of the former topic
+        do not hold for its messages. The broker forgets those offsets, then removes the topic from here."""
+        return self._dispatcher.recreated_topics
 
     def take_grown(self) -> list[tuple[QueueKey, int]]:
-        """Queues that `dispatch` has lengthened since the last call, with their max offset: who waits for
-        messages may have some now. The broker's appender calls it after each dispatch."""
+        """Queues that `dispatch` has lengthened since the last call, with their max offset: readers that
+        wait may find messages now. The broker's appender calls it after each dispatch."""
         return self._dispatcher.take_grown()
 
     def _learn_queue_offsets(self) -> None:
@@ -288,12 +291,14 @@ class MessageStore:
         queue_offset: int,
         max_count: int,
         max_bytes: int = _MAX_PULL_BYTES,
-        accept: Callable[[int], bool] | None = None,
+        message_filter: MessageFilter | None = None,
     ) -> GetResult:
         """Messages of a queue from `queue_offset` on, at most `max_count` and about `max_bytes`, but one at
-        least. `accept` is asked for each message's tags code. Only confirmed messages are given out.
+        least; `message_filter` says which the reader wants. Only confirmed messages are given out.
         """
-        return self._reader.get(self.config, topic, queue_id, queue_offset, max_count, max_bytes, accept)
+        return self._reader.get(
+            self.config, topic, queue_id, queue_offset, max_count, max_bytes, message_filter
+        )
 
     def read(self, offset: int, max_bytes: int) -> memoryview:
         """Up to `max_bytes` of the raw log from `offset` on, at most to the end of its file: for replication.
@@ -354,7 +359,7 @@ class MessageStore:
         """Bring the commit log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        nobody knows what is on disk.
+        it is unknown what is on disk.
         """
         return self._log.flush()
 
@@ -409,7 +414,7 @@ class MessageStore:
             self._dispatcher.truncated(offset)
 
     def discard(self) -> None:
-        """Throw everything away: this log shares nothing with the one it is to become a copy of. An empty log
+        """Delete everything: this log shares nothing with the one it is to become a copy of. An empty log
         may begin at any file (`append_raw`). Durable on return; raises `OSError`."""
         commit_log = self._log
         self.truncate(commit_log.min_offset)
@@ -446,7 +451,7 @@ class MessageStore:
         """Remove the consume queues of `topic`. Its messages go with the commit log files they are in."""
         self._queues.remove_topic(topic)
         self._dispatcher.forget_pending()  # units for queues that are no more
-        self._dispatcher.begun_anew.discard(topic)
+        self._dispatcher.recreated_topics.discard(topic)
 
     # --------------------------------------------------------------------------------------------- closing
 

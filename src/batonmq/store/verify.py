@@ -1,25 +1,26 @@
 """Reading a store directory without opening it as a store: for audits, tools and offline readers.
 
 Nothing is written and no lock is taken, so a live store, Java's or ours, can be looked at; what is appended
-meanwhile may or may not be seen. Consume queue units without a record are only complaints if they lie before
+meanwhile may or may not be seen. Consume queue units without a record are an error only if they lie before
 the end that the walk found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.config import UNIT_SIZE
-from batonmq.store.consumequeue import FILLER_SIZE, UNIT
+from batonmq.store.consumequeue import FILLER_SIZE, UNIT, Unit
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedLog, file_name, list_bases
+from batonmq.store.policy import UnitCode
 from batonmq.store.recovery import walk
 from batonmq.store.scan import Damage, Record, blank_size, check_record, read_records, tags_code
 
-MAX_COMPLAINTS = 100
+MAX_ERRORS = 100
+_NONE: Mapping[str, UnitCode] = {}
 
 
 @dataclass(slots=True)
@@ -38,13 +39,13 @@ class Report:
     """Consume queue units that were compared with their record."""
     waiting: int = 0
     """Records that no consume queue unit points to, but a later dispatch will: behind the last unit."""
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     """Disagreements between commit log and consume queues, the first hundred."""
 
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
-        return self.damage is None and not self.complaints
+        return self.damage is None and not self.errors
 
 
 def open_log(root: Path) -> MappedLog:
@@ -78,8 +79,9 @@ def read_store(root: Path, start: int | None = None) -> Iterator[tuple[Record, m
         files.close()
 
 
-def verify(root: Path, *, crc: bool = True) -> Report:
-    """Walk the commit log in `root` and compare every consume queue unit with its record."""
+def verify(root: Path, *, crc: bool = True, unit_codes: Mapping[str, UnitCode] = _NONE) -> Report:
+    """Walk the commit log in `root` and compare every consume queue unit with its record. `unit_codes`: as in
+    the `StorePolicy` that the store was written with."""
     files = open_log(root)
     try:
         report = Report(min_offset=files.base)
@@ -88,15 +90,17 @@ def verify(root: Path, *, crc: bool = True) -> Report:
         last = files.files[-1]
         if walked.damage is not None and not (walked.damage.torn and walked.end >= last.base):
             report.damage = walked.damage
-        pointed = _compare_queues(root / "consumequeue", files, report)
+        pointed = _compare_queues(root / "consumequeue", files, unit_codes, report)
         _count_unpointed(root, pointed, report)
         return report
     finally:
         files.close()
 
 
-def _compare_queues(directory: Path, files: MappedLog, report: Report) -> dict[tuple[str, int], int]:
-    """Complain about units; returns each queue's end as a queue offset."""
+def _compare_queues(
+    directory: Path, files: MappedLog, unit_codes: Mapping[str, UnitCode], report: Report
+) -> dict[tuple[str, int], int]:
+    """Report units that are wrong; returns each queue's end as a queue offset."""
     ends: dict[tuple[str, int], int] = {}
     for path in sorted(directory.glob("*/*")):
         if not path.name.isdigit():
@@ -106,7 +110,7 @@ def _compare_queues(directory: Path, files: MappedLog, report: Report) -> dict[t
         for base in list_bases(path):
             data = (path / file_name(base)).read_bytes()
             for number, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_SIZE * UNIT_SIZE])):
-                physical_offset, size, code = unit
+                physical_offset, size, _ = unit
                 if size <= 0:
                     break
                 queue_offset = base // UNIT_SIZE + number
@@ -114,15 +118,17 @@ def _compare_queues(directory: Path, files: MappedLog, report: Report) -> dict[t
                 if size == FILLER_SIZE or not files.base <= physical_offset < report.end_offset:
                     continue
                 report.units += 1
-                wrong = _disagreement(files, topic, queue_id, queue_offset, physical_offset, size, code)
-                if wrong and len(report.complaints) < MAX_COMPLAINTS:
-                    report.complaints.append(f"{topic}/{queue_id} unit {queue_offset}: {wrong}")
+                wrong = _disagreement(files, unit_codes, (topic, queue_id, queue_offset), unit)
+                if wrong and len(report.errors) < MAX_ERRORS:
+                    report.errors.append(f"{topic}/{queue_id} unit {queue_offset}: {wrong}")
     return ends
 
 
 def _disagreement(
-    files: MappedLog, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int, code: int
+    files: MappedLog, unit_codes: Mapping[str, UnitCode], place: tuple[str, int, int], unit: Unit
 ) -> str | None:
+    """What is wrong with the unit at `place`: topic, queue id, queue offset; None if it agrees."""
+    physical_offset, size, code = unit
     file = files.file_at(physical_offset)
     if file is None:
         return f"offset {physical_offset} is not in the log"
@@ -133,12 +139,15 @@ def _disagreement(
     if found != size:
         return f"size {size}, the record at {physical_offset} has {found}"
     record = next(read_records(file.map, at, file.size))
-    if (record.topic, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
+    if (record.topic, record.queue_id, record.queue_offset) != place:
         return f"the record at {physical_offset} is {record.topic}/{record.queue_id} {record.queue_offset}"
-    # A delayed message's unit holds its delivery time in place of the tags code.
-    if code != tags_code(record.properties) and topic != SCHEDULE_TOPIC:
-        return f"tags code {code}, the record's tags have {tags_code(record.properties)}"
-    return None
+    unit_code = unit_codes.get(record.topic)
+    expected = (
+        tags_code(record.properties)
+        if unit_code is None
+        else unit_code(record.properties, record.store_timestamp)
+    )
+    return None if code == expected else f"code {code}, the record has {expected}"
 
 
 def _count_unpointed(root: Path, ends: dict[tuple[str, int], int], report: Report) -> None:

@@ -12,7 +12,7 @@ from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.broker.replica.identity import decode as identity_of
 from batonmq.demo.cluster import Program
-from batonmq.ha import epoch_file
+from batonmq.ha.autoswitch import epoch_file
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import SendMessageV2
@@ -118,7 +118,7 @@ async def _settled(group: ReplicaGroup, running: list[Program]) -> int:
 
 
 async def _taking_sends(group: ReplicaGroup, running: Collection[Program]) -> Program:
-    """The one that takes messages; it was elected before it heard of it."""
+    """The one that takes messages; it was elected before it knew of it."""
     async with asyncio.timeout(10):
         while not (masters := [program for program in running if await _takes_sends(group, program)]):
             await asyncio.sleep(0.05)

@@ -1,6 +1,6 @@
 """A master whose disk fails for good makes way for one that can take messages.
 
-The disk is a small ext4 file system that is told to abort, as the kernel does after an error of the device:
+The disk is a small ext4 file system made to abort, as the kernel does after an error of the device:
 that needs root and mkfs.ext4; elsewhere the test is skipped and says so.
 """
 

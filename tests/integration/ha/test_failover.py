@@ -237,18 +237,18 @@ async def test_tables_follow_a_switch_right_after_they_changed(cluster: Cluster)
     await cluster.whole()
     master = cluster.master
     assert master is not None
-    await cluster.send(b"x", topic="fresh")
+    await cluster.send(b"x", topic="added")
     slave = cluster.brokers[1 - master]
-    await until(lambda: "fresh" in slave.broker.tables.topics, 2)
+    await until(lambda: "added" in slave.broker.tables.topics, 2)
     address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
     assert cluster.brokers[master].broker.tables.subscriptions.find("g") is not None
-    commit = UpdateConsumerOffset(consumer_group="g", topic="fresh", queue_id=0, commit_offset=1)
+    commit = UpdateConsumerOffset(consumer_group="g", topic="added", queue_id=0, commit_offset=1)
     await cluster.client.call(address, commit)
-    await until(lambda: slave.broker.tables.offsets.query("g", "fresh", 0) == 1, 5)
+    await until(lambda: slave.broker.tables.offsets.query("g", "added", 0) == 1, 5)
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    assert slave.broker.tables.topics.get("fresh") is not None
-    assert slave.broker.tables.offsets.query("g", "fresh", 0) == 1
+    assert slave.broker.tables.topics.get("added") is not None
+    assert slave.broker.tables.offsets.query("g", "added", 0) == 1
 
 
 async def test_what_was_created_is_on_the_slave_when_that_is_answered(cluster: Cluster) -> None:
@@ -285,7 +285,7 @@ async def test_what_was_created_is_on_the_slave_when_that_is_answered(cluster: C
     assert made is not None and made.write_queue_nums == 3
 
 
-async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) -> None:
+async def test_topics_that_only_the_log_knows_are_recreated(cluster: Cluster) -> None:
     await cluster.start(0)
     await cluster.start(1)
     await cluster.whole()
@@ -297,18 +297,18 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
     await cluster.client.call(f"127.0.0.1:{cluster.ports[1 + 2 * master]}", DeleteTopic("deleted"))
     await until(lambda: "deleted" in service.broker.tables.topics.deleted)
     await manager(service).slave_sync.stop()  # as if the master died before the slave could ask
-    await cluster.send(b"x", topic="fresh")
-    assert "fresh" not in service.broker.tables.topics
+    await cluster.send(b"x", topic="added")
+    assert "added" not in service.broker.tables.topics
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    made = service.broker.tables.topics.get("fresh")
+    made = service.broker.tables.topics.get("added")
     assert made is not None and made.read_queue_nums == 8 and made.perm == 6
     assert "deleted" not in service.broker.tables.topics
     file = cluster.root / f"store{1 - master}" / "config" / "topics.json"
 
     def written() -> bool:
         try:
-            return "fresh" in file.read_text()
+            return "added" in file.read_text()
         except FileNotFoundError:  # not yet, or just between the renaming of the old one and of the new one
             return False
 
@@ -316,7 +316,7 @@ async def test_topics_that_only_the_log_knows_are_made_anew(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("copied", ["nothing", "that it was deleted", "half"])
-async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_before_its_own_are_copied(
+async def test_offsets_of_a_recreated_topic_are_forgotten_if_the_master_dies_before_its_own_are_copied(
     cluster: Cluster, copied: str
 ) -> None:
     """Who went on from where it was in the former topic would pass over as many of the new one's messages."""
@@ -327,20 +327,20 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
     assert master is not None
     address, service = f"127.0.0.1:{cluster.ports[1 + 2 * master]}", cluster.brokers[1 - master]
     slave = service.broker
-    await cluster.send(b"old", topic="anew")
+    await cluster.send(b"old", topic="again")
     made = encode(SubscriptionGroupConfig(group_name="g"))
     await cluster.client.call(address, UpdateSubscriptionGroup(), made)
-    await cluster.client.call(address, UpdateConsumerOffset("g", "anew", 0, 1))
-    await until(lambda: slave.tables.offsets.query("g", "anew", 0) == 1)
+    await cluster.client.call(address, UpdateConsumerOffset("g", "again", 0, 1))
+    await until(lambda: slave.tables.offsets.query("g", "again", 0) == 1)
     sync = manager(service).slave_sync
     if copied != "that it was deleted":
         await sync.stop()
-    await cluster.client.call(address, DeleteTopic("anew"))
+    await cluster.client.call(address, DeleteTopic("again"))
     if copied == "that it was deleted":
-        await until(lambda: "anew" in slave.tables.topics.deleted)
+        await until(lambda: "again" in slave.tables.topics.deleted)
         await sync.stop()
-    await cluster.send(b"new", topic="anew")
-    await until(lambda: "anew" in slave.store.begun_anew)
+    await cluster.send(b"new", topic="again")
+    await until(lambda: "again" in slave.store.recreated_topics)
     if copied == "half":
 
         class Dying(_Master):
@@ -353,9 +353,9 @@ async def test_offsets_in_a_topic_made_anew_are_forgotten_if_the_master_dies_bef
             await sync.copy(Dying(slave.client, address))
     await cluster.kill(master)
     await until(lambda: cluster.master is not None)
-    assert slave.tables.offsets.query("g", "anew", 0) == -1
-    assert "anew" in slave.tables.topics and slave.store.queue_bounds("anew", 0).max_offset == 1
-    assert not slave.store.begun_anew
+    assert slave.tables.offsets.query("g", "again", 0) == -1
+    assert "again" in slave.tables.topics and slave.store.queue_bounds("again", 0).max_offset == 1
+    assert not slave.store.recreated_topics
 
 
 async def test_a_table_that_the_disk_did_not_take_is_written_when_it_does(

@@ -27,7 +27,8 @@ async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
 
 
 async def forge(group: ReplicaGroup) -> None:
-    """Until cancelled: tell all replicas, over and over, that each of them is master, or a stranger is."""
+    """Until cancelled: send all replicas, over and over, that each of them is master, or an unknown broker
+    is."""
     client = RemotingClient()
     ids = await group.ids()
     claims = [*ids.items(), ("127.0.0.1:9", 77)]
@@ -38,10 +39,10 @@ async def forge(group: ReplicaGroup) -> None:
                 epoch += 1
                 notice = NotifyBrokerRoleChanged(address, epoch, 1, broker_id)
                 body = SyncStateSetBody((broker_id,), 1).encode()
-                told = ExchangeHAInfo(master_ha_address="127.0.0.1:9", master_address=address)
+                forged = ExchangeHAInfo(master_ha_address="127.0.0.1:9", master_address=address)
                 for broker in group.cluster.brokers:
                     await client.call(broker.address, notice, body)
-                    await client.call(broker.address, told)
+                    await client.call(broker.address, forged)
     finally:
         await client.close()
 
@@ -68,7 +69,7 @@ async def test_forged_notices_change_nothing_and_delay_no_true_one(group: Replic
         assert status.ha_client_runtime_info.master_addr == ha_address(master)
         began = time.monotonic()
         await group.elect(slave)
-        assert time.monotonic() - began < 3, "a true notice is heard among them"
+        assert time.monotonic() - began < 3, "a true notice gets through among them"
         await group.send(20, 1000)
     finally:
         forging.cancel()

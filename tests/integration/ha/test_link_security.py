@@ -52,7 +52,7 @@ async def switch_to_and_fro(group: ReplicaGroup) -> None:
     await group.check()
 
 
-async def test_a_group_with_a_secret_keeps_strangers_out_and_says_nothing_of_it(make: MakeGroup) -> None:
+async def test_a_group_with_a_secret_keeps_other_peers_out_and_never_shows_it(make: MakeGroup) -> None:
     group = make(haSecret=SECRET)
     await group.up()
     await switch_to_and_fro(group)
@@ -89,7 +89,7 @@ async def test_a_group_with_a_secret_keeps_strangers_out_and_says_nothing_of_it(
         assert SECRET not in config + read(broker.log_path)
 
 
-async def test_a_group_with_tls_keeps_strangers_out(make: MakeGroup, ca: Authority) -> None:
+async def test_a_group_with_tls_keeps_other_peers_out(make: MakeGroup, ca: Authority) -> None:
     group = make(**ca.settings("replica"), haSecret=SECRET)
     await group.up()
     await switch_to_and_fro(group)
@@ -131,23 +131,23 @@ async def test_a_replica_that_cannot_prove_itself_is_one_line_on_both_sides(
     with_tls = wrong in ("expired", "another authority", "plain")
     group = make(**(ca.settings("replica") if with_tls else {"haSecret": SECRET}))
     second = group.cluster.brokers[1]
-    stranger: dict[str, dict[str, object]] = {
+    outsider: dict[str, dict[str, object]] = {
         "secret": {"haSecret": "not-the-group's-secret"},
         "no secret": {"haSecret": ""},
         "expired": ca.settings("expired", days=-1) if with_tls else {},
         "another authority": authority(tmp_path / "other").settings("replica") if with_tls else {},
         "plain": {"haTlsEnable": "false"},
     }
-    second.settings = {**second.settings, **stranger[wrong]}
+    second.settings = {**second.settings, **outsider[wrong]}
     await group.up(in_sync=1)
     first = group.cluster.brokers[0]
     assert (await group.master()) is first
     await asyncio.sleep(3.0)
-    told = group.lines(second, "WARNING", "batonmq.ha")
-    assert len(told) == 1, told
-    heard = group.lines(first, "WARNING", "replication port")
-    assert len(heard) <= 1, heard
-    assert heard or wrong in ("secret", "another authority"), "there the slave is the first to notice"
+    at_slave = group.lines(second, "WARNING", "batonmq.ha")
+    assert len(at_slave) == 1, at_slave
+    at_master = group.lines(first, "WARNING", "replication port")
+    assert len(at_master) <= 1, at_master
+    assert at_master or wrong in ("secret", "another authority"), "there the slave is the first to notice"
     for broker in group.cluster.brokers:
         log = read(broker.log_path)
         assert "Traceback" not in log and SECRET not in log

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, commit_log
 
 from batonmq.demo.cluster import Program
-from batonmq.ha.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.protocol.headers.controller import CleanBrokerData
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.verify import verify
@@ -76,7 +76,7 @@ async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: Replic
 async def test_one_without_epochs_is_not_elected_while_the_other_is_away(
     group: ReplicaGroup, left: bytes | None
 ) -> None:
-    """Its log is cut to nothing as soon as it follows: then nobody may be told that it has everything."""
+    """Its log is cut to nothing as soon as it follows: then it must not be reported to have everything."""
     await group.send(200, 1000)
     master = await group.master()
     (slave,) = (each for each in group.cluster.brokers if each is not master)

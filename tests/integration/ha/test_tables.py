@@ -88,7 +88,7 @@ async def commit(group: ReplicaGroup, name: str, offset: int) -> None:
 
 
 async def delivered(group: ReplicaGroup, name: str) -> list[bytes]:
-    """Bodies in queue 0, once the name server has heard of a master that has just come."""
+    """Bodies in queue 0, once the name server knows a master that was just elected."""
     queue = MessageQueue(name, group.cluster.broker_name, 0)
     deadline = time.monotonic() + 10
     async with QueueReader(group.cluster.namesrv_address) as reader:

@@ -9,7 +9,7 @@ from batonmq.broker.delay.core import (
     parse_delay_levels,
     to_schedule_topic,
 )
-from batonmq.broker.messages.filters import acceptor, subscription_of
+from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.common.config import ConfigError
 from batonmq.protocol.message import StoredMessage, decode_record, encode_properties, encode_record
 from batonmq.store.scan import java_hash
@@ -58,9 +58,9 @@ def test_a_clock_set_back_does_not_hold_messages() -> None:
 
 
 def test_tag_filter() -> None:
-    assert acceptor(subscription_of("T", "*", None, 1)) is None
-    accept = acceptor(subscription_of("T", " a || b||a", "TAG", 1))
-    assert accept is not None
-    assert [accept(java_hash(tag)) for tag in ("a", "b", "c")] == [True, True, False]
+    assert filter_of(subscription_of("T", "*", None, 1)) is None
+    by_tag = filter_of(subscription_of("T", " a || b||a", "TAG", 1))
+    assert by_tag is not None and by_tag.by_code is not None and by_tag.by_properties is None
+    assert [by_tag.by_code(java_hash(tag)) for tag in ("a", "b", "c")] == [True, True, False]
     with pytest.raises(ValueError, match="no tag"):
         subscription_of("T", " || ", "TAG", 1)

@@ -14,9 +14,10 @@ from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
 from batonmq.broker import settings
+from batonmq.broker.replica import handlers as replica_handlers
 from batonmq.common.config import parse_properties
-from batonmq.ha.epochs import EpochCache
-from batonmq.ha.service import MasterStatus, ReplicaStatus
+from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.autoswitch.service import MasterStatus, ReplicaStatus
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.ha_frames import EpochStart
@@ -180,13 +181,10 @@ async def test_ha_status(served: Served) -> None:
     assert slave["haClientRuntimeInfo"]["masterAddr"] == "10.0.0.3:10912" and slave["master"] is False
 
 
-async def test_epochs(served: Served) -> None:
+async def test_epochs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MQError, match="this request only for controllerMode"):
         await ask(served.dispatcher, wire.GetBrokerEpochCache())
-    config = type(served.broker.settings.broker)
-    served.broker.settings.broker = config(
-        broker_name="broker-a", enable_controller_mode=True, controller_addr="127.0.0.1:9878"
-    )
+    monkeypatch.setattr(replica_handlers, "HAService", FakeHA)
     served.broker.replication = FakeHA()  # type: ignore[assignment]
     cache = json_of(await ask(served.dispatcher, wire.GetBrokerEpochCache()))
     assert cache["epochList"] == [

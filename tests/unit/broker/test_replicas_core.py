@@ -5,7 +5,7 @@ import pytest
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
 from batonmq.broker.replica.identity import Identity, IdentityFiles
 from batonmq.common.config import ConfigError
-from batonmq.ha.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 
 
 def role(epoch: int, master_id: int = 1, address: str = "") -> Role:

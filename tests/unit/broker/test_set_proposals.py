@@ -10,7 +10,7 @@ import pytest
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.common.clock import ManualClock
-from batonmq.ha.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire

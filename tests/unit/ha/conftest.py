@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from batonmq.common.clock import SystemClock
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
@@ -66,7 +66,7 @@ class Replica:
 
     def _agree(self) -> None:
         tracker = self.ha.tracker
-        if self.agreeable and self.registered.issuperset(self.ha.strangers()):
+        if self.agreeable and self.registered.issuperset(self.ha.unregistered()):
             tracker.registered = self.registered
         members = self.ha.propose() if self.agreeable else None
         if members is not None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonmq.ha.core import (
+from batonmq.ha.autoswitch.core import (
     Append,
     Confirm,
     Learn,
@@ -17,7 +17,7 @@ from batonmq.ha.core import (
     Truncate,
     whole_records,
 )
-from batonmq.ha.epochs import EpochCache
+from batonmq.ha.autoswitch.epochs import EpochCache
 from batonmq.protocol.ha_frames import (
     Ack,
     EpochStart,

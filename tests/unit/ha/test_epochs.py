@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError
-from batonmq.ha import epoch_file
-from batonmq.ha.epoch_file import EpochFile
-from batonmq.ha.epochs import UNBOUNDED, EpochCache, EpochEntry, consistent_point
+from batonmq.ha.autoswitch import epoch_file
+from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.ha.autoswitch.epochs import UNBOUNDED, EpochCache, EpochEntry, consistent_point
 from batonmq.protocol.ha_frames import EpochStart
 
 DATA = Path(__file__).parents[2] / "data" / "ha"

@@ -39,9 +39,9 @@ GUARDED = {
         f"{HERE}/test_core.py::test_forged_frames_from_a_slave_3015",
         f"{HERE}/test_service.py::test_a_forged_ack_confirms_nothing_3015",
     ],
-    "strangers-count": [
-        f"{HERE}/test_sync_state.py::test_acks_of_strangers_move_nothing_3015",
-        f"{HERE}/test_security.py::test_links_of_strangers_make_room_for_replicas",
+    "unregistered-count": [
+        f"{HERE}/test_sync_state.py::test_acks_of_unregistered_ids_move_nothing_3015",
+        f"{HERE}/test_security.py::test_links_of_unregistered_slaves_make_room_for_replicas",
     ],
     "dispatch-all": [
         f"{HERE}/test_known_losses.py::test_consumers_read_up_to_the_confirm_offset_and_no_further"
@@ -57,7 +57,7 @@ GUARDED = {
     ],
     "tables-late": [f"{SWITCHES}::test_what_was_created_is_on_the_slave_when_that_is_answered"],
     "tables-lost": [f"{SWITCHES}::test_tables_follow_a_switch_right_after_they_changed"],
-    "topics-lost": [f"{SWITCHES}::test_topics_that_only_the_log_knows_are_made_anew"],
+    "topics-lost": [f"{SWITCHES}::test_topics_that_only_the_log_knows_are_recreated"],
 }
 CASES = [(guard, test) for guard, tests in GUARDED.items() for test in tests]
 
@@ -135,7 +135,7 @@ async def test_consumers_read_up_to_the_confirm_offset_and_no_further(replicas):
 
 
 async def test_the_confirm_offset_outlives_a_restart(replicas):
-    """What consumers were shown they are shown again, before any master or controller is heard of."""
+    """What consumers could read they can read again, before any master or controller is known."""
     master, slave = await replicas(2)
     await master.lead(1)
     await slave.follow(master, 1)

@@ -1,4 +1,4 @@
-"""The replication port with secret and TLS: members get through, strangers get nothing and move nothing."""
+"""The replication port with secret and TLS: members get through, other peers get no data and move nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batonmq.common.config import ConfigError
-from batonmq.ha import service
+from batonmq.ha import listener
 from batonmq.ha.config import HAConfig
 from batonmq.ha.proof import SlaveProof, key_of
 from batonmq.ha.security import LinkSecurity, security_of
@@ -77,8 +77,8 @@ async def test_replicas_that_share_a_secret(replicas):
 @pytest.mark.parametrize(
     "data", [FORGED, SlaveProof(key_of("x" * 16), bytes(32)).open() + FORGED, b"\0" * 64, b"BMQP"]
 )
-async def test_without_the_secret_nothing_is_told_and_nothing_moves(replicas, caplog, data, monkeypatch):
-    monkeypatch.setattr("batonmq.ha.master_link.INTRODUCTION_MS", 300)
+async def test_without_the_secret_a_peer_gets_no_data_and_moves_nothing(replicas, caplog, data, monkeypatch):
+    monkeypatch.setattr("batonmq.ha.autoswitch.master_link.INTRODUCTION_MS", 300)
     (master,) = await replicas(1, security=SECRET)
     await master.lead(1, 1, 2)
     master.put(b"confidential")
@@ -108,17 +108,17 @@ async def test_secrets_that_differ_are_one_line_and_no_storm(replicas, caplog, a
     await asyncio.sleep(1.0)
     assert 2 <= len(accepted) <= 7
     assert not slave.store.max_offset and not master.store.confirm_offset
-    told = [line for line in caplog.messages if line.startswith("lost master")]
-    assert len(told) == 1 and words in told[0]
-    if slave.ha.security.key is not None and at_master is SECRET:
+    lost = [line for line in caplog.messages if line.startswith("lost master")]
+    assert len(lost) == 1 and words in lost[0]
+    if slave.ha.local.security.key is not None and at_master is SECRET:
         assert "is haSecret the same on both sides?" in caplog.text
     assert len([line for line in caplog.messages if "replication port: 127.0.0.1" in line]) <= 1
 
 
 def count_links(replica: Any) -> list[Any]:
     admitted: list[Any] = []
-    admit = replica.ha.admit
-    replica.ha.admit = lambda link: (admitted.append(link), admit(link))[1]
+    admit = replica.ha.term.admit
+    replica.ha.term.admit = lambda link: (admitted.append(link), admit(link))[1]
     return admitted
 
 
@@ -150,7 +150,7 @@ async def test_who_has_no_certificate_of_ours_gets_and_moves_nothing(replicas, c
     await until(lambda: any("replication port: 127.0.0.1" in line for line in caplog.messages))
     assert master.store.confirm_offset == 0 and not master.ha.replicas()
     assert len([line for line in caplog.messages if "replication port: 127.0.0.1" in line]) == 1
-    assert not master.ha._sniffers
+    assert not master.ha.listener.handshakes
 
 
 @pytest.mark.parametrize("side", ["master", "slave"])
@@ -169,8 +169,8 @@ async def test_an_expired_certificate_is_one_line_and_no_storm(replicas, caplog,
     assert "expired" in (at_slave if side == "master" else at_master)[0]
 
 
-async def test_links_of_strangers_make_room_for_replicas(replicas, monkeypatch, caplog):
-    monkeypatch.setattr(service, "MAX_LINKS", 8)
+async def test_links_of_unregistered_slaves_make_room_for_replicas(replicas, monkeypatch, caplog):
+    monkeypatch.setattr(listener, "MAX_LINKS", 8)
     master, slave = await replicas(2)
     await master.lead(1)
     await slave.follow(master, 1)
@@ -183,8 +183,8 @@ async def test_links_of_strangers_make_room_for_replicas(replicas, monkeypatch, 
     await until(lambda: "one connection too many" in caplog.text)
     end = master.put(b"x")
     await until(lambda: master.store.confirm_offset == end)
-    assert len(master.ha._links) <= 8
-    assert master.ha.acked_by(3) == -1, "forty strangers are no third copy"
+    assert len(master.ha.listener.links) <= 8
+    assert master.ha.acked_by(3) == -1, "forty unregistered slaves are no third copy"
     assert [r.broker_id for r in master.ha.replicas() if r.in_sync] == [2]
     for writer in writers:
         writer.close()

@@ -12,11 +12,11 @@ import time
 import pytest
 
 from batonmq.ha import flow, read_ahead
+from batonmq.ha.autoswitch.core import MasterSession
+from batonmq.ha.autoswitch.master_link import MasterLink
+from batonmq.ha.autoswitch.service import StaleEpoch
 from batonmq.ha.config import HAConfig
-from batonmq.ha.core import MasterSession
-from batonmq.ha.master_link import MasterLink
 from batonmq.ha.role import HARole
-from batonmq.ha.service import StaleEpoch
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
 from batonmq.protocol.message import StoredMessage, encode_blank
 from batonmq.store.errors import StoreError
@@ -134,7 +134,7 @@ async def test_a_slave_that_catches_up_is_sent_no_more_than_it_acknowledges(repl
 
     def watched(session, batch, size, bounds, now_ms):
         if bounds.max_offset - session.next_offset > turn:
-            (link,) = master.ha._links
+            (link,) = master.ha.listener.links
             ahead.append((session.next_offset - session.ack_offset, link._window.size))
         return frame_of(session, batch, size, bounds, now_ms)
 
@@ -249,7 +249,7 @@ async def test_a_link_that_ends_while_the_log_is_read_sends_no_more(replicas, mo
     await slave.follow(master, 1)
     await until(begun.is_set)
     await slave.ha.become_slave(None, 1, 1)
-    await until(lambda: not master.ha._links)
+    await until(lambda: not master.ha.listener.links)
     gate.set()
     monkeypatch.undo()
     await slave.follow(master, 1)
@@ -450,7 +450,7 @@ async def test_one_link_per_broker_id(replicas):
     twin_reader, twin = await asyncio.open_connection("127.0.0.1", master.ha.port)
     twin.write(SlaveHandshake(2).encode() + Ack(0).encode())
     await until(lambda: len(master.ha.replicas()) == 1)
-    await until(lambda: slave.ha.following and len(master.ha._links) == 1, 10)
+    await until(lambda: slave.ha.following and len(master.ha.listener.links) == 1, 10)
     assert await twin_reader.read() is not None
     twin.close()
     master.put(b"x")
@@ -465,7 +465,7 @@ async def test_a_cut_line_ends_the_link_at_both_ends(replicas, lag_ms, patience_
     await master.lead(1)
     await slave.follow(master, 1)
     await until(lambda: slave.ha.following)
-    for link in (slave.ha.link, *master.ha._links):
+    for link in (slave.ha.link, *master.ha.listener.links):
         sock = link._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == patience_ms
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -474,17 +474,17 @@ async def test_a_cut_line_ends_the_link_at_both_ends(replicas, lag_ms, patience_
 
 async def test_a_master_that_does_not_answer_the_handshake_is_dialled_again(replicas):
     (slave,) = await replicas(1, HAConfig(ha_connect_timeout=100))
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(100))
+        received.append(await reader.read(100))
         await reader.read()
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     await slave.ha.become_slave(f"{host}:{port}", 2, 1)
-    await until(lambda: len(heard) > 1)
+    await until(lambda: len(received) > 1)
     server.close()
 
 
@@ -564,7 +564,7 @@ async def test_a_slow_slave_costs_bounded_memory(replicas):
     writer.write(SlaveHandshake(2).encode() + Ack(0).encode())
     await until(lambda: bool(master.ha.replicas()))
     await asyncio.sleep(0.3)
-    (link,) = master.ha._links
+    (link,) = master.ha.listener.links
     assert link._transport.get_write_buffer_size() <= 128 * 1024 + 33 * 1024
     assert link.session.next_offset < master.store.max_offset
     assert reader is not None
@@ -605,7 +605,7 @@ async def test_random_faults_end_in_equal_logs(replicas):
                 await asyncio.sleep(0.005 * chance.random())
         action = chance.random()
         if action < 0.3:
-            for link in list(leader.ha._links):
+            for link in list(leader.ha.listener.links):
                 link.close("cut by the test")
         elif action < 0.5:
             node = chance.choice([node for node in nodes if node is not leader])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 
 
 def tracker(members=(1, 2), *, confirm=100, epoch_start=100, epoch=1) -> SyncStateTracker:
@@ -102,7 +102,7 @@ def test_an_unknown_outcome_keeps_both_and_is_asked_again():
     assert state.propose(20) is None
 
 
-def test_a_newer_set_heard_elsewhere_settles_a_proposal():
+def test_a_newer_set_from_elsewhere_settles_a_proposal():
     state = tracker((1,))
     ack(state, 2, 100)
     state.propose(0)
@@ -170,8 +170,8 @@ def test_acked_by_counts_copies():
     assert [state.acked_by(copies, 500) for copies in (0, 1, 2, 3, 4)] == [-1, 500, 400, 300, -1]
 
 
-def test_acks_of_strangers_move_nothing_3015():
-    """A stranger counts neither as a copy nor as a member, nor does asking for it hold others up."""
+def test_acks_of_unregistered_ids_move_nothing_3015():
+    """An unregistered slave counts neither as a copy nor as a member, and asking about it delays no other."""
     state = tracker((1, 2))
     ack(state, 9, 500)
     assert state.confirm(500) == 100
@@ -185,11 +185,11 @@ def test_acks_of_strangers_move_nothing_3015():
     assert state.propose(0) == {1, 2, 9}
 
 
-def test_strangers_leave_nothing_behind():
+def test_unregistered_ids_leave_nothing_behind():
     state = tracker((1, 2))
-    for stranger in range(100, 1100):
-        ack(state, stranger, 100)
-        state.disconnected(stranger)
+    for unknown in range(100, 1100):
+        ack(state, unknown, 100)
+        state.disconnected(unknown)
     ack(state, 2, 150)
     state.disconnected(2)
     assert set(state.replicas) == {2}, "of a replica that left it is known when it was last level"

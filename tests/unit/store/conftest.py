@@ -9,6 +9,7 @@ import pytest
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.message import MessageExt, StoredMessage, decode_records, encode_properties
 from batonmq.store.config import StoreConfig
+from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore, PutStatus
 
 
@@ -33,12 +34,19 @@ class Opener:
         )
         return replace(base, **keys)
 
-    def __call__(self, name: str = "store", *, confirm: bool = False, **keys) -> MessageStore:
+    def __call__(
+        self,
+        name: str = "store",
+        *,
+        confirm: bool = False,
+        policy: StorePolicy = StorePolicy(),  # noqa: B008 - frozen
+        **keys,
+    ) -> MessageStore:
         store = MessageStore.open(
             self.config(name, **keys),
             self.clock,
             wait_for_confirm=confirm,
-            delays_ms=(1_000, 60_000),
+            policy=policy,
             disk_usage=lambda _: self.usage,
         )
         self.stores.append(store)

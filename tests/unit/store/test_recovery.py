@@ -303,7 +303,7 @@ def test_before_a_gap_goes_what_the_log_no_longer_holds(opener):
 
 
 def test_bytes_of_an_older_log_behind_the_end_stay_dead(opener):
-    """Cut, then written anew with records of the same length: what lay behind must not come back."""
+    """Cut, then written again with records of the same length: what lay behind must not come back."""
     store = opener()
     results = opener.put(store, *[opener.message(b"old%03d" % n) for n in range(60)])
     store.truncate(results[10].physical_offset)
@@ -386,8 +386,8 @@ def test_a_log_that_lost_what_was_on_disk_says_so_until_it_is_as_long_again(open
         caplog.clear()
         again = opener()
         assert again.max_offset == base and again.lost_bytes == end - base > 0
-        told = [each.message for each in caplog.records if "bytes are lost" in each.message]
-        assert len(told) == 1 and f"ends at {base}" in told[0] and f"up to {end}" in told[0]
+        lines = [each.message for each in caplog.records if "bytes are lost" in each.message]
+        assert len(lines) == 1 and f"ends at {base}" in lines[0] and f"up to {end}" in lines[0]
         again.flush_queues()
         assert again.lost_bytes
         again.abandon()

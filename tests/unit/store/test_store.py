@@ -7,7 +7,9 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
@@ -15,17 +17,22 @@ from batonmq.protocol.message import (
     MAGIC_BLANK,
     BatchItem,
     StoredMessage,
+    decode_properties,
     decode_record,
     decode_records,
     encode_batch,
     pack_host,
 )
 from batonmq.store import commitlog, indexer, mapped
-from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
 from batonmq.store.scan import java_hash
 from batonmq.store.verify import read_store, verify
+
+
+class Filter(NamedTuple):
+    by_code: Callable[[int], bool] | None
+    by_properties: Callable[[bytes], bool] | None = None
 
 
 def numbered(opener, count, queues=1, **properties):
@@ -76,7 +83,7 @@ def test_a_wire_batch_is_stored_as_one_record_a_message(opener):
     assert [m.queue_offset for m in found] == list(range(1, 201))
     assert tuple(m.physical_offset for m in found) == result.physical_offsets
     assert found[7].tags == "t7"
-    assert store.get("T", 0, 0, 500, accept=lambda code: code == java_hash("t7")).count == 1
+    assert store.get("T", 0, 0, 500, message_filter=Filter({java_hash("t7")}.__contains__)).count == 1
 
 
 def test_a_message_of_a_batch_whose_properties_end_with_zero_survives_a_crash(opener):
@@ -107,28 +114,6 @@ def test_ipv6_hosts_and_long_topics(opener, hosts):
     ] * 2
     store.abandon()
     assert opener().queue_bounds(topic, 1).max_offset == 2
-
-
-def test_units_of_delayed_messages_hold_the_time_of_delivery(opener):
-    def unit_codes(store):
-        store.flush_queues()
-        path = store.config.consume_queue_path / "SCHEDULE_TOPIC_XXXX" / "0" / f"{0:020}"
-        return [code for _, size, code in UNIT.iter_unpack(path.read_bytes()) if size][:5]
-
-    store, copy = opener(), opener("copy")
-    stored_ms = opener.clock.now_ms()
-    levels = ("1", "2", "7", "0", "soon")
-    opener.put(
-        store,
-        *[opener.message(topic="SCHEDULE_TOPIC_XXXX", DELAY=level, TAGS="a") for level in levels],
-    )
-    # Levels above the last mean the last; without one it is the hash of the tags, as in every other topic.
-    expected = [stored_ms + 1_000, stored_ms + 60_000, stored_ms + 60_000, 97, 97]
-    assert unit_codes(store) == expected
-    opener.clock.advance(5_000)
-    copy.append_raw(0, store.read(0, 1 << 20))
-    copy.dispatch()
-    assert unit_codes(copy) == expected
 
 
 def test_a_file_ends_with_a_filler_and_records_never_cross(opener):
@@ -207,13 +192,45 @@ def test_get_keeps_to_its_limits_and_its_filter(opener):
     size = store.get("T", 0, 0, 1).size
     assert store.get("T", 0, 0, 32, max_bytes=3 * size).count == 3
     assert store.get("T", 0, 0, 32, max_bytes=1).count == 1
-    only_b = store.get("T", 0, 0, 32, accept=lambda code: code == java_hash("b"))
+    only_b = store.get("T", 0, 0, 32, message_filter=Filter({java_hash("b")}.__contains__))
     assert (only_b.count, only_b.next_offset) == (8, 16)
-    none = store.get("T", 0, 0, 32, accept=lambda code: False)
+    none = store.get("T", 0, 0, 32, message_filter=Filter(lambda code: False))
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 16)
     far = opener("far", access_message_in_memory_max_ratio=0, max_transfer_count_on_message_in_disk=2)
     opener.put(far, *numbered(opener, 9))
     assert (far.get("T", 0, 0, 32).count, far.get("T", 0, 0, 32).suggest_slave) == (2, True)
+
+
+def test_a_filter_sees_the_properties_of_those_whose_code_passes(opener):
+    store, seen = opener(), []
+    opener.put(store, *[opener.message(b"%d" % n, TAGS="ab"[n % 2], N=str(n)) for n in range(16)])
+
+    def odd_fives(properties):
+        seen.append(int(decode_properties(properties)["N"]))
+        return seen[-1] // 5 % 2 == 1
+
+    def bodies(wanted):
+        result = store.get("T", 0, 0, 40, message_filter=wanted)
+        assert result.next_offset == 16
+        return [message.body for view in result.buffers for message in decode_records(view)]
+
+    expected = [b"%d" % n for n in range(16) if n // 5 % 2 == 1]
+    assert bodies(Filter(None, odd_fives)) == expected
+    assert seen == list(range(16))
+    seen.clear()
+    assert bodies(Filter({java_hash("b")}.__contains__, odd_fives)) == [b"5", b"7", b"9", b"15"]
+    assert seen == list(range(1, 16, 2))
+
+
+def test_a_filter_by_properties_says_that_messages_are_gone_as_any_reader_learns_it(opener):
+    store = opener()
+    opener.put(store, *[opener.message(bytes(1000), N=str(n)) for n in range(20)])
+    for path in store._log.files.drop_first(1):
+        path.unlink()
+    gone = store.get("T", 0, 0, 1)
+    assert gone.status is GetStatus.MESSAGE_WAS_REMOVING
+    filtered = store.get("T", 0, 0, 1, message_filter=Filter(None, lambda properties: False))
+    assert filtered.status is GetStatus.MESSAGE_WAS_REMOVING
 
 
 def test_what_may_be_out_of_memory_can_be_fetched_first(opener):
@@ -522,7 +539,7 @@ def test_when_files_are_deleted(opener, usage, hour_fits, old, deleted, writable
 
 def test_limits_may_change_while_the_store_is_open(opener):
     store = opener()
-    opener.put(store, *[opener.message(b"%d" % n, KEYS="k") for n in range(40)])
+    opener.put(store, *[opener.message(b"%d" % n, KEYS="k") for n in range(16)])
     assert store.get("T", 0, 0, 40).count == 16
     opener.usage = 0.5
     assert not store.check_disk().clean
@@ -566,7 +583,7 @@ def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypa
 
 
 def test_what_a_failing_disk_took_of_a_turn_is_no_message_after_a_restart(opener, monkeypatch):
-    """Its producers were told that it was not stored."""
+    """Its producers got the answer that it was not stored."""
     store = opener()
     opener.put(store, opener.message(b"kept"))
     pwrite, calls = os.pwrite, []
@@ -850,7 +867,7 @@ def test_a_really_full_disk_kills_nothing_and_loses_nothing(small_disk):
     assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr[-1000:]
 
 
-def test_a_full_index_is_told_once_and_goes_on_later(opener, monkeypatch, caplog):
+def test_a_full_index_is_logged_once_and_goes_on_later(opener, monkeypatch, caplog):
     from batonmq.store.index import IndexFile
 
     store = opener()

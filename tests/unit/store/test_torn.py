@@ -13,8 +13,9 @@ from batonmq.store.scan import SECTOR, Damage, check_record
 from batonmq.store.verify import verify
 
 FILE = "commitlog/" + "0" * 20
-UNTOLD = slice(36, 84)
-"""Fields between a record's own offset and its body: of zeros there nothing tells whether they were lost."""
+UNCHECKED = slice(36, 84)
+"""Fields between a record's own offset and its body: zeros there may be lost bytes or not, and no check
+knows."""
 
 
 def log_of(opener, values: list[bytes]) -> tuple[bytes, list[int]]:
@@ -95,8 +96,8 @@ def test_what_comes_back_is_what_was_written(opener, data):
     assert end in ends
     found = bytearray(store.read(0, end)) if end else bytearray()
     for start in ends[: ends.index(end)]:
-        untold = slice(start + UNTOLD.start, start + UNTOLD.stop)
-        found[untold] = written[untold]
+        unchecked = slice(start + UNCHECKED.start, start + UNCHECKED.stop)
+        found[unchecked] = written[unchecked]
     assert bytes(found) == written[:end]
     assert not end or decode_record(written[: ends[1]]).topic == "T"
     if not zeros:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from batonmq.broker.role import RoleState
     from batonmq.broker.settings import Settings
     from batonmq.common.clock import Clock
-    from batonmq.ha.service import HAService
+    from batonmq.ha.port import Replication
     from batonmq.protocol.message import StoredMessage
     from batonmq.store.store import MessageStore
 
@@ -70,7 +70,7 @@ class Appender:
         role: RoleState,
         stats: BrokerStats,
         clock: Clock,
-        replication: HAService | None,
+        replication: Replication | None,
     ) -> None:
         """`replication`: None on a broker that replicates to nobody."""
         self._store = store

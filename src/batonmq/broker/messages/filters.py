@@ -1,4 +1,4 @@
-"""Which messages of a queue a subscription wants, as far as the consume queue alone can tell. Pure.
+"""Which messages of a queue a subscription wants. Pure.
 
 A consume queue unit keeps the Java hash code of the message's tags; the client compares the tags themselves.
 Source: RocketMQ's tag filter (`FilterAPI`, `ExpressionMessageFilter`).
@@ -6,17 +6,27 @@ Source: RocketMQ's tag filter (`FilterAPI`, `ExpressionMessageFilter`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from batonmq.protocol.bodies import SubscriptionData
+from batonmq.store.policy import MessageFilter
 from batonmq.store.scan import java_hash
 
 ALL = "*"
 TAG = "TAG"
 
-Accept = Callable[[int], bool]
-"""Takes a consume queue unit's tags code."""
+
+class TagFilter:
+    """Takes the messages whose tags have one of these hash codes."""
+
+    __slots__ = ("by_code",)
+
+    by_properties = None
+    """The code is enough."""
+
+    def __init__(self, codes: Iterable[int]) -> None:
+        self.by_code = frozenset(codes).__contains__
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -47,9 +57,8 @@ def subscription_of(
     )
 
 
-def acceptor(subscription: SubscriptionData) -> Accept | None:
+def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
     """Filter for `MessageStore.get`; None takes every message."""
     if subscription.class_filter_mode or subscription.sub_string == ALL:
         return None
-    codes = frozenset(subscription.code_set)
-    return codes.__contains__
+    return TagFilter(subscription.code_set)

@@ -19,7 +19,7 @@ import msgspec
 from batonmq.broker.config import MASTER_ID
 from batonmq.broker.messages.alarm import Alarm
 from batonmq.broker.messages.answers import FAQ, rejected
-from batonmq.broker.messages.filters import Accept, acceptor, is_tag_type, subscription_of
+from batonmq.broker.messages.filters import filter_of, is_tag_type, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls, QueueKey
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.protocol.bodies import (
@@ -32,6 +32,7 @@ from batonmq.protocol.bodies import (
 from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.store.policy import MessageFilter
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Pull:
     header: PullMessage
     topic: TopicConfig
     group: SubscriptionGroupConfig
-    accept: Accept | None
+    message_filter: MessageFilter | None
 
 
 class Puller:
@@ -235,7 +236,7 @@ class Puller:
             header.queue_offset,
             header.max_msg_nums,
             MAX_PULL_BYTES if asked is None or asked <= 0 else min(asked, MAX_PULL_BYTES),
-            pull.accept,
+            pull.message_filter,
         )
 
     def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
@@ -333,7 +334,7 @@ class Puller:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return Pull(call, header, topic, group, acceptor(subscription))
+        return Pull(call, header, topic, group, filter_of(subscription))
 
     def _check_push(self, call: PullCall, name: str) -> None:
         """With rejectPullConsumerEnable: only members of a push group may pull, and the system's groups."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from batonmq.broker.replica.core import Role
-from batonmq.ha.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.net.connection import Response
 from batonmq.protocol import bodies
 from batonmq.protocol.bodies import decode

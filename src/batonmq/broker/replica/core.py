@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from batonmq.broker.replica.identity import Identity
-from batonmq.ha.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 
 
 class Step(Enum):

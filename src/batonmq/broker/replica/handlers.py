@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
+from batonmq.ha.autoswitch.service import HAService
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     EpochEntry,
@@ -112,7 +113,7 @@ class _ReplicationHandlers:
 
     def epochs(self, request: Request, header: wire.GetBrokerEpochCache) -> Reply:
         broker = self._broker
-        if not broker.settings.broker.enable_controller_mode or broker.replication is None:
+        if not isinstance(broker.replication, HAService):
             raise MQError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
         entries = broker.replication.epochs.entries
         ends = [entry.start_offset for entry in entries[1:]] + [_LONG_MAX]

@@ -16,7 +16,7 @@ from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import Controllers
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
 from batonmq.broker.replica.identity import IdentityFiles
-from batonmq.ha.service import HAService
+from batonmq.ha.autoswitch.service import HAService
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire

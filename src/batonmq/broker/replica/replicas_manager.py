@@ -2,7 +2,8 @@
 
 Comes to its id (`replica_registration.py`), sends heartbeats, takes the role the controllers gave, and
 while master asks for changes of the SyncStateSet (`set_proposals.py`). Decides nothing by itself: see
-`replicas_core.py` and `ha/sync_state.py`. Source: RIP-44 and the configuration of RocketMQ's controller mode.
+`core.py` and `ha/autoswitch/sync_state.py`. Source: RIP-44 and the configuration of RocketMQ's controller
+mode.
 
 A role change has no waits of its own: a controller's notice makes the broker ask (`role_notices.py`), the
 answer wakes the switch, which goes on once the epoch is on disk.
@@ -24,7 +25,7 @@ from batonmq.broker.replica.role_notices import RoleNotices
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.complaints import Complaints
-from batonmq.ha.service import StaleEpoch
+from batonmq.ha.autoswitch.service import HAService, StaleEpoch
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
@@ -52,7 +53,7 @@ class ReplicasManager:
         self._broker = broker
         self._switch = switch
         config = broker.settings.broker
-        assert broker.replication is not None, "controller mode replicates"
+        assert isinstance(broker.replication, HAService), "controller mode uses AutoSwitch replication"
         self._ha = broker.replication
         identity = files.load(config.broker_cluster_name, config.broker_name)
         self.core = ReplicasCore(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from batonmq.ha.autoswitch.service import HAService
+
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.ha.service import HAService
-    from batonmq.ha.sync_state import SyncStateSet
+    from batonmq.ha.autoswitch.sync_state import SyncStateSet
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class RoleSwitch:
 
     def _replication(self) -> HAService:
         replication = self._broker.replication
-        assert replication is not None, "elected roles need replication"
+        assert isinstance(replication, HAService), "elected roles need AutoSwitch replication"
         return replication
 
     def _announce(self) -> None:

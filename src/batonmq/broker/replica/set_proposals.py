@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.replica.controller_answers import role_of, sync_state_set_of, typed
 from batonmq.broker.replica.controllers import RETRY_S, Controllers
 from batonmq.broker.replica.core import ReplicasCore, Role
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -86,7 +86,7 @@ class SetProposals:
 
     async def _meet_strangers(self) -> None:
         """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
-        strangers = frozenset(self._ha.strangers())
+        strangers = frozenset(self._ha.unregistered())
         if not strangers:
             return
         loop = asyncio.get_running_loop()

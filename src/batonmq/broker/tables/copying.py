@@ -48,12 +48,12 @@ async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -
 
 async def copy_offsets(master: Master, offsets: OffsetTable, store: MessageStore) -> None:
     """Take over the consumer offsets; drop those in topics that were deleted and created again."""
-    recreated = set(store.begun_anew)
+    recreated = set(store.recreated_topics)
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
     for topic in recreated:
         offsets.remove_topic(topic)
     # Only now: had the master died before, these would still have to be dropped.
-    store.begun_anew.difference_update(recreated)
+    store.recreated_topics.difference_update(recreated)
     offsets.replace(read.offset_table, read.data_version or DataVersion())
 
 

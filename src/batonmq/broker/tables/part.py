@@ -96,10 +96,10 @@ class TablesPart(Part):
         if not self._broker.role.is_master:
             # The former master had these topics, and offsets in them, which are not known here. What a master
             # knows of its own topics is not out of date.
-            tables.topics.deleted.discard(store.begun_anew)
-            for topic in store.begun_anew:
+            tables.topics.deleted.discard(store.recreated_topics)
+            for topic in store.recreated_topics:
                 tables.offsets.remove_topic(topic)
-        store.begun_anew.clear()
+        store.recreated_topics.clear()
         tables.topics.rebuild(store.queues())
         tables.persistence.save(TOPICS)
         tables.persistence.save(GROUPS)

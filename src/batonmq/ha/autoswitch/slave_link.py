@@ -1,4 +1,4 @@
-"""Our connection to the master: the shell around `SlaveSession`, which carries out its effects in order."""
+"""A slave's connection to its master: the shell around `SlaveSession`, which applies its effects in order."""
 
 from __future__ import annotations
 
@@ -6,57 +6,73 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from batonmq.ha.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
+from batonmq.ha.autoswitch.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
 from batonmq.ha.link import Link
 from batonmq.ha.proof import ProofFailed, SlaveProof
-from batonmq.ha.role import HARole
 from batonmq.protocol.ha_frames import HAFrameError
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
-    from batonmq.ha.service import HAService
+    from batonmq.ha.autoswitch.local import LocalReplica
 
 log = logging.getLogger(__name__)
 
 
-class SlaveLink(Link):
-    """Our connection to the master."""
+class SlaveSide(Protocol):
+    """What a link needs of the slave it belongs to."""
 
-    def __init__(self, ha: HAService, address: str) -> None:
-        super().__init__(ha.config.max_lag_ms)
-        self._ha = ha
+    def opened(self, link: SlaveLink) -> bool:
+        """The link is connected. False: this replica does not follow that address any more."""
+
+    def ended(self, link: SlaveLink) -> None:
+        """The link is closed, and touches the log no more."""
+
+    def applied(self) -> None:
+        """The log has grown, was cut, or is confirmed further."""
+
+    async def flush_settled(self) -> None:
+        """Wait for a flush under way: a log must not be cut under one."""
+
+
+class SlaveLink(Link):
+    """One connection to the master."""
+
+    def __init__(self, local: LocalReplica, slave: SlaveSide, address: str) -> None:
+        config = local.config
+        super().__init__(config.max_lag_ms)
+        self._local = local
+        self._slave = slave
+        self.address = address
+        """The master's replication port, ``host:port``."""
         self.session = SlaveSession(
-            ha.epochs,
-            ha.local_id,
-            heartbeat_ms=ha.config.ha_send_heartbeat_interval,
-            timeout_ms=ha.config.ha_housekeeping_interval,
-            now_ms=ha.clock.monotonic_ms(),
-            sync_from_last_file=ha.config.sync_from_last_file,
-            async_learner=ha.config.async_learner,
+            local.epochs,
+            local.broker_id,
+            heartbeat_ms=config.ha_send_heartbeat_interval,
+            timeout_ms=config.ha_housekeeping_interval,
+            now_ms=local.clock.monotonic_ms(),
+            sync_from_last_file=config.sync_from_last_file,
+            async_learner=config.async_learner,
         )
-        key = ha.security.key
-        self._proof = SlaveProof(key, ha.nonce()) if key is not None else None
+        key = local.security.key
+        self._proof = SlaveProof(key, local.nonce()) if key is not None else None
         self._opened_ms = 0
-        self.stranger = False
+        self.untrusted = False
         """The link ended because one side has not proved to belong to the group: trying again is useless."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last_read_ms = 0
         self.last_write_ms = 0
-        self._address = address
         self._slow: asyncio.Task[None] | None = None
         self._behind: list[bytes] = []
-        """Bytes that arrived while slow effects were under way."""
+        """Bytes that arrived while slow effects were applied."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._opened(transport)
-        ha = self._ha
-        if ha.role is not HARole.SLAVE or ha.master_ha_address != self._address:
+        if not self._slave.opened(self):
             self.close("the role has changed")
             return
-        ha.link = self
-        self._opened_ms = ha.clock.monotonic_ms()
+        self._opened_ms = self._local.clock.monotonic_ms()
         self._write(self.session.open() if self._proof is None else self._proof.open())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,17 +80,16 @@ class SlaveLink(Link):
             self.reason = str(exc) if exc else "closed by the master"
             self._transport = None
             if isinstance(exc, ssl.SSLError):
-                self.stranger = True
+                self.untrusted = True
             elif self._proof is not None and not self._proof.done:
-                self.stranger = True
+                self.untrusted = True
                 self.reason += " before it proved to know haSecret: is the same one set there?"
         if self._slow is None:
             self._end()
 
     def _end(self) -> None:
         """Nothing touches the log any more: the next link may begin."""
-        if self._ha.link is self:
-            self._ha.link = None
+        self._slave.ended(self)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -86,7 +101,7 @@ class SlaveLink(Link):
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None:
             self._transport.write(data)
-            self.last_write_ms = self._ha.clock.now_ms()
+            self.last_write_ms = self._local.clock.now_ms()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
@@ -94,8 +109,8 @@ class SlaveLink(Link):
         if self._slow is not None:
             self._behind.append(data)
             return
-        ha = self._ha
-        self.last_read_ms = ha.clock.now_ms()
+        local = self._local
+        self.last_read_ms = local.clock.now_ms()
         self._bytes += len(data)
         try:
             if self._proof is not None and not self._proof.done:
@@ -104,7 +119,7 @@ class SlaveLink(Link):
                     self._write(answer + self.session.open())
                 if not data:
                     return
-            effects = self.session.receive(data, ha.bounds(), ha.clock.monotonic_ms())
+            effects = self.session.receive(data, local.bounds(), local.clock.monotonic_ms())
             if any(not isinstance(effect, Append | Confirm) for effect in effects):
                 self._transport.pause_reading()
                 self._slow = asyncio.get_running_loop().create_task(self._apply_slowly(effects))
@@ -112,7 +127,7 @@ class SlaveLink(Link):
             for effect in effects:
                 self._apply(effect)
         except HAFrameError as error:
-            self.stranger = isinstance(error, ProofFailed)
+            self.untrusted = isinstance(error, ProofFailed)
             self.close(str(error))
         except (OSError, StoreError) as error:
             self.close(f"cannot append to the log: {error}")
@@ -120,16 +135,15 @@ class SlaveLink(Link):
             self._applied()
 
     def _apply(self, effect: Effect) -> None:
-        store = self._ha.store
+        store = self._local.store
         if isinstance(effect, Append):
             store.append_raw(effect.offset, effect.data)
         elif isinstance(effect, Confirm):
             store.confirm_offset = max(store.confirm_offset, effect.offset)
 
     async def _apply_slowly(self, effects: Sequence[Effect]) -> None:
-        """Effects of which some cut the log or wait for the disk; reading is paused meanwhile."""
-        ha = self._ha
-        store, epochs = ha.store, ha.epoch_file
+        """Effects of which some cut the log or wait for the disk; nothing is read until they are done."""
+        store, epochs = self._local.store, self._local.epoch_file
         loop = asyncio.get_running_loop()
         try:
             for effect in effects:
@@ -138,7 +152,7 @@ class SlaveLink(Link):
                 if isinstance(effect, Learn):
                     await loop.run_in_executor(None, epochs.extend, effect.epochs)
                 elif isinstance(effect, Truncate | StartOver):
-                    await ha.flushed()
+                    await self._slave.flush_settled()
                     # The log first: an epoch without data is harmless, data without its epoch counts as the
                     # epoch before.
                     cut = effect.offset if isinstance(effect, Truncate) else store.min_offset
@@ -165,7 +179,7 @@ class SlaveLink(Link):
             self.data_received(behind)
 
     def _announce_cut(self, offset: int) -> None:
-        store = self._ha.store
+        store = self._local.store
         if offset >= store.max_offset:
             return
         level = logging.WARNING if offset < store.confirm_offset else logging.INFO
@@ -176,43 +190,42 @@ class SlaveLink(Link):
             self.peer,
             store.max_offset - offset,
             store.confirm_offset,
-            self._ha.epochs,
+            self._local.epochs,
         )
 
     def _applied(self) -> None:
         if self._transport is None:
             return
-        self._ha.on_progress()
-        self._ha.flush_soon()
+        self._slave.applied()
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Tell the master how far this log is safe in the sense of flushDiskType."""
-        session, ha = self.session, self._ha
+        """Send the master how far this log is safe in the sense of flushDiskType."""
+        session, local = self.session, self._local
         if not session.transferring or self._slow is not None:
             return
         offset = session.position
-        if ha.sync_flush and offset > ha.store.flushed_offset:
+        if local.sync_flush and offset > local.store.flushed_offset:
             if not session.acked:
                 return  # the first ack says where to go on, so it must be the end of the log
-            offset = ha.store.flushed_offset
-        self._write(session.ack(offset, ha.clock.monotonic_ms()))
+            offset = local.store.flushed_offset
+        self._write(session.ack(offset, local.clock.monotonic_ms()))
 
     def tick(self, now_ms: int) -> None:
         self._rate()
         if (
             self._proof is not None
             and not self._proof.done
-            and now_ms - self._opened_ms > self._ha.config.ha_connect_timeout
+            and now_ms - self._opened_ms > self._local.config.ha_connect_timeout
         ):
-            self.stranger = True
+            self.untrusted = True
             self.close("haSecret is set here, and the master does not answer to it")
         elif (
             not self.session.transferring
             and self._slow is None
-            and now_ms - self._opened_ms > self._ha.config.ha_connect_timeout
+            and now_ms - self._opened_ms > self._local.config.ha_connect_timeout
         ):
-            # A line that works again is found out about by dialling, not by TCP's doubled waits.
+            # Dialling finds a line that works again sooner than TCP's doubled waits do.
             self.close("no answer to the handshake")
         elif self.session.expired(now_ms):
             self.close("silent for too long")

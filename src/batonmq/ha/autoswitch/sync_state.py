@@ -1,11 +1,10 @@
-"""Who is in sync with the master, and how far everyone is: the SyncStateSet during one master's term.
+"""Which replicas are in sync with the master, and how far each is: the SyncStateSet during one master's term.
 
-Owns the rules for the confirm offset, for dropping members (shrink) and for taking replicas in (expand). It
-asks nobody and does no I/O: the broker's `set_proposals.py` carries proposals to the controller and brings
-back the answers. Source: RIP-44, "SyncStateSet change"; apache/rocketmq #5663 and #6662 for what must not
-happen.
+Owns the rules for the confirm offset, for dropping members (shrink) and for adding replicas (expand). It does
+no I/O: the broker's `set_proposals.py` carries proposals to the controller and brings back the answers.
+Source: RIP-44, "SyncStateSet change"; apache/rocketmq #5663 and #6662 for what must not happen.
 
-Why the union: between asking the controller for a new set and hearing its answer, the controller may already
+Why the union: from the moment the controller is asked for a new set until its answer is here, it may already
 have agreed, and may elect any member of either set. Only what the members of both sets hold is safe.
 """
 
@@ -28,7 +27,7 @@ class Replica:
 
     broker_id: int
     ack_offset: int = -1
-    """The slave has the log up to here; -1 until it said so in this term."""
+    """The slave has the log up to here; -1 before its first ack in this term."""
     caught_up_ms: int = 0
     """Newest time of which it is known that the slave had everything the master had then."""
     connected: bool = False
@@ -41,31 +40,31 @@ class SyncStateTracker:
 
     local_id: int
     agreed: SyncStateSet
-    """The controller's set as it was last heard of."""
+    """The controller's set, as far as it is known here."""
     epoch_start: int
-    """Start offset of this term: a replica below it has not proved to share our history."""
+    """Start offset of this term: a replica whose log ends before it may have another history."""
     confirm_offset: int
-    """Everything below is held by all members; it never sinks in a term."""
+    """Everything below is held by all members; it never moves back in a term."""
     max_lag_ms: int
     started_ms: int
     proposal: frozenset[int] | None = None
-    """A set the controller was asked for and may have agreed to."""
+    """A set that the controller was asked for, and may have agreed to."""
     in_flight: bool = False
     replicas: dict[int, Replica] = field(default_factory=dict)
     registered: frozenset[int] = frozenset()
     """Ids the controller has given to this group, as far as it was asked."""
 
     def knows(self, broker_id: int) -> bool:
-        """Whether the controller has given out this id: whoever has another one is a stranger (#3015)."""
+        """Whether the controller has given out this id. Others are not replicas of the group (#3015)."""
         return broker_id in self.registered or broker_id in self.agreed.members
 
     @property
     def counted(self) -> frozenset[int]:
-        """Members whose word counts now: of the agreed and of the proposed set."""
+        """Members whose acks count now: those of the agreed and of the proposed set."""
         return self.agreed.members if self.proposal is None else self.agreed.members | self.proposal
 
     def connected(self, broker_id: int, *, async_learner: bool, now_ms: int) -> Replica:
-        """A slave's link is in transfer. What an earlier link said is forgotten: the log may have shrunk."""
+        """A slave's link is in transfer. Acks of an earlier link are forgotten: the log may have been cut."""
         known = self.replicas.get(broker_id)
         caught_up = known.caught_up_ms if known is not None else self.started_ms
         replica = Replica(broker_id, -1, caught_up, True, async_learner)
@@ -73,7 +72,8 @@ class SyncStateTracker:
         return replica
 
     def disconnected(self, broker_id: int) -> None:
-        """The slave's link is gone. Of a stranger nothing is kept: there may be any number of them."""
+        """The slave's link is gone. Nothing is kept of an id that is not registered: there may be any
+        number."""
         replica = self.replicas.get(broker_id)
         if replica is not None and not self.knows(broker_id):
             del self.replicas[broker_id]
@@ -84,13 +84,13 @@ class SyncStateTracker:
     def confirm(self, own_max_offset: int) -> int:
         """The confirm offset, raised if every counted member allows it.
 
-        A member without a link, or that has said nothing yet, holds it where it is (#6662).
+        A member without a link, or without an ack yet, holds it where it is (#6662).
         """
         self.confirm_offset = max(self.confirm_offset, self.held_by_all(own_max_offset))
         return self.confirm_offset
 
     def held_by_all(self, own_max_offset: int) -> int:
-        """How far every counted member has the log; -1 while one of them has no link or has said nothing."""
+        """How far every counted member has the log; -1 while one of them has no link or has sent no ack."""
         offset = own_max_offset
         for broker_id in self.counted:
             if broker_id == self.local_id:
@@ -104,7 +104,8 @@ class SyncStateTracker:
     def acked_by(self, copies: int, own_max_offset: int) -> int:
         """Highest offset that `copies` replicas hold, the master counted; -1 if there are not so many.
 
-        Strangers do not count: whoever reaches the port can claim any id and any offset that was sent.
+        Unregistered ids do not count: any peer that reaches the port can claim an id and an offset that was
+        sent.
         """
         held = [own_max_offset] + [
             replica.ack_offset
@@ -132,12 +133,12 @@ class SyncStateTracker:
     def _lags(self, broker_id: int, now_ms: int) -> bool:
         replica = self.replicas.get(broker_id)
         if replica is None:
-            # Never seen in this term: it gets the time a lagging member has to find its new master.
+            # Not connected in this term yet: it has as long to find its new master as a lagging member has.
             return broker_id != self.local_id and now_ms - self.started_ms > self.max_lag_ms
         return not replica.connected or now_ms - replica.caught_up_ms > self.max_lag_ms
 
     def propose(self, now_ms: int) -> frozenset[int] | None:
-        """The set to ask the controller for, None if there is nothing to ask; tell the outcome to `answered`.
+        """The set to ask the controller for, None if there is nothing to ask; its outcome goes to `answered`.
 
         From this moment the proposed members count. A proposal whose outcome is unknown is asked again until
         the controller gives a definite answer: it may have taken effect.
@@ -161,7 +162,7 @@ class SyncStateTracker:
             self.proposal = None
 
     def agree(self, current: SyncStateSet) -> None:
-        """The controller's set, heard from anywhere; an older one than is known changes nothing.
+        """The controller's set, wherever it was learned; one older than the known one changes nothing.
 
         A newer one also settles an open proposal: the controller takes one only on top of the set it was made
         for.

@@ -103,7 +103,7 @@ class EpochCache:
         return changed
 
     def assign(self, other: EpochCache) -> None:
-        """Take over another cache's entries; whoever holds this object sees them."""
+        """Take over another cache's entries; all holders of this object see them."""
         self._entries = list(other._entries)
 
     def segment(self, offset: int) -> EpochEntry | None:

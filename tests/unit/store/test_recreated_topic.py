@@ -1,7 +1,8 @@
-"""A topic that was deleted and made again: its queues count from 0 once more, in the same log.
+"""A topic that was deleted and created again: its queues count from 0 once more, in the same log.
 
-Who builds the queues from the log (a slave, anybody after a crash) sees the messages of both, and must come
-to what the master had that took them: the new ones alone, each at the offset that was acknowledged.
+A store that builds the queues from the log (a slave's, any after a crash) sees the messages of both topics.
+It must end with what the master had that took them: the new ones alone, each at the offset that was
+acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def copy(opener, master: MessageStore, slave: MessageStore) -> None:
 def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, count) -> None:
     slave = opener("slave")
     copy(opener, master, slave)
-    assert len(opener.messages(slave)) == 40 and not slave.begun_anew
+    assert len(opener.messages(slave)) == 40 and not slave.recreated_topics
     opener.put(master, *(opener.message(b"new %d" % number) for number in range(count)))
     master.dispatch()
     copy(opener, master, slave)
@@ -43,7 +44,7 @@ def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, 
     assert [message.queue_offset for message in opener.messages(slave)] == list(range(count))
     assert slave.queue_bounds("T", 0) == master.queue_bounds("T", 0)
     assert [message.body for message in opener.messages(slave, topic="Other")] == [b"other"]
-    assert slave.begun_anew == {"T"}
+    assert slave.recreated_topics == {"T"}
     # It takes over: the next one follows.
     (result,) = opener.put(slave, opener.message(b"next"))
     slave.dispatch()
@@ -99,7 +100,7 @@ def test_what_was_dispatched_before_is_still_passed_over(opener) -> None:
     again.confirm_offset = again.max_offset
     again.dispatch()
     assert [m.body for m in opener.messages(again)] == [b"%d" % number for number in range(30)]
-    assert not again.begun_anew
+    assert not again.recreated_topics
 
 
 def test_what_a_failed_turn_has_written_is_passed_over(opener, monkeypatch) -> None:
@@ -117,11 +118,11 @@ def test_what_a_failed_turn_has_written_is_passed_over(opener, monkeypatch) -> N
     assert store.dispatched_offset == 0 and store.queue_bounds("T", 0).max_offset == 1
     store.dispatch()
     assert [store.queue_bounds("T", queue_id).max_offset for queue_id in (0, 1)] == [1, 1]
-    assert not store.begun_anew
+    assert not store.recreated_topics
 
 
 @pytest.mark.parametrize("failing", ["unlink", "write"])
-def test_it_is_told_also_if_the_disk_fails_halfway(opener, master, monkeypatch, failing) -> None:
+def test_it_is_reported_also_if_the_disk_fails_halfway(opener, master, monkeypatch, failing) -> None:
     slave = opener("slave")
     copy(opener, master, slave)
     opener.put(master, opener.message(b"new"))
@@ -147,10 +148,10 @@ def test_it_is_told_also_if_the_disk_fails_halfway(opener, master, monkeypatch, 
     assert calls and slave.dispatched_offset < slave.max_offset
     slave.dispatch()
     assert [message.body for message in opener.messages(slave)] == [b"new"]
-    assert slave.begun_anew == {"T"}
+    assert slave.recreated_topics == {"T"}
 
 
-def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) -> None:
+def test_a_new_master_knows_of_it_before_the_queues_show_it(opener, master) -> None:
     slave = opener("slave", confirm=True)
     while slave.max_offset < master.max_offset:
         slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
@@ -158,9 +159,9 @@ def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) ->
     slave.dispatch()
     opener.put(master, opener.message(b"new"))
     slave.append_raw(slave.max_offset, bytes(master.read(slave.max_offset, 700)))
-    assert not slave.begun_anew
+    assert not slave.recreated_topics
     slave.cut_torn_tail()
-    assert slave.begun_anew == {"T"}
+    assert slave.recreated_topics == {"T"}
 
 
 @pytest.mark.parametrize("shown", [0, 3, 5])
@@ -168,7 +169,7 @@ def test_who_takes_over_knows_of_it_before_the_queues_show_it(opener, master) ->
 def test_messages_of_the_former_topic_that_are_confirmed_later_count_for_nothing(
     opener, shown, takes_over
 ) -> None:
-    """Also if another one goes on with the log, and after a restart."""
+    """Also if another replica goes on with the log, and after a restart."""
     store = opener("first", confirm=True)
     old = opener.put(store, *(opener.message(b"old") for _ in range(5)))
     if shown == 5:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batonmq.common.config import ConfigError
-from batonmq.ha.epochs import EpochCache
+from batonmq.ha.autoswitch.epochs import EpochCache
 from batonmq.protocol.ha_frames import EpochStart
 
 MOST_EPOCH = (1 << 31) - 1
@@ -49,7 +49,7 @@ def decode(data: bytes) -> tuple[EpochStart, ...]:
 
 
 class EpochFile:
-    """An `EpochCache` that is on disk before a change to it counts. All methods block, briefly.
+    """An `EpochCache` of which each change is on disk before it takes effect. All methods block, briefly.
 
     Each method that changes the cache raises OSError if the file cannot be written, and has no effect then.
     """
@@ -117,19 +117,19 @@ class EpochFile:
         self._change(lambda cache: cache.clear())
 
     def _change(self, change: Callable[[EpochCache], bool]) -> None:
-        fresh = EpochCache(self.cache.entries)
-        if change(fresh):
-            self._write(fresh.entries)
-            self.cache.assign(fresh)
+        changed = EpochCache(self.cache.entries)
+        if change(changed):
+            self._write(changed.entries)
+            self.cache.assign(changed)
 
     def _write(self, entries: Sequence[EpochStart]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".tmp")
-        with fresh.open("wb") as file:
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with temporary.open("wb") as file:
             file.write(encode(entries))
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
+        temporary.replace(self.path)
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -2,7 +2,8 @@
 
 A session lives as long as one connection. Bytes and the time go in; frames to send, and for the slave the
 changes to make to its log, come out. Sessions never read a clock, a socket or a store: what they must know of
-the log is passed in as `LogBounds`. The shell (`service.py`) does what they say, in the order they say it.
+the log is passed in as `LogBounds`. The shells (`master_link.py`, `slave_link.py`) apply the results in
+order.
 
     slave                                   master
       handshake  ------------------------->
@@ -20,7 +21,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from batonmq.ha.epochs import EpochCache, consistent_point
+from batonmq.ha.autoswitch.epochs import EpochCache, consistent_point
 from batonmq.protocol.ha_frames import (
     Ack,
     Body,
@@ -36,7 +37,7 @@ from batonmq.protocol.message import first_record_size, scan_frames
 
 
 class LogBounds(NamedTuple):
-    """What a session must know of the local log. Offsets are physical, in bytes."""
+    """What a session needs to know of the local log. Offsets are physical, in bytes."""
 
     min_offset: int
     max_offset: int
@@ -60,9 +61,9 @@ def whole_records(log: memoryview, limit: int) -> int:
     of a record.
 
     A RocketMQ slave takes whole frames only. If it has the first half of a record when its master dies, and
-    is elected, it waits for the other half for ever and serves nobody, while its heartbeats go on. One record
-    alone may be longer than `limit`. Where `log` does not begin with a whole record (a filler at the end of
-    a file, or the slave was sent half a record before it was a member), it is `limit`.
+    is elected, it waits for the other half for ever and serves no client, while its heartbeats go on. A
+    single record may be longer than `limit`. Where `log` does not begin with a whole record (a filler at the
+    end of a file, or the slave got half a record before it was a member), the result is `limit`.
     """
     if len(log) <= limit:
         return len(log)
@@ -119,7 +120,7 @@ class MasterSession:
 
     @property
     def acked_of_sent(self) -> int:
-        """What was sent and ends here, or before, is acknowledged; from where sending begins on."""
+        """All that was sent up to here is acknowledged; where sending began, before the first ack of it."""
         return max(self.ack_offset, self._transfer_from)
 
     def receive(self, data: bytes, log: LogBounds, now_ms: int) -> bytes:
@@ -182,7 +183,7 @@ class MasterSession:
                 f"slave needs {self.next_offset}, the log was deleted up to {log.min_offset} meanwhile"
             )
         segment = self._epochs.segment(self.next_offset)
-        assert segment is not None, "a master always has an epoch of its own"
+        assert segment is not None, "a master's log always has an epoch"
         end = min(self.next_offset + max_bytes, segment.end_offset, log.max_offset)
         return Batch(self.next_offset, end - self.next_offset, segment.epoch, segment.start_offset)
 
@@ -194,17 +195,17 @@ class MasterSession:
         self._sent_confirm = log.confirm_offset
         self._sent_epoch = batch.epoch
         if self._mark is None:
-            # One mark is kept until it is acknowledged. Moving it with every send, as RocketMQ does, lets a
-            # slave under steady load look as if it never caught up.
+            # One mark is kept until it is acknowledged. If it moved with every send, as in RocketMQ, a slave
+            # under steady load would look as if it never caught up.
             self._mark = (log.max_offset, now_ms)
         return Transfer(size, batch.offset, batch.epoch, batch.epoch_start, log.confirm_offset).encode()
 
     def heartbeat(self, log: LogBounds, now_ms: int) -> bytes:
-        """An empty frame if one is due: after silence, or to tell of a newer confirm offset or epoch."""
+        """An empty frame if one is due: after silence, or for a newer confirm offset or epoch."""
         if self._phase is not _Phase.TRANSFER:
             return b""
         segment = self._epochs.segment(self.next_offset)
-        assert segment is not None, "a master always has an epoch of its own"
+        assert segment is not None, "a master's log always has an epoch"
         silent = now_ms - self._last_write_ms >= self._heartbeat_ms
         if not silent and log.confirm_offset <= self._sent_confirm and segment.epoch == self._sent_epoch:
             return b""
@@ -225,7 +226,8 @@ class MasterSession:
 
 
 class Truncate(NamedTuple):
-    """Cut the local log at `offset`; forget epochs that begin there or beyond, the stream tells them anew."""
+    """Cut the local log at `offset`; forget epochs that begin there or beyond: the stream brings them
+    again."""
 
     offset: int
 
@@ -243,7 +245,8 @@ class Learn(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append these bytes, which belong at `offset`, the current end of the log. A view: copy or lose it."""
+    """Append these bytes, which belong at `offset`, the current end of the log. A view of the reader's
+    buffer: copy it to keep it."""
 
     offset: int
     data: memoryview
@@ -282,7 +285,7 @@ class SlaveSession:
         self._last_write_ms = now_ms
         self._master_epochs: EpochCache | None = None
         self._known_epoch = -1
-        self._fresh = True
+        self._nothing_received = True
         self._acked = -1
         self._confirm = -1
         self.position = -1
@@ -355,7 +358,7 @@ class SlaveSession:
             raise HAFrameError("transfer before the first ack")
         self._confirm = frame.confirm_offset
         if frame.offset != self.position:
-            if not self._fresh or 0 <= frame.offset < self.position:
+            if not self._nothing_received or 0 <= frame.offset < self.position:
                 raise HAFrameError(f"transfer at {frame.offset}, the log ends at {self.position}")
             if frame.body_size == 0:
                 return  # a heartbeat of a master whose log is empty, or begins beyond our end: see below
@@ -364,7 +367,7 @@ class SlaveSession:
             self.position = frame.offset
             self._known_epoch = -1
         if frame.body_size:
-            self._fresh = False
+            self._nothing_received = False
         self.master_max_offset = max(self.master_max_offset, frame.offset + frame.body_size)
         self._learn(frame, effects)
 
@@ -377,17 +380,17 @@ class SlaveSession:
         if frame.epoch == self._known_epoch:
             return
         assert self._master_epochs is not None
-        fresh = [
+        unknown = [
             entry
             for entry in self._master_epochs.between(frame.offset, frame.offset + 1)
             if self._known_epoch < entry.epoch <= frame.epoch
         ]
-        newest = fresh[-1].epoch if fresh else self._known_epoch
+        newest = unknown[-1].epoch if unknown else self._known_epoch
         if frame.epoch > newest and frame.epoch_start <= frame.offset:
-            fresh.append(EpochStart(frame.epoch, frame.epoch_start))
-        if fresh:
-            self._known_epoch = fresh[-1].epoch
-            effects.append(Learn(tuple(fresh)))
+            unknown.append(EpochStart(frame.epoch, frame.epoch_start))
+        if unknown:
+            self._known_epoch = unknown[-1].epoch
+            effects.append(Learn(tuple(unknown)))
 
     def ack(self, offset: int, now_ms: int) -> bytes:
         """The ack to send when the log is held up to `offset`, empty if the master knows that already."""

@@ -1,0 +1,161 @@
+"""A slave's side of replication: a link to the master, dialled again whenever it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from batonmq.ha.autoswitch.slave_link import SlaveLink
+from batonmq.ha.port import MasterStatus
+from batonmq.net.client import split_address
+
+if TYPE_CHECKING:
+    from batonmq.ha.autoswitch.local import LocalReplica
+    from batonmq.ha.flusher import SlaveFlusher
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S = (0.02, 1.0)
+"""First and longest wait before a slave tries its master again; doubled in between."""
+RECONNECT_UNTRUSTED_S = 10.0
+"""Longest wait where one side has not proved to the other that it belongs to the group."""
+
+
+class FollowerObserver(Protocol):
+    """Callbacks, as `HAService` has them."""
+
+    on_progress: Callable[[], None]
+
+
+class Follower:
+    """One for the life of a broker: between `start` and `leave` it follows; the `SlaveSide` of its link."""
+
+    def __init__(self, local: LocalReplica, flusher: SlaveFlusher, observer: FollowerObserver) -> None:
+        self.link: SlaveLink | None = None
+        """The connection to the master."""
+        self._local = local
+        self._flusher = flusher
+        self._observer = observer
+        self._address = ""
+        self._address_known = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, master_ha_address: str | None) -> None:
+        """Follow the master at this address, or wait for `set_master_address`."""
+        self._flusher.observer = self
+        self.set_master_address(master_ha_address)
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def leave(self) -> None:
+        """Stop following; nothing writes to the log on behalf of a master once this returns."""
+        self._flusher.observer = None
+        link, task = self.link, self._task
+        self.link = self._task = None
+        if link is not None:
+            link.close("")
+            await link.settled()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.set_master_address(None)
+
+    def set_master_address(self, master_ha_address: str | None) -> None:
+        """See `Replication.set_master_address`."""
+        address = master_ha_address or ""
+        if address != self._address and self.link is not None:
+            self.link.close("the master has moved")
+        self._address = address
+        if address:
+            self._address_known.set()
+        else:
+            self._address_known.clear()
+
+    @property
+    def following(self) -> bool:
+        """Whether the link to the master is past the handshake."""
+        return self.link is not None and self.link.session.transferring
+
+    def master(self) -> MasterStatus | None:
+        """The link to the master; None without one."""
+        link = self.link
+        if link is None:
+            return None
+        return MasterStatus(link.peer, link.last_read_ms, link.last_write_ms, link.bytes_per_second)
+
+    def tick(self, now_ms: int) -> None:
+        """Look at heartbeats and silence."""
+        if self.link is not None:
+            self.link.tick(now_ms)
+
+    # -- the link: `SlaveSide`
+
+    def opened(self, link: SlaveLink) -> bool:
+        if self._task is None or link.address != self._address:
+            return False
+        self.link = link
+        return True
+
+    def ended(self, link: SlaveLink) -> None:
+        if self.link is link:
+            self.link = None
+
+    def applied(self) -> None:
+        self._observer.on_progress()
+        self._flusher.soon()
+
+    async def flush_settled(self) -> None:
+        await self._flusher.settled()
+
+    # -- the disk: `FlushObserver`
+
+    def flushed(self) -> None:
+        if self.link is not None:
+            self.link.acknowledge()
+
+    def flush_failed(self, error: OSError) -> None:
+        if self.link is not None:
+            self.link.close(f"flushing the log failed: {error}")
+
+    # -- dialling
+
+    async def _follow(self) -> None:
+        """Keep a link to the master, until cancelled."""
+        local, loop = self._local, asyncio.get_running_loop()
+        wait_s, logged = RECONNECT_S[0], ""
+        while True:
+            await self._address_known.wait()
+            address = self._address
+            link = SlaveLink(local, self, address)
+            dialled_s, end = loop.time(), local.store.max_offset
+            longest_s = RECONNECT_S[1]
+            try:
+                host, port = split_address(address)
+                async with asyncio.timeout(local.config.ha_connect_timeout / 1000):
+                    await loop.create_connection(
+                        lambda link=link: link,
+                        host,
+                        port,
+                        ssl=local.security.client,
+                        server_hostname=host if local.security.client else None,
+                    )
+            except (OSError, ValueError) as error:  # TimeoutError and SSLError are OSErrors
+                problem = f"cannot connect to master {address}: {error or type(error).__name__}"
+                if isinstance(error, ssl.SSLError):
+                    longest_s = RECONNECT_UNTRUSTED_S
+            else:
+                await link.ended
+                # A master that cannot read what comes next drops every link at once.
+                lasted = link.session.transferring and loop.time() - dialled_s > longest_s
+                if lasted or local.store.max_offset != end:
+                    wait_s = RECONNECT_S[0]
+                if link.untrusted:
+                    longest_s = RECONNECT_UNTRUSTED_S
+                problem = f"lost master {address}: {link.reason}"
+            if problem != logged:
+                log.warning("%s", problem)
+                logged = problem
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, longest_s)
