@@ -38,8 +38,8 @@ Contents: [Broker](#broker) · [Broker: store](#broker-store) · [Broker: replic
 [Controller](#controller) · [Name server](#name-server) · [Metrics](#metrics-controller-and-broker) ·
 [TLS](#tls-every-program)
 
-Every program reads one file with `key=value` lines, like RocketMQ's `.conf` files, given with `-c`. Keys, units
-and defaults are RocketMQ's unless a line says otherwise. `-p` prints the values in force.
+Every program reads one file with `key=value` lines, like RocketMQ's `.conf` files, given with `-c`. Keys,
+units and defaults are RocketMQ's unless a line says otherwise. `-p` prints the values in force.
 
 - An unknown key is ignored with a warning that names the nearest known one.
 - A value that does not fit stops the program with one line that names file, key and value.
