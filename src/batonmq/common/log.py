@@ -15,8 +15,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 class _OneLine(logging.Formatter):
-    """Shows control characters of a message as escapes: text from a peer (a client id, a name) must not look
-    like a separate log line. Tracebacks keep their lines."""
+    """Control characters of a message are shown as escapes: what a stranger sends (a client id, a name) must
+    not look like a log line of its own. Tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return super().formatMessage(record).translate(_CONTROLS)

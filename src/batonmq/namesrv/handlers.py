@@ -1,4 +1,4 @@
-"""The requests that a name server answers: one function each, bound to their codes by `register`.
+"""The requests a name server answers: one function each, bound to their codes by `register`.
 
 Functions take the `NameServer` they work on, the request and its header. Response codes and remarks are those
 of Apache RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
@@ -38,15 +38,15 @@ from batonmq.protocol.register_body import decode_register_body
 log = logging.getLogger(__name__)
 
 ZONE_NAME = "__ZONE_NAME"
-"""Header field with the zone of a broker or client; not part of any declared header."""
+"""Header field with the zone of a broker or client; no part of any declared header."""
 ZONE_MODE = "__ZONE_MODE"
-"""Header field: "true" if a client wants routes of its zone only."""
+"""Header field: "true" when a client wants routes of its own zone only."""
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 @dataclass(slots=True, eq=False)
 class NameServer:
-    """The parts of one name server that its handlers use."""
+    """What one name server consists of, as its handlers see it."""
 
     config: NamesrvConfig
     routes: RouteTable
@@ -171,13 +171,13 @@ def get_broker_cluster_info(server: NameServer, request: Request, header: wire.G
 
 def wipe_write_perm(server: NameServer, request: Request, header: wire.WipeWritePermOfBroker) -> Reply:
     count = server.routes.set_writable(header.broker_name, False)
-    log.info("%s removed the write permission of %s: %d topics", request.connection.peer, header, count)
+    log.info("%s took the write permission of %s: %d topics", request.connection.peer, header, count)
     return Reply(wire.WipeWritePermOfBrokerResponse(count))
 
 
 def add_write_perm(server: NameServer, request: Request, header: wire.AddWritePermOfBroker) -> Reply:
     count = server.routes.set_writable(header.broker_name, True)
-    log.info("%s granted the write permission of %s: %d topics", request.connection.peer, header, count)
+    log.info("%s gave the write permission of %s: %d topics", request.connection.peer, header, count)
     return Reply(wire.AddWritePermOfBrokerResponse(count))
 
 
@@ -263,7 +263,7 @@ def delete_topic(server: NameServer, request: Request, header: wire.DeleteTopicI
 
 
 async def update_config(server: NameServer, request: Request, header: wire.UpdateNamesrvConfig) -> Reply:
-    """Change keys now and in the file, so that they survive a restart; all of them or none."""
+    """Change keys now and in the file, so that a restart keeps them; all of them or none."""
     try:
         text = bytes(request.command.body).decode()
         changes = configuration.parse_properties(text)
@@ -272,7 +272,7 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
         async with server.writing:
             changed = configuration.update(server.config, changes, source="updateNamesrvConfig")
             if changed != server.config:
-                # Only these: the file may also be a controller's.
+                # No others: the file may be a controller's, too.
                 own = configuration.known_to(changes, NamesrvConfig)
                 path = Path(server.config.config_store_path)
                 await asyncio.get_running_loop().run_in_executor(None, change_file, path, own)

@@ -2,7 +2,7 @@
 
 Frame boundaries are walked in Python (0.3 us a message); the fixed fields of all records are then taken with
 one strided copy and read as numpy columns; bodies are sliced and joined into one Arrow buffer. Properties are
-parsed only for requested columns. The layout is that of `protocol.message`.
+parsed only for columns that were asked for. The layout is that of `protocol.message`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "sysFlag": ("int", pa.int32()),
     "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
 }
-"""Every column of a reader: name -> (Spark type, Arrow type)."""
+"""Every column a reader can give: name -> (Spark type, Arrow type)."""
 
 DEFAULT_COLUMNS = ("value", "topic", "broker", "queueId", "queueOffset", "timestamp", "keys", "tags")
 
 
 def schema_ddl(include_properties: bool) -> str:
-    """The schema of a reader without a user's schema."""
+    """The schema of a reader for which the user named none."""
     names = (*DEFAULT_COLUMNS, "properties") if include_properties else DEFAULT_COLUMNS
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
 
 
 class Decoder:
-    """Decodes the records of one queue into record batches with the requested columns, in that order."""
+    """Turns the record bytes of one queue into record batches of the asked columns, in that order."""
 
     def __init__(self, columns: Sequence[str], *, topic: str, broker: str) -> None:
         self._columns = tuple(columns)
@@ -123,7 +123,7 @@ class Decoder:
 
     @staticmethod
     def _properties(data: bytes, heads: Any, body_ends: Any) -> list[bytes]:
-        """The encoded properties of each record: after the topic, whose length has 1 byte, or 2 in V2."""
+        """The encoded properties of each record: behind the topic, whose length takes 1 byte, or 2 in V2."""
         buffer = np.frombuffer(data, np.uint8)
         long_topic = heads["magic"] == m.MAGIC_V2
         topic_size = buffer[body_ends].astype(np.int64)
@@ -137,7 +137,7 @@ class Decoder:
 
 
 class OffsetGap(RuntimeError):
-    """A queue offset that a broker skipped although it has later ones."""
+    """A queue offset that a broker left out although it had later ones."""
 
     def __init__(self, queue_offset: int) -> None:
         super().__init__(f"the message at queue offset {queue_offset} is missing")
@@ -154,7 +154,7 @@ def _heads(data: bytes, starts: Any) -> Any:
 
 
 def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_sizes: Any, v6: Any) -> None:
-    """Correct, in place, the fields after an IPv6 address, which is 12 bytes longer for each host."""
+    """Mend, in place, what lies behind an IPv6 address: it is 12 bytes longer for each of the two hosts."""
     for i in np.flatnonzero(v6).tolist():
         record = m.decode_record(data, int(starts[i]), inflate=False)
         heads["store_ms"][i] = record.store_timestamp
