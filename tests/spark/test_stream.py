@@ -1,4 +1,4 @@
-"""Streams: admission control, restart from the checkpoint, and what a topic that was made anew does."""
+"""Streams: admission control, restart from the checkpoint, and recreated topics."""
 
 from __future__ import annotations
 

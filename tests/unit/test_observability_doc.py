@@ -13,11 +13,11 @@ from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.controller import metrics as controller
 
 PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
-HEAD = "| metric | kind | unit | labels of its own | meaning |\n| --- | --- | --- | --- | --- |\n"
+HEAD = "| metric | kind | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n"
 
 
 def table(metrics: Sequence[Metric]) -> str:
-    """The table as it must stand in the page."""
+    """The table that the page must contain."""
     return HEAD + "\n".join(
         f"| `{m.prometheus_name}` | {m.kind.value} | {m.unit} | {', '.join(m.labels)} | {m.help} |"
         for m in metrics
@@ -29,6 +29,6 @@ def test_the_page_has_the_metrics_that_are_exported(metrics: Sequence[Metric]) -
     assert table(metrics) in PAGE.read_text(encoding="utf-8"), f"put this in its place:\n{table(metrics)}"
 
 
-def test_the_page_tells_every_key() -> None:
+def test_the_page_names_every_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert {key for key in METRICS_KEYS if key not in page} == set()

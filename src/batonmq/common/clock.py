@@ -1,4 +1,4 @@
-"""Time as an argument: what decides is given a `Clock`, so that tests and the simulator can turn it."""
+"""Time as an argument: code that decides gets a `Clock`, so that tests and the simulator can control it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; for tests."""
+    """A clock that stops until it is advanced; for tests."""
 
     __slots__ = ("_monotonic", "_now")
 

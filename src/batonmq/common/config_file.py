@@ -11,15 +11,15 @@ from batonmq.common.files import replace_file
 from batonmq.common.properties import with_changes
 
 _changing = threading.Lock()
-"""A name server that carries a controller has one file for both, and each is told of its own changes."""
+"""A name server with an embedded controller has one file for both, and each changes its own keys."""
 
 
 def change_file(
     path: Path, changes: Mapping[str, str], aliases: Mapping[str, str] = {}, *, make: bool = True
 ) -> None:
-    """Set some keys of a properties file; all else in it stays, also what other programs read there. A file
-    that is not there is made, for its owner alone; not so without `make`: whoever starts from a file with
-    these keys alone has defaults for all the others. `aliases`: other spellings of the keys, and the keys.
+    """Set some keys of a properties file; everything else stays, also keys of other programs. A missing
+    file is created, readable by its owner only. With `make=False` that is an error, because a program that
+    starts from these keys alone would use defaults for all others. `aliases`: other spellings -> keys.
     Blocks; raises `OSError`, `UnicodeDecodeError`."""
     with _changing:
         text = path.read_text(encoding="utf-8") if path.exists() or not make else ""

@@ -1,6 +1,6 @@
-"""Small files that are replaced whole: who reads one sees the old contents or the new, also after a crash.
+"""Small files that are replaced as a whole: a reader sees the old contents or the new, also after a crash.
 
-And how a failure of the file system is told."""
+`reason` describes a failure of the file system in one line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 def write_beside(path: Path, data: bytes, *, private: bool = False) -> Path:
     """Write `data` durably to a file beside `path`, with its permissions, and return it for renaming.
 
-    Where there is no `path` yet, the file is for its owner alone if `private`, else as the umask has it.
+    If `path` does not exist, the file is readable by its owner only (`private`) or as the umask allows.
     Blocks; raises `OSError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".tmp")
-    beside.unlink(missing_ok=True)  # of a crash, perhaps with other permissions
+    beside.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
     mode: int | None = None
     with contextlib.suppress(FileNotFoundError):
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -51,6 +51,6 @@ def replace_file(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def reason(error: OSError) -> str:
-    """Path, if it is known, and what the system says: for the one line that people get."""
+    """Path, if known, and the system's message: for a log line of one line."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"

@@ -1,4 +1,4 @@
-"""Keys that say where a program's metrics go; controller and broker inherit them.
+"""Keys for the export of metrics; controller and broker inherit them.
 
 Spelling, defaults and units are RocketMQ's (`ControllerConfig`, `BrokerConfig`).
 """
@@ -32,14 +32,14 @@ class MetricsConfig:
     """Which exporter, and how it is reached."""
 
     metrics_exporter_type: MetricsExporterType = MetricsExporterType.DISABLE
-    """DISABLE; PROM: Prometheus scrapes metricsPromExporterPort; OTLP_GRPC: sent to
-    metricsGrpcExporterTarget; LOG: written to the log."""
+    """DISABLE; PROM: Prometheus scrapes metricsPromExporterPort; OTLP_GRPC: send to
+    metricsGrpcExporterTarget; LOG: write to the log."""
     metrics_prom_exporter_port: int = number(5557, 0, 65_535)
-    """Port that Prometheus scrapes, path /metrics (PROM). Programs on one host need different ones."""
+    """Port that Prometheus scrapes, path /metrics (PROM). Programs on one host need different ports."""
     metrics_prom_exporter_host: str = ""
     """Local address of that port; empty: bindAddress for a controller, brokerIP1 for a broker."""
     metrics_grpc_exporter_target: str = ""
-    """OpenTelemetry collector, `http://host:port`; without a scheme TLS is used (OTLP_GRPC)."""
+    """OpenTelemetry collector, `http://host:port`; TLS without a scheme (OTLP_GRPC)."""
     metrics_grpc_exporter_header: str = field(default="", metadata={"secret": True})
     """Headers of each export, `name:value,name:value` (OTLP_GRPC)."""
     metric_grpc_exporter_time_out_in_mills: int = number(3_000, 10)
@@ -53,7 +53,7 @@ class MetricsConfig:
     metrics_in_delta: bool = False
     """Counters and histograms count from export to export (OTLP_GRPC, LOG), not from the start."""
     metrics_otel_cardinality_limit: int = number(50_000, 1)
-    """Label combinations of one metric; those above are summed under `otel_metric_overflow`."""
+    """Label combinations of one metric; further ones are summed under `otel_metric_overflow`."""
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -83,7 +83,7 @@ class MetricsConfig:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of metricsGrpcExporterHeader; gRPC wants their names in lower case."""
+        """The headers of metricsGrpcExporterHeader; gRPC requires lower-case names."""
         pairs = _pairs("metricsGrpcExporterHeader", self.metrics_grpc_exporter_header)
         return {name.lower(): value for name, value in pairs.items()}
 

@@ -1,8 +1,7 @@
 """Metrics to Prometheus, to an OpenTelemetry collector, or into the log, by the OpenTelemetry SDK.
 
-Imported only when `metricsExporterType` asks for it; docs/observability.md says what it costs. The SDK and
-the Prometheus client run threads of their own; these only ask the event loop for numbers (see `metrics.py`)
-and do the rest beside it.
+Imported only when `metricsExporterType` asks for it; docs/observability.md gives its cost. The SDK and
+the Prometheus client have their own threads, which ask the event loop only for numbers (see `metrics.py`).
 
 Counters and gauges are the SDK's observable instruments. The SDK has no observable histogram, and recording
 each value would cost some 20 µs of hot path: so the readers below add the program's own buckets to what the
@@ -42,7 +41,7 @@ DELTA, CUMULATIVE = sdk.AggregationTemporality.DELTA, sdk.AggregationTemporality
 
 
 class OtelExporter:
-    """One program's metrics, on their way out."""
+    """Exports the metrics of one program."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class OtelExporter:
         limit = config.metrics_otel_cardinality_limit
         limits: sdk.CardinalityLimits = {ObservableCounter: limit, ObservableGauge: limit}
         scrapes = config.metrics_exporter_type is MetricsExporterType.PROM
-        # Prometheus knows nothing else than counting from the start.
+        # Prometheus only supports counting from the start.
         histograms = _Histograms(self, delta=config.metrics_in_delta and not scrapes)
         registry = CollectorRegistry()
         reader: _PrometheusReader | _PushReader
@@ -106,7 +105,7 @@ class OtelExporter:
         if self._provider is not None:
             self._provider.shutdown(timeout_millis=2 * self._config.metric_grpc_exporter_time_out_in_mills)
 
-    # -- the ways out --------------------------------------------------------------------------------------
+    # -- exporters ----------------------------------------------------------------------------------------
 
     def _listen(self, registry: CollectorRegistry) -> tuple[WSGIServer, Thread]:
         port = self._config.metrics_prom_exporter_port
@@ -140,7 +139,7 @@ class OtelExporter:
             config.metric_grpc_exporter_interval_in_mills,
         )
 
-    # -- the numbers ---------------------------------------------------------------------------------------
+    # -- values -------------------------------------------------------------------------------------------
 
     def _create_instruments(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(self._scope)
@@ -157,7 +156,7 @@ class OtelExporter:
         ]
 
     def points(self, metric: Metric) -> list[Point]:
-        """Called by exporters' threads; the event loop does the reading."""
+        """Called by exporters' threads; the event loop reads the values."""
         reading = asyncio.run_coroutine_threadsafe(read(self._sources[metric]), self._loop)
         try:
             return reading.result(READ_TIMEOUT_S)
@@ -202,7 +201,7 @@ class _Histograms:
                 sum=buckets.sum,
                 bucket_counts=buckets.counts,
                 explicit_bounds=metric.bounds,
-                # Optional in OTLP, and not in Prometheus' model: not worth a comparison for each request.
+                # Optional in OTLP and not in Prometheus' model: not worth a comparison for each request.
                 min=cast("float", None),
                 max=cast("float", None),
             )
@@ -215,7 +214,7 @@ class _Histograms:
         try:
             points = self._exporter.points(metric)
         except Exception:
-            # As the SDK does with an instrument that fails: the other metrics still go out.
+            # As the SDK does with an instrument that fails: the other metrics are still exported.
             log.exception("metric %s cannot be read", metric.name)
             return
         for labels, value in points:
@@ -248,7 +247,7 @@ class _PushReader(sdk.PeriodicExportingMetricReader):
 
 
 class _LogExporter(sdk.MetricExporter):
-    """One log line an export: OTLP in JSON, as RocketMQ's LOG exporter writes it."""
+    """One log line per export: OTLP in JSON, as RocketMQ's LOG exporter writes it."""
 
     def __init__(self, temporality: dict[type, sdk.AggregationTemporality]) -> None:
         super().__init__(preferred_temporality=temporality)

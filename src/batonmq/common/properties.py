@@ -1,6 +1,6 @@
 """Java's properties files: ``key=value``, ``key: value`` or ``key value`` lines, ``#`` and ``!`` comments.
 
-Backslash escapes and continued lines are understood as `java.util.Properties` does.
+Backslash escapes and continued lines have the meaning of `java.util.Properties`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class PropertyLine:
-    """One key and its value, as they are meant: without escapes."""
+    """One key and its value, without escapes."""
 
     number: int
-    """Of the line it begins on, from 1."""
+    """Number of its first line, from 1."""
     key: str
     value: str
     plain: bool
-    """A word, then ``=`` or ``:``. The other forms are allowed too, but hardly anybody writes them."""
+    """A word, then ``=`` or ``:``. The other forms are valid too, but rare."""
 
 
 def property_lines(text: str) -> Iterator[PropertyLine]:
-    """Every key of the text in its order. Raises `ValueError` naming the line."""
+    """Every key of the text in order. Raises `ValueError` naming the line."""
     for number, _, logical in _logical_lines(text):
         if not logical:
             continue
@@ -41,7 +41,7 @@ def property_lines(text: str) -> Iterator[PropertyLine]:
 
 
 def _split(logical: str) -> tuple[str, str, bool]:
-    """Key and value as they are written, and whether ``=`` or ``:`` is between them."""
+    """Key and value as written, and whether ``=`` or ``:`` is between them."""
     position, escaped = 0, False
     while position < len(logical):
         char = logical[position]
@@ -55,7 +55,7 @@ def _split(logical: str) -> tuple[str, str, bool]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, list[str], str]]:
-    """Number of the first line, the lines as they are, and what they say together: nothing if a comment."""
+    """Number of the first line, the lines as they are, and the joined text: empty for a comment."""
     lines = enumerate(_LINE_END.split(text), 1)
     for number, line in lines:
         whole, logical = [line], line.lstrip(" \t\f")
@@ -87,26 +87,26 @@ def _unescape(text: str) -> str:
             out.append(_ESCAPES.get(code, code))
     said = "".join(out)
     try:
-        # Java writes what is beyond 16 bits as two escapes.
+        # Java writes characters beyond 16 bits as two escapes.
         return said.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise ValueError(f"\\u escapes of half a character: {text}") from None
 
 
 def _key(logical: str) -> str | None:
-    """What a line sets, if it sets anything."""
+    """The key that a line sets, or None."""
     if not logical:
         return None
     try:
         return _unescape(_split(logical)[0])
     except ValueError:
-        return None  # nobody reads it: whoever loads the file is told of the line
+        return None  # not a key: loading the file reports this line
 
 
 def with_changes(text: str, changes: Mapping[str, str], aliases: Mapping[str, str] = {}) -> str:
-    """A properties file with some keys changed in place, new ones at its end, everything else as it was.
+    """A properties file with some keys changed in place and new ones at its end.
 
-    `aliases`: other spellings that the file may have of keys in `changes`, and those keys.
+    `aliases`: other spellings that the file may contain -> keys of `changes`.
     """
     left = dict(changes)
     lines: list[str] = []
@@ -114,7 +114,7 @@ def with_changes(text: str, changes: Mapping[str, str], aliases: Mapping[str, st
         key = _key(logical)
         key = aliases.get(key, key) if key is not None else None
         if key is not None and key in changes:
-            if key in left:  # a second line of it would win
+            if key in left:  # a second line with this key would override it
                 lines.append(_line(key, left.pop(key)))
         elif text:
             lines.extend(whole)
@@ -128,7 +128,7 @@ _IN_VALUE: Final = re.compile(r"^ |[\\\t\n\r\f]")
 
 
 def _line(key: str, value: str) -> str:
-    """One line whatever key and value hold: they may come from a request, and must not set other keys."""
+    """One line for any key and value: they may come from a request, and must not set other keys."""
 
     def escaped(found: re.Match[str]) -> str:
         return _ESCAPED.get(found[0], "\\" + found[0])

@@ -27,14 +27,14 @@ class HAConfig:
     ha_housekeeping_interval: int = number(20_000, 10)
     """Silence of the peer after which either side drops the link, ms."""
     ha_transfer_batch_size: int = number(256 * 1024, 1, MAX_TRANSFER_BATCH)
-    """Largest piece of log in one frame, bytes; to a member of the SyncStateSet one record goes in one frame,
-    if it is longer than this, too. RocketMQ's default is 32 KiB; its slaves take up to 4 MiB."""
+    """Largest piece of log in one frame, bytes. A member of the SyncStateSet gets a longer record in one
+    frame nevertheless. RocketMQ's default is 32 KiB; its slaves accept up to 4 MiB."""
     ha_send_buffer_size: int = number(1024 * 1024, 1)
-    """Bytes a link may have waiting for a slow slave before the master stops reading the log for it."""
+    """Bytes that may wait for a slow slave before the master stops reading the log for it."""
     ha_max_time_slave_not_catch_up: int = number(3_000, 1)
-    """Lag after which the master asks to drop a member of the SyncStateSet, ms (RocketMQ: 15 000)."""
+    """Lag after which the master asks to remove a member of the SyncStateSet, ms (RocketMQ: 15 000)."""
     ha_max_time_slave_not_catchup: int | None = number(None, 1)
-    """The same in RocketMQ's own spelling; wins if set."""
+    """The same key in RocketMQ's spelling; overrides the other one."""
     ha_connect_timeout: int = number(3_000, 10)
     """How long connecting to the master's replication port may take, ms."""
     ha_flow_control_enable: bool = False
@@ -42,15 +42,15 @@ class HAConfig:
     max_ha_transfer_byte_in_second: int = number(100 * 1024 * 1024, MIN_TRANSFER_RATE)
     """Bytes of log a second to one slave, with haFlowControlEnable=true."""
     ha_secret: str = field(default="", repr=False, metadata={"secret": True})
-    """Shared secret by which the replicas of a group know each other, 16 characters or more; empty: whoever
-    reaches the replication port may take part. RocketMQ's brokers cannot prove one."""
+    """Shared secret of the replicas of a broker set, 16 characters or more; empty: anyone who reaches the
+    replication port may take part. RocketMQ's brokers do not support it."""
     ha_tls_enable: bool = False
     """TLS on the replication port with certificates on both sides, from the `tls.server.*` keys. RocketMQ's
-    brokers do not speak TLS there."""
+    brokers do not support TLS there."""
     sync_from_last_file: bool = False
     """An empty slave copies only the master's last commit log file and what follows."""
     async_learner: bool = False
-    """Copy the log but never join the SyncStateSet nor ask to be elected."""
+    """Copy the log, but never join the SyncStateSet or ask to be elected."""
     store_path_epoch_file: Path | None = None
     """The epoch file; empty: `epochFileCheckpoint` in storePathRootDir."""
     store_path_broker_identity: Path | None = field(default=None)

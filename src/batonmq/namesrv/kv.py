@@ -1,6 +1,6 @@
 """The key-value configuration: namespace → key → value, kept in `kvConfig.json` as RocketMQ writes it.
 
-A change is answered after it is on disk. RocketMQ uses one namespace, ORDER_TOPIC_CONFIG: topic →
+A change is answered once it is on disk. RocketMQ uses one namespace, ORDER_TOPIC_CONFIG: topic →
 ``broker:queues;broker:queues``.
 """
 
@@ -23,7 +23,7 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class KVConfigFile(Body):
-    """What `kvConfig.json` holds."""
+    """The contents of `kvConfig.json`."""
 
     config_table: dict[str, dict[str, str]] = {}
 
@@ -52,15 +52,15 @@ class KVConfig:
             raise ConfigError(f"kvConfigPath={self._path}: {error.remark}") from None
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value, None without one."""
+        """One value; None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def list(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace, None for one that never had any."""
+        """All values of a namespace; None if it never had any."""
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. When the file cannot be written nothing changes: raises `MQError` (SYSTEM_ERROR)."""
+        """Set a value. If the file cannot be written, nothing changes: raises `MQError` (SYSTEM_ERROR)."""
         async with self._writing:
             changed = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
             await self._save(changed)

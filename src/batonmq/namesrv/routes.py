@@ -1,12 +1,12 @@
-"""The tables of a name server: which broker is where, which topic has queues on which, who is alive.
+"""The tables of a name server: addresses of brokers, queues of topics, and which brokers are alive.
 
 `RouteTable` decides and remembers; it opens nothing and reads no clock. Times are monotonic milliseconds that
-the caller passes in, a connection is any object that the caller tells apart by identity. What others must be
-told comes back as `Notice`, to be sent by the caller.
+the caller passes in; a connection is any object, compared by identity. Messages to
+brokers are returned as `Notice`, and the caller sends them.
 
-Rules of Apache RocketMQ's `RouteInfoManager` that are easy to miss are named where they are kept. Words: a
-*group* is all brokers of one broker name; its *prime slave* is the live slave with the least id while it has
-no master.
+Comments name the rules of Apache RocketMQ's `RouteInfoManager` that are easy to miss. Names with `group` mean
+a broker set, as in RocketMQ's `BrokerMemberGroup`. The *prime slave* of a broker set without a master is its
+live slave with the lowest id.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from batonmq.protocol.headers.namesrv import RegisterBroker, UnregisterBroker
 log = logging.getLogger(__name__)
 
 DEFAULT_BROKER_TIMEOUT_MS = 120_000
-"""Silence after which a broker that named no time of its own counts as gone."""
+"""Silence after which a broker counts as gone, if it named no other timeout."""
 MEMBER_GROUP_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics brokers use among themselves; their routes never show an acting master."""
 
@@ -52,7 +52,7 @@ class BrokerKey:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What is known of a registered broker besides its place in a group. Times in ms."""
+    """What is known of a registered broker besides its place in a broker set. Times in ms."""
 
     last_seen_ms: int
     timeout_ms: int
@@ -63,7 +63,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """To be sent to these broker addresses: the least live id of their group changed."""
+    """To be sent to these broker addresses: the lowest live id of their broker set changed."""
 
     addresses: tuple[str, ...]
     header: NotifyMinBrokerIdChange
@@ -71,7 +71,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answer to a registration: where the master is (for a slave), and whom to tell."""
+    """Answer to a registration: where the master is (for a slave), and the notice to send."""
 
     ha_address: str | None = None
     master_address: str | None = None
@@ -98,7 +98,7 @@ class RouteTable:
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
 
-    # -- brokers come --------------------------------------------------------------------------------------
+    # -- registration --------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -109,9 +109,9 @@ class RouteTable:
         *,
         zone: str | None = None,
     ) -> Registered:
-        """Take up a broker and, from a master or prime slave, its topics.
+        """Register a broker and, from a master or prime slave, its topics.
 
-        Raises `MQError` (SYSTEM_ERROR) when a broker registers one single topic before it has registered
+        Raises `MQError` (SYSTEM_ERROR) if a broker registers one single topic before it has registered
         itself: that would make all its other topics look deleted.
         """
         name, broker_id, address = broker.broker_name, broker.broker_id, broker.broker_addr
@@ -125,7 +125,7 @@ class RouteTable:
         self._clusters.setdefault(broker.cluster_name, {})[name] = None
         if group is None:
             group = self._groups[name] = BrokerData(broker.cluster_name, name)
-        # A broker too old to say anything about acting masters takes no part in that scheme.
+        # A broker that is too old for acting masters does not take part in them.
         knows_acting_master = broker.enable_acting_master is not None
         group.enable_acting_master = bool(broker.enable_acting_master)
         group.zone_name = zone
@@ -139,7 +139,7 @@ class RouteTable:
         if holder is not None and holder != address:
             holding = self._live.get(BrokerKey(broker.cluster_name, holder))
             if holding is not None and holding.data_version.state_version > version.state_version:
-                # Two claim one id: the later master epoch (state version) stays.
+                # Two brokers claim one id: the later master epoch (state version) stays.
                 log.warning(
                     "%s claims id %d of %s with state version %d; %s holds it with %d and stays",
                     *(address, broker_id, name, version.state_version, holder),
@@ -194,7 +194,7 @@ class RouteTable:
                 self._put_queues(name, config, read_only)
         if changed:
             for topic, mapping in mappings.items():
-                # Keyed by the broker name in the mapping: another group may have handed the queue over.
+                # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
                 self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
 
     def _put_queues(self, name: str, config: TopicConfig, read_only: bool) -> None:
@@ -213,18 +213,18 @@ class RouteTable:
     def _remove_queues(self, topic: str, name: str) -> None:
         queues = self._queues.get(topic)
         if queues is not None and queues.pop(name, None) is not None:
-            log.info("topic %s has no queues on %s any more", topic, name)
+            log.info("topic %s no longer has queues on %s", topic, name)
             if not queues:
                 del self._queues[topic]
 
     def seen(self, cluster: str, address: str, now_ms: int) -> None:
-        """A heartbeat; of a broker that is not registered, it means nothing."""
+        """A heartbeat; ignored for a broker that is not registered."""
         live = self._live.get(BrokerKey(cluster, address))
         if live is not None:
             live.last_seen_ms = now_ms
 
     def data_version_changed(self, key: BrokerKey, version: DataVersion) -> bool:
-        """The broker's topics are not the ones that were registered last."""
+        """Whether the broker's topics differ from those registered last."""
         return self.data_version(key) != version
 
     def data_version(self, key: BrokerKey) -> DataVersion | None:
@@ -232,11 +232,11 @@ class RouteTable:
         live = self._live.get(key)
         return None if live is None else live.data_version
 
-    # -- brokers go ----------------------------------------------------------------------------------------
+    # -- unregistration ------------------------------------------------------------------------------------
 
     def unregister(self, leaving: Iterable[UnregisterBroker]) -> list[Notice]:
-        """Take brokers out. A group without brokers goes with its queues; one that lost its master and has
-        acting masters enabled becomes read-only. Returns whom to tell of a new least id."""
+        """Remove brokers. A broker set without brokers is removed with its queues; one that lost its master
+        and has acting masters enabled becomes read-only. Returns the notices of a new lowest id."""
         gone: set[str] = set()
         reduced: set[str] = set()
         offline: dict[str, str] = {}
@@ -307,7 +307,7 @@ class RouteTable:
         return [key for key, live in self._live.items() if live.connection is connection]
 
     def connection(self, key: BrokerKey) -> object:
-        """The connection a broker registered over last, None for an unknown one."""
+        """The connection that a broker registered over last; None for an unknown one."""
         live = self._live.get(key)
         return None if live is None else live.connection
 
@@ -334,7 +334,7 @@ class RouteTable:
     # -- routes --------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic's queues are; None when no live broker has any. The result is the caller's own."""
+        """Where a topic's queues are; None if no live broker has any. The caller may change the result."""
         queues = self._queues.get(topic)
         if not queues:
             return None
@@ -356,7 +356,7 @@ class RouteTable:
 
     @staticmethod
     def _show_acting_master(group: BrokerData, queues: dict[str, QueueData]) -> None:
-        """Present the prime slave of a read-only group as its master (RIP-32)."""
+        """Show the prime slave of a read-only broker set as its master (RIP-32)."""
         members = group.broker_addrs
         if not members or MASTER_ID in members or not group.enable_acting_master:
             return
@@ -364,14 +364,14 @@ class RouteTable:
             members[MASTER_ID] = members.pop(min(members))
 
     def cluster_info(self) -> ClusterInfo:
-        """All groups and clusters."""
+        """All broker sets and clusters."""
         return ClusterInfo(
             {name: _copy(group) for name, group in self._groups.items()},
             {cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """Live members of a group; an unknown one has none."""
+        """Live members of a broker set; an unknown one has none."""
         group = self._groups.get(name)
         return BrokerMemberGroup(cluster, name, dict(group.broker_addrs) if group is not None else {})
 
@@ -386,7 +386,7 @@ class RouteTable:
             self._queues.setdefault(topic, {}).update({each.broker_name: each for each in queues})
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Take a topic out of the routes, of one cluster or of all."""
+        """Remove a topic from the routes of one cluster or of all."""
         if not cluster:
             self._queues.pop(topic, None)
             return
@@ -394,7 +394,7 @@ class RouteTable:
             self._remove_queues(topic, name)
 
     def set_writable(self, name: str, writable: bool) -> int:
-        """Give or take the write permission of all queues of a group; returns the number of topics."""
+        """Grant or remove the write permission of a broker set's queues; returns the number of topics."""
         count = 0
         for queues in self._queues.values():
             data = queues.get(name)
@@ -408,12 +408,12 @@ class RouteTable:
         return list(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics with queues on some group of the cluster."""
+        """Topics with queues on some broker set of the cluster."""
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._queues.items() if not names.keys().isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Names of clusters and groups (each is a topic too), and the address of some broker."""
+        """Names of clusters and broker sets (each is a topic too), and the address of some broker."""
         names = [part for cluster, groups in self._clusters.items() for part in (cluster, *groups)]
         addresses = (address for group in self._groups.values() for address in group.broker_addrs.values())
         return list(dict.fromkeys(names)), next(addresses, None)
@@ -423,7 +423,7 @@ class RouteTable:
         return self._flagged(lambda flag: bool(flag & TopicSysFlag.UNIT))
 
     def unit_subscribed_topics(self, *, without_unit: bool = False) -> list[str]:
-        """Topics with the unit subscription flag, those with the unit flag left out or not."""
+        """Topics with the unit subscription flag, with or without those that have the unit flag."""
         return self._flagged(
             lambda flag: (
                 bool(flag & TopicSysFlag.UNIT_SUB) and not (without_unit and flag & TopicSysFlag.UNIT)
@@ -439,7 +439,7 @@ class RouteTable:
 
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """A route reduced to the groups of one zone and those without a master, which are read from anywhere."""
+    """A route reduced to the broker sets of one zone, and those without a master, which any zone reads."""
     dropped = {
         group.broker_name: group
         for group in route.broker_datas
@@ -463,7 +463,7 @@ def _copy(group: BrokerData) -> BrokerData:
 
 
 def _notice(group: BrokerData, *, offline: str | None, ha_address: str | None) -> Notice:
-    """All members are told that one left; all but the newcomer, that one came."""
+    """All members get a notice that one left; all but the new one, that one came."""
     members = group.broker_addrs
     least = min(members)
     told = [

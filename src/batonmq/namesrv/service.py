@@ -21,9 +21,9 @@ from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
 log = logging.getLogger(__name__)
 
 FIRST_SCAN_MS = 5_000
-"""The first look for silent brokers comes this long after the start, whatever the interval."""
+"""Time from the start to the first check for silent brokers, whatever the interval."""
 DRAIN_MS = 1_000
-"""How long a stop waits for requests under way."""
+"""How long a stop waits for requests in flight."""
 
 
 class NamesrvService:
@@ -70,7 +70,7 @@ class NamesrvService:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the name server listens on."""
         return self._server.port
 
     @property
@@ -80,14 +80,14 @@ class NamesrvService:
         return f"The Name Server boot success. serializeType=JSON, address {address}"
 
     async def start(self) -> None:
-        """Listen. Raises `OSError` when the port cannot be had, `ConfigError` for a broken kvConfig.json."""
+        """Listen. Raises `OSError` if the port is not available, `ConfigError` for a broken kvConfig.json."""
         self.name_server.kv.load()
         self.name_server.started_ms = self.clock.monotonic_ms()
         await self._server.start()
         self._scan_timer = asyncio.get_running_loop().call_later(FIRST_SCAN_MS / 1000, self._scan)
 
     async def stop(self) -> None:
-        """Answer what is under way, then close everything. Brokers stay registered with the others."""
+        """Answer requests in flight, then close everything. Brokers stay registered at other name servers."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
         await self._server.stop(drain_ms=DRAIN_MS)
@@ -103,13 +103,13 @@ class NamesrvService:
         routes.notify_min_broker_id = config.notify_min_broker_id_changed
         routes.delete_absent_topics = config.delete_topic_with_broker_registration
 
-    # -- brokers that go without saying so -----------------------------------------------------------------
+    # -- brokers that leave without a request --------------------------------------------------------------
 
     def _scan(self) -> None:
         routes = self.name_server.routes
         expired = routes.expired(self.clock.monotonic_ms())
         for key in expired:
-            log.warning("broker at %s of %s fell silent", key.address, key.cluster)
+            log.warning("broker at %s of %s is silent", key.address, key.cluster)
             connection = routes.connection(key)
             if isinstance(connection, Connection):
                 connection.close()
@@ -133,13 +133,13 @@ class NamesrvService:
                     self._senders[address] = asyncio.ensure_future(self._tell(address))
 
     async def _tell(self, address: str) -> None:
-        """Send a broker its notices in their order; the last one is what it goes by."""
+        """Send a broker its notices in order; the last one counts."""
         outbox = self._outboxes[address]
         try:
             while outbox:
                 try:
                     await self._client.oneway(address, outbox.popleft())
                 except NetError as error:
-                    log.warning("could not tell a broker of its group's new least id: %s", error)
+                    log.warning("could not notify a broker of the new lowest id of its broker set: %s", error)
         finally:
             del self._senders[address], self._outboxes[address]

@@ -37,9 +37,9 @@ class TlsConfig:
     server_auth_client: bool = field(default=False, metadata={"key": "tls.server.authClient"})
     """Verify client certificates against `tls.server.trustCertPath`."""
     server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
-    """Certificates that client certificates must descend from."""
+    """Certificate authorities trusted for client certificates."""
     enable: bool = field(default=False, metadata={"key": "tls.enable"})
-    """Use TLS for connections this program opens."""
+    """Use TLS for connections that this program opens."""
     client_cert_path: str = field(default="", metadata={"key": "tls.client.certPath"})
     """Certificate chain this program presents as a client."""
     client_key_path: str = field(default="", metadata={"key": "tls.client.keyPath"})
@@ -49,7 +49,7 @@ class TlsConfig:
     client_auth_server: bool = field(default=False, metadata={"key": "tls.client.authServer"})
     """Verify servers against `tls.client.trustCertPath`; host names are not checked, as in RocketMQ."""
     client_trust_cert_path: str = field(default="", metadata={"key": "tls.client.trustCertPath"})
-    """Certificates that servers' certificates must descend from."""
+    """Certificate authorities trusted for servers' certificates."""
 
     def __post_init__(self) -> None:
         if self.server_mode not in ("disabled", "permissive", "enforcing"):

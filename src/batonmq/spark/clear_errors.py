@@ -1,4 +1,4 @@
-"""Mistakes of a user are shown first, not below the tracebacks of Spark and of its Python worker."""
+"""Shows a user's mistakes first, not below the tracebacks of Spark and of its Python worker."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _TOLD = (OptionError, UnknownTopic, DataLoss, NetError, MQError)
-"""Errors whose text says all that there is to say; a traceback adds nothing."""
+"""Errors with a complete text; a traceback adds nothing."""
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Raise them so that Spark shows their text alone.
+    """Raise these errors so that Spark shows only their text.
 
-    What a Python worker raises reaches the driver as text with its traceback in front. Spark leaves that out
-    where SPARK_HIDE_TRACEBACK is set, and a worker ends with the exception it has reported, so it can be set
-    for this one. Elsewhere, in a program of the user's, nothing is set.
+    An exception of a Python worker reaches the driver as text that begins with its traceback. Spark omits the
+    traceback if SPARK_HIDE_TRACEBACK is set. A worker ends with the exception that it has reported, so the
+    variable can be set for this one. In the user's own process it is not set.
     """
     try:
         yield

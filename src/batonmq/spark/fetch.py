@@ -1,4 +1,4 @@
-"""Asking brokers from Spark's synchronous code: a small event loop of its own, driven call by call."""
+"""Requests to brokers from Spark's synchronous code: a private event loop, driven call by call."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 Buffer = bytes | memoryview
 
 BATCH_BYTES = 2 * 1024 * 1024
-"""Records gathered before they are decoded: a batch of a few thousand rows keeps the cost a row low."""
+"""Records gathered before they are decoded: batches of a few thousand rows keep the cost per row low."""
 ROWS_AHEAD, MOST_PULLS_AHEAD = 4_096, 16
-"""What is asked for in advance: enough for a broker that gives 32 messages a pull to be kept at work."""
+"""What is requested in advance: enough to keep a broker busy that answers 32 messages per pull."""
 CATCH_UP_WAIT_S = 0.02
 BOUNDS_WAIT_S = 10.0
 """How long offsets that were seen once may be missing before they count as lost. A new master shows what its
-SyncStateSet has confirmed, which is all of it within milliseconds; a name server that was restarted knows no
-topic until the brokers have registered."""
+SyncStateSet has confirmed, which is everything within milliseconds. A restarted name server knows no topic
+until the brokers have registered."""
 
 
 class Piece(NamedTuple):
@@ -39,18 +39,18 @@ class Piece(NamedTuple):
     records: list[Buffer]
     next_offset: int
     whole: bool
-    """Are these all that were asked for?"""
+    """Whether these are all that were requested."""
 
 
 class UnknownTopic(LookupError):
-    """No broker has told the name servers of this topic."""
+    """No broker has registered this topic at the name servers."""
 
     def __init__(self, topic: str, namesrv: str) -> None:
         super().__init__(f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it")
 
 
 class Fetcher:
-    """A `QueueReader` for synchronous code. One task's or one driver call's; not for two threads."""
+    """A `QueueReader` for synchronous code, for one task or one driver call; not thread-safe."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -67,16 +67,16 @@ class Fetcher:
             self._loop.close()
 
     def connect(self) -> None:
-        """See that a name server answers. Raises `NoNameServer`, after a few seconds."""
+        """Check that a name server answers. Raises `NoNameServer` after a few seconds."""
         self.run(self._reader.start())
 
     # -- planning -------------------------------------------------------------------------------------
 
     def bounds(self, reach: SeenOffsets | None = None) -> Bounds:
-        """First and end offset of every queue the options name.
+        """First and end offset of every queue that the options name.
 
-        `reach`: offsets that were there before. While a queue is missing or ends before its own, this asks
-        again for `BOUNDS_WAIT_S` (at most ``pollTimeoutMs``) and then returns what there is."""
+        `reach`: offsets that existed before. While a queue is missing or ends before its offset, this repeats
+        the request for `BOUNDS_WAIT_S` (at most ``pollTimeoutMs``), and then returns what there is."""
         return self.run(self._bounds_reaching(reach or {}))
 
     async def _bounds_reaching(self, reach: SeenOffsets) -> Bounds:
@@ -120,7 +120,7 @@ class Fetcher:
         return QueueBounds(max(0, begin), max(0, begin, end))
 
     def offsets_at(self, bounds: Bounds, store_time_ms: int) -> dict[str, dict[str, int]]:
-        """For every queue, the first offset stored at or after a time (its end if there is none)."""
+        """The first offset of every queue stored at or after a time (its end if there is none)."""
 
         async def ask(topic: str, name: str, held: QueueBounds) -> int:
             broker, _, queue_id = name.rpartition(":")
@@ -159,11 +159,11 @@ class Fetcher:
                 position = self._behind_the_hole(wanted, position, self.run(self._bound(queue)))
 
     async def _pieces(self, queue: MessageQueue, begin: int, end: int) -> AsyncGenerator[Piece, None]:
-        """What ``[begin, end)`` holds, in order, up to the end or the first offset that has no message.
+        """The messages of ``[begin, end)`` in order, up to the end or the first offset without a message.
 
-        The next pieces are asked for before they are wanted: the broker works on them while this side
-        decodes. A broker gives as many messages a pull as it is configured to (RocketMQ's default is 32); the
-        first pull shows how many, and so many are under way then as bring `ROWS_AHEAD`."""
+        This requests the next pieces in advance, so that the broker works while this side decodes. The first
+        pull shows how many messages the broker returns per pull (RocketMQ's default is 32); then enough pulls
+        are in flight for `ROWS_AHEAD`."""
         first = await self._piece(queue, begin, end, pulls=1)
         yield first
         size = first.next_offset - begin
@@ -175,7 +175,7 @@ class Fetcher:
             for start in islice(starts, count):
                 piece = self._piece(queue, start, min(start + size, end))
                 under_way.append(self._loop.create_task(piece))
-            await asyncio.sleep(0)  # so that they are sent before this side goes on
+            await asyncio.sleep(0)  # so that they are sent before this side continues
 
         under_way: deque[asyncio.Task[Piece]] = deque()
         try:
@@ -192,7 +192,7 @@ class Fetcher:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _piece(self, queue: MessageQueue, begin: int, end: int, pulls: int | None = None) -> Piece:
-        """The messages ``[begin, end)`` by as many pulls as it takes, or by no more than `pulls`."""
+        """The messages ``[begin, end)`` with as many pulls as needed, or at most `pulls`."""
         records: list[Buffer] = []
         at = begin
         while at < end and (pulls is None or len(records) < pulls):
@@ -208,13 +208,13 @@ class Fetcher:
         deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
         while True:
             pulled = await self._reader.pull(queue, offset, count)
-            # A new master shows the end of the queue only once its SyncStateSet has confirmed it.
+            # A new master shows the end of the queue only after its SyncStateSet has confirmed it.
             if pulled.records or offset < pulled.min_offset or self._loop.time() > deadline:
                 return pulled
             await asyncio.sleep(CATCH_UP_WAIT_S)
 
     def _behind_the_hole(self, wanted: QueueRange, offset: int, held: QueueBounds) -> int:
-        """Where to read on: there is no message at `offset`, though there was when the read was planned."""
+        """The next offset to read: `offset` has no message, although it had one at planning time."""
         if offset < held.begin:
             problem, following = f"messages before {held.begin} have expired", min(held.begin, wanted.end)
         elif offset >= held.end:

@@ -1,4 +1,4 @@
-"""``batonmq spark``: the jobs that ship with the connector."""
+"""``batonmq spark``: the connector's jobs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
-"""Our error in the text of Spark's: on a line below a traceback, or behind what Spark puts first."""
+"""Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
 
 
 class Jobs(click.Group):
-    """Says in one line what our source refused; Spark wraps that in tracebacks of two languages."""
+    """Reports an error of our source in one line; Spark wraps it in tracebacks of two languages."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -45,8 +45,8 @@ def spark() -> None:
       batonmq spark archive -n 127.0.0.1:9876 -t orders --to /data/orders
 
     All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077. They
-    need PySpark (pip install '.[spark]') and a Java runtime of version 17 or newer. For queries of your own
-    there is spark.read.format("rocketmq"): see docs/spark.md.
+    need PySpark (pip install '.[spark]') and a Java runtime, version 17 or newer. For your own queries use
+    spark.read.format("rocketmq"): see docs/spark.md.
     """
 
 
@@ -55,7 +55,7 @@ def _common(command: F) -> F:
         click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
         click.option("-t", "--topic", required=True, help="Topic to read."),
         click.option("--master", help="Spark master; default local[*], this machine."),
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be given again."),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated."),
     ):
         command = option(command)
     return command
@@ -80,7 +80,7 @@ def _session(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSessio
 
 
 def _check(namesrv: str, topic: str) -> None:
-    """See that there is such a topic before Spark is started, which takes longer than to say that."""
+    """Check that the topic exists before Spark starts, which takes much longer."""
     from batonmq.client.sync import QueueReader
     from batonmq.net.errors import NetError
     from batonmq.protocol.errors import MQError, TopicNotExistError
@@ -104,9 +104,9 @@ def _read(session: SparkSession, namesrv: str, topic: str) -> DataFrame:
 @spark.command()
 @_common
 @click.option("--to", "target", required=True, help="Directory for the Parquet files.")
-@click.option("--checkpoint", help="Where the stream's progress is kept; default: below --to.")
-@click.option("--max-offsets", type=click.IntRange(1), help="At most so many messages a micro-batch.")
-@click.option("--every", help="Go on for ever, a micro-batch each such time, e.g. '10 seconds'.")
+@click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
+@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
 def archive(
     namesrv: str,
     topic: str,
@@ -119,8 +119,8 @@ def archive(
 ) -> None:
     """Write a topic to Parquet, exactly once.
 
-    The files are partitioned by topic and date. Run it again with the same --to and it goes on where it
-    stopped, however it stopped.
+    The files are partitioned by topic and date. A second run with the same --to continues where the first
+    one stopped, for whatever reason.
     """
     from batonmq.spark.jobs import archive as job
 
@@ -145,7 +145,7 @@ def archive(
     "--history",
     required=True,
     type=click.Path(exists=True),
-    help="What the client was told, Parquet; 'batonmq demo' writes one.",
+    help="The client's history of sends, Parquet; 'batonmq demo' writes one.",
 )
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
 @click.option(
@@ -168,8 +168,8 @@ def audit(
 ) -> None:
     """Look for messages that were lost or duplicated.
 
-    Compares what a client was told (--history) with what the topic, or its archive, holds; with --store the
-    replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if
+    Compares a client's history of sends (--history) with the topic or its archive; with --store also the
+    replicas' logs. The exit code is 1 if anything acknowledged is lost, moved or out of order, or if
     replicas differ.
     """
     from batonmq.spark.jobs import audit as job
@@ -197,7 +197,9 @@ def audit(
 @spark.command()
 @_common
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
-@click.option("--to", "target", help="Also write the flights an hour and carrier there, as Parquet.")
+@click.option(
+    "--to", "target", help="Also write the flights by hour and carrier to this directory, as Parquet."
+)
 def rollup(
     namesrv: str,
     topic: str,
@@ -208,7 +210,7 @@ def rollup(
 ) -> None:
     """Show gaps in service and the flights' delays.
 
-    For the demonstration's topic of flights: the longest times without a message, and the delays by carrier.
+    For the demo's topic of flights: the longest times without a message, and the delays by carrier.
     """
     from batonmq.spark.jobs import rollup as job
 

@@ -21,7 +21,7 @@ OffsetSpec = int | Mapping[str, Mapping[str, int]]
 
 
 class OptionError(ValueError):
-    """An option that can not be used; the text names it and says what it takes."""
+    """An option that cannot be used; the text names it and its valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ReadOptions:
     starting_offsets: OffsetSpec
     ending_offsets: OffsetSpec = LATEST
     starting_timestamp_ms: int | None = None
-    """Store time, ms since the epoch; wins over `starting_offsets`."""
+    """Store time, ms since the epoch; overrides `starting_offsets`."""
     ending_timestamp_ms: int | None = None
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
@@ -44,69 +44,72 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     include_properties: bool = False
     poll_timeout_ms: int = 120_000
-    """How long a reader keeps trying while no broker of the group answers (a master switch takes less)."""
+    """How long a reader keeps trying while no broker of a broker set answers (a switch takes less)."""
     pull_batch_size: int = 4_096
-    """Messages asked for in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
+    """Messages requested in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option as users write it; the table in docs/spark.md is held against these."""
+    """One option as users write it; the table in docs/spark.md is generated from these."""
 
     name: str
     default: str
     reads: str
-    """Which reads take it: ``both``, ``batch`` or ``stream``."""
+    """Kind of read that accepts it: ``both``, ``batch`` or ``stream``."""
     text: str
 
 
 OPTIONS = (
-    Option("namesrvAddr", "required", "both", "Name servers, `host:port`, several joined by `;`."),
-    Option("subscribe", "this or `assign`", "both", "Topics, joined by commas; all their queues."),
+    Option("namesrvAddr", "required", "both", "Name servers, `host:port`, separated by `;`."),
+    Option("subscribe", "this or `assign`", "both", "Topics, separated by commas; all their queues."),
     Option("assign", "this or `subscribe`", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
     Option(
         "startingOffsets",
         "batch `earliest`, stream `latest`",
         "both",
-        'Where to begin: `earliest`, `latest` (streams), or for every queue `{"topic": {"broker-a:0": 42}}` '
-        "with -2 for earliest and -1 for latest. A stream that has a checkpoint goes on from there.",
+        'First offset: `earliest`, `latest` (streams), or one per queue, `{"topic": {"broker-a:0": 42}}`, '
+        "with -2 for earliest and -1 for latest. A stream with a checkpoint continues from there.",
     ),
-    Option(
-        "endingOffsets", "`latest`", "batch", "Where to end (that offset is not read), in the same shape."
-    ),
+    Option("endingOffsets", "`latest`", "batch", "End offset (exclusive), in the same form."),
     Option(
         "startingTimestamp",
         "",
         "both",
-        "Begin at the first message stored then (ms since 1970) or later, whatever `startingOffsets` says.",
+        "First message stored at this time (ms since 1970) or later; overrides `startingOffsets`.",
     ),
-    Option("endingTimestamp", "", "batch", "End before the first message stored at this time or later."),
+    Option(
+        "endingTimestamp",
+        "",
+        "batch",
+        "End before the first message stored at this time (ms since 1970) or later.",
+    ),
     Option(
         "maxOffsetsPerTrigger",
         "all there is",
         "stream",
-        "At most so many messages a micro-batch, shared over the queues by their backlog.",
+        "Most messages in a micro-batch, shared among the queues by their backlog.",
     ),
-    Option("minPartitions", "one a queue", "both", "At least so many tasks: queues are cut into ranges."),
-    Option("maxRecordsPerPartition", "no limit", "both", "At most so many messages a task."),
+    Option("minPartitions", "one per queue", "both", "Least number of tasks: queues are cut into ranges."),
+    Option("maxRecordsPerPartition", "no limit", "both", "Most messages in a task."),
     Option(
         "failOnDataLoss",
         "`true`",
         "both",
-        "Fail when messages that were to be read are gone; `false` reads what is there.",
+        "Fail when messages to be read are gone; `false` reads what is there.",
     ),
-    Option("includeProperties", "`false`", "both", "Add the column `properties` when no schema is named."),
+    Option("includeProperties", "`false`", "both", "Add the column `properties` if there is no schema."),
     Option(
         "pollTimeoutMs",
         "`120000`",
         "both",
-        "How long a reader keeps trying while no broker of a group answers.",
+        "How long a reader keeps trying while no broker of a broker set answers.",
     ),
     Option(
         "pullBatchSize",
         "`4096`",
         "both",
-        "Messages asked for in one pull; brokers give no more than their own limit.",
+        "Messages requested in one pull; brokers return no more than their own limit.",
     ),
 )
 _KEYS = {option.name.lower() for option in OPTIONS}
@@ -119,7 +122,7 @@ def option_table() -> str:
 
 
 def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Check and parse a reader's options; keys compare without case. Raises `OptionError`."""
+    """Check and parse a reader's options; keys are case-insensitive. Raises `OptionError`."""
     options = {key.lower(): value for key, value in raw.items() if key.lower() != "path"}
     unknown = sorted(set(options) - _KEYS)
     if unknown:

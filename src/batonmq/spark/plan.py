@@ -1,4 +1,4 @@
-"""Which offsets a batch reads, and how they are cut into Spark partitions. Pure: offsets in, ranges out."""
+"""Chooses the offsets that a batch reads, and cuts them into Spark partitions. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Offsets = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """One queue's offsets when they were asked for; `end` is exclusive and never past the confirm offset."""
+    """One queue's offsets at one moment; `end` is exclusive and never beyond the confirm offset."""
 
     begin: int
     end: int
@@ -43,11 +43,11 @@ Bounds = Mapping[str, Mapping[str, QueueBounds]]
 
 
 SeenOffsets = Mapping[str, Mapping[str, int]]
-"""Offsets somebody knows of: `Offsets`, or the explicit ones of an option."""
+"""Known offsets: `Offsets`, or the explicit ones of an option."""
 
 
 def covers(bounds: Bounds, offsets: SeenOffsets) -> bool:
-    """Does every queue named in `offsets` exist and reach at least to its offset?"""
+    """Whether every queue named in `offsets` exists and reaches at least its offset."""
     return all(
         queue in bounds.get(topic, {}) and bounds[topic][queue].end >= offset
         for topic, queues in offsets.items()
@@ -56,12 +56,12 @@ def covers(bounds: Bounds, offsets: SeenOffsets) -> bool:
 
 
 class DataLoss(RuntimeError):
-    """Messages that were to be read are gone (expired, or the topic was made anew)."""
+    """Messages to be read are gone (expired, or the topic was recreated)."""
 
 
 def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name: str) -> Offsets:
-    """Symbolic or explicit offsets to one number a queue. Raises `OptionError` for a queue that is not there
-    or, when explicit offsets are given, for a queue left out."""
+    """Symbolic or explicit offsets as one number per queue. Raises `OptionError` for an unknown queue or, if
+    explicit offsets are given, for a missing one."""
     if isinstance(spec, int):
         return {
             topic: {queue: b.begin if spec == EARLIEST else b.end for queue, b in queues.items()}
@@ -87,10 +87,10 @@ def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name
 
 
 def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
-    """At most `max_offsets` messages after `start`, shared over the queues in proportion to their backlog.
+    """At most `max_offsets` messages after `start`, shared among the queues in proportion to their backlog.
 
-    Every queue with a backlog gets at least one message as long as there are any to give, so that a small
-    queue is not starved by a large one."""
+    Every queue with a backlog gets at least one message while there are any left, so that a large queue does
+    not starve a small one."""
     backlog = {
         (topic, queue): max(0, end - start.get(topic, {}).get(queue, 0))
         for topic, queues in available.items()
@@ -119,8 +119,8 @@ def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
 
 
 def keep_hidden(start: Offsets, available: Offsets) -> Offsets:
-    """`available`, with the queues that only `start` knows: one that the route does not show just now keeps
-    its place in a stream's offsets."""
+    """`available`, plus the queues that only `start` has: a queue that is missing in the route at the moment
+    keeps its place in a stream's offsets."""
     merged = {topic: dict(queues) for topic, queues in available.items()}
     for topic, queues in start.items():
         for queue, offset in queues.items():
@@ -129,7 +129,7 @@ def keep_hidden(start: Offsets, available: Offsets) -> Offsets:
 
 
 def not_before(start: Offsets, available: Offsets, bounds: Bounds) -> Offsets:
-    """`available`, but nowhere behind `start`, except where a queue really ends there, as `bounds` says."""
+    """`available`, but never before `start`, except where a queue really ends there according to `bounds`."""
     ends: Offsets = {}
     for topic, queues in available.items():
         for queue, end in queues.items():
@@ -144,8 +144,8 @@ def check_start(
     start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, anew_from_begin: bool = False
 ) -> Offsets:
     """Begin where messages still exist. An offset outside the queue is data loss: `DataLoss`, or the nearest
-    offset that exists. `anew_from_begin`: an offset behind the end means that the topic was made anew, and
-    the new one is read from its first message (what a stream wants)."""
+    offset that exists. `anew_from_begin`, for streams: an offset beyond the end means that the topic was
+    recreated, and the new topic is read from its first message."""
     checked: Offsets = {}
     for topic, queues in start.items():
         for queue, offset in queues.items():
@@ -155,7 +155,7 @@ def check_start(
             elif offset < held.begin:
                 problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
             elif offset > held.end:
-                problem = f"ends at {held.end} (was the topic made anew?)"
+                problem = f"ends at {held.end} (was the topic recreated?)"
                 use = held.begin if anew_from_begin else held.end
             else:
                 problem, use = "", offset
@@ -169,7 +169,7 @@ def check_start(
 
 
 def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
-    """End where the queue ends at the latest; an end behind that is `DataLoss`, unless that is allowed."""
+    """End at the end of the queue at the latest; a later end is `DataLoss`, unless that is allowed."""
     checked: Offsets = {}
     for topic, queues in end.items():
         for queue, offset in queues.items():
@@ -190,7 +190,7 @@ def ranges(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[QueueRange]:
-    """One range a queue with messages, cut finer to reach `min_partitions` or keep below `max_records`."""
+    """One range per queue with messages, cut further for `min_partitions` or `max_records`."""
     whole = []
     for topic, queues in sorted(end.items()):
         for queue, stop in sorted(queues.items()):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def package_zip(directory: Path) -> Path:
-    """This package as a zip for executors on other machines (what it imports must be installed there)."""
+    """This package as a zip for executors on other machines; its dependencies must be installed there."""
     root = Path(batonmq.__file__).parent
     target = directory / "batonmq.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -28,7 +28,7 @@ def package_zip(directory: Path) -> Path:
 def spark_session(
     app_name: str, *, master: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A session named `app_name` on `master` (None: what spark-submit set, else ``local[*]``)."""
+    """A session named `app_name` on `master` (None: the master of spark-submit, or else ``local[*]``)."""
     from pyspark.sql import SparkSession
 
     from batonmq.spark.source import RocketMQSource

@@ -35,7 +35,7 @@ from batonmq.spark.plan import (
 
 
 class RangePartition(InputPartition):
-    """One task's share: a range of one queue."""
+    """What one task reads: a range of one queue."""
 
     def __init__(self, wanted: QueueRange) -> None:
         super().__init__(wanted)
@@ -45,7 +45,7 @@ class RangePartition(InputPartition):
 class RocketMQSource(DataSource):
     """Topics of a RocketMQ or BatonMQ cluster.
 
-    Register once a session, then read as from Kafka's connector::
+    Register it once per session, then read as with Kafka's connector::
 
         spark.dataSource.register(RocketMQSource)
         df = (spark.read.format("rocketmq")
@@ -55,7 +55,7 @@ class RocketMQSource(DataSource):
 
     Columns: ``value, topic, broker, queueId, queueOffset, timestamp, keys, tags``, and ``properties`` with
     ``includeProperties=true``. Name others with ``.schema("value binary, queueOffset bigint")``: only the
-    named ones are decoded; see docs/spark.md for all of them and for the options.
+    named columns are decoded; see docs/spark.md for all columns and options.
     """
 
     @classmethod
@@ -75,8 +75,8 @@ class RocketMQSource(DataSource):
         return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
 
     def _checked(self, *, streaming: bool) -> ReadOptions:
-        """The options. A wrong name server is told here, before work starts; one that goes later is waited
-        for (``pollTimeoutMs``)."""
+        """The options. A wrong name server is an error here, before any task starts. For one that fails later
+        readers wait (``pollTimeoutMs``)."""
         options = parse_read_options(dict(self.options), streaming=streaming)
         with fetcher(options) as fetch:
             fetch.connect()
@@ -98,13 +98,13 @@ def _read(
     options: ReadOptions, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, RangePartition):
-        return  # no ranges at all: Spark plans one task that has none
+        return  # without ranges Spark plans one empty task
     with clear_errors(), fetcher(options) as fetch:
         yield from fetch.read(partition.wanted, columns)
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """A bounded read: the offsets are fixed once, when the query is planned."""
+    """A bounded read: its offsets are fixed when the query is planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -141,7 +141,7 @@ class RocketMQBatchReader(DataSourceReader):
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream; its offsets are ``{topic: {"broker:queue": offset}}``, kept by Spark's checkpoint."""
+    """A stream. Its offsets are ``{topic: {"broker:queue": offset}}``; Spark's checkpoint stores them."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -167,9 +167,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return available
 
     def _not_back(self, start: Offsets, available: Offsets) -> Offsets:
-        """Right after a master switch the visible end may be behind what was read already: that is waited
-        out. An end that stays behind is another topic of the same name: data loss, or a fresh beginning
-        (`partitions` then reads it from its first message)."""
+        """Right after a switch the visible end may be behind what was already read: this waits for it. If the
+        end stays behind, the topic was recreated. That is data loss, or `partitions` reads the new topic from
+        its first message."""
         if all(available[t][q] >= offset for t, queues in start.items() for q, offset in queues.items()):
             return available
         with fetcher(self._options) as fetch:
@@ -193,7 +193,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         options = self._options
-        # A queue that has nothing to read is left alone: it may be hidden just now.
+        # A queue without new messages is skipped: it may be hidden at the moment.
         end = {
             topic: {q: offset for q, offset in queues.items() if offset != start.get(topic, {}).get(q)}
             for topic, queues in end.items()
@@ -222,7 +222,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark's checkpoint is the only record of progress."""
+        """Does nothing: Spark's checkpoint is the only record of progress."""
 
     def _ends(self) -> Offsets:
         with fetcher(self._options) as fetch:

@@ -1,8 +1,8 @@
 """archive: a topic to partitioned Parquet, exactly once across restarts.
 
 The stream's checkpoint holds the offsets of each micro-batch before it runs, and the file sink's own log
-lists the files of the batches that were committed; a batch that died half-way is run again over the same
-offsets and its orphaned files are ignored by every reader that goes through Spark (or reads the sink log).
+lists the files of the committed batches. A batch that died half-way runs again over the same offsets, and
+every reader that uses Spark (or reads the sink log) ignores its orphaned files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What one run of the job did."""
+    """Result of one run of the job."""
 
     rows: int
     batches: int
@@ -43,8 +43,8 @@ def start(
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 
-    Without `every` the query takes what is there now and ends; with a processing time such as
-    ``"10 seconds"`` it goes on until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
+    Without `every` the query reads what is there now and ends; with a processing time such as
+    ``"10 seconds"`` it runs until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
     """
     from pyspark.sql import functions as F
 
@@ -66,7 +66,7 @@ def start(
 
 
 def finish(query: StreamingQuery) -> Archived:
-    """Wait for a query that ends by itself, and count what it wrote. Raises what failed it."""
+    """Wait for a query that ends by itself, and count what it wrote. Raises the error that ended it."""
     query.awaitTermination()
     return summary(query)
 

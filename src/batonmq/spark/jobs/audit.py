@@ -1,18 +1,18 @@
-"""audit: what a client says it sent, against what the log holds.
+"""audit: compares a client's history of sends with the log.
 
-The history has one row a message that a producer tried to send::
+The history has one row per message that a producer tried to send::
 
-    key string       unique a message
-    status string    'acked', or anything else for a send whose outcome the client does not know
-    queue string     broker:queue it was acknowledged for (null unless acked)
+    key string       unique per message
+    status string    'acked', or anything else for a send with an unknown outcome
+    queue string     broker:queue of the acknowledgement (null unless acked)
     offset long      queue offset of the acknowledgement (null unless acked)
     sent_us long     when the (last) attempt began, us since the epoch
     acked_us long    when the acknowledgement came (null unless acked)
 
 *Lost*: acknowledged, but its key is nowhere in the log. *Moved*: acknowledged, and in the log, but no longer
 at the offset that was acknowledged. *Duplicated*: in the log more than once (a retry after an unknown
-outcome). *Reordered*: behind, in its queue, a message whose sending began only after this one had been
-acknowledged. *Unacknowledged*: in the log although no acknowledgement came, which is allowed.
+outcome). *Reordered*: in its queue after a message whose send began only after this one was acknowledged.
+*Unacknowledged*: in the log although no acknowledgement came, which is allowed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AuditReport:
     reordered: int
     unacknowledged: int
     unknown_keys: int
-    """Keys in the log that the history does not know (another producer's)."""
+    """Keys in the log that are not in the history (another producer's)."""
 
     @property
     def ok(self) -> bool:
@@ -59,7 +59,7 @@ def audit(history: DataFrame, log: DataFrame) -> AuditReport:
         F.concat_ws(":", "broker", F.col("queueId").cast("string")).alias("log_queue"),
         F.col("queueOffset").alias("log_offset"),
     )
-    # One row a stored copy, or one with nulls for a message that is not in the log.
+    # One row per stored copy, or one with nulls for a message that is not in the log.
     joined = history.join(stored, "key", "full_outer").cache()
     earlier = Window.partitionBy("log_queue").orderBy("log_offset").rowsBetween(Window.unboundedPreceding, -1)
     placed = joined.withColumn(

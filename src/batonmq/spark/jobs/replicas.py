@@ -1,4 +1,4 @@
-"""Are the commit logs of the replicas of a group equal? Reads store directories, running or not."""
+"""Compares the commit logs of a broker set's replicas. Reads store directories, running or not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CHUNK = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Result of comparing the logs from the highest beginning to the lowest end."""
+    """Result of comparing the logs from the highest start to the lowest end."""
 
     begin: int
     end: int
     lengths: dict[str, int]
-    """Store -> physical offset behind its last whole record."""
+    """Store -> physical offset after its last whole record."""
     first_difference: int | None
 
     @property
@@ -82,7 +82,7 @@ class _Log:
         self.end = self._whole_records_end()
 
     def _whole_records_end(self) -> int:
-        """Behind the last whole record: files before the last one are full."""
+        """Offset after the last whole record: files before the last one are full."""
         for base, data in reversed(self._maps):
             frames_end = scan_frames(data)[-1]  # type: ignore[arg-type]
             filler = int.from_bytes(data[frames_end + 4 : frames_end + 8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""rollup: what happened on the topic, by second; and for the flights, by hour and carrier."""
+"""rollup: the topic's traffic by second, and the flights by hour and carrier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def throughput(log: DataFrame) -> DataFrame:
 def gaps(log: DataFrame, *, at_least_ms: int = 100) -> DataFrame:
     """Times without a stored message, longest first: ``began timestamp, ended timestamp, milliseconds long``.
 
-    While clients keep sending, such a gap is a time without service, as a failover leaves it."""
+    While clients keep sending, a gap is a time without service, as during a failover."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -50,7 +50,7 @@ def flights(log: DataFrame) -> DataFrame:
 
 
 def by_hour_and_carrier(log: DataFrame) -> DataFrame:
-    """Flights an hour and carrier: ``hour, carrier, flights, mean_dep_delay, mean_arr_delay`` (minutes)."""
+    """Flights by hour and carrier: ``hour, carrier, flights, mean_dep_delay, mean_arr_delay`` (minutes)."""
     from pyspark.sql import functions as F
 
     hour = F.make_timestamp("year", "month", "day", "hour", F.lit(0), F.lit(0))
