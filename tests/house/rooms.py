@@ -6,8 +6,8 @@
     <!-- /rooms -->
 
 A line names its directory below `src/batonmq/` (`./` is that itself), says what it is for, and names its
-files; `__init__.py` need not be named. `python -m tests.house.rooms` prints the list as it should be: it keeps
-the purposes of the page and writes "TODO" where one is missing.
+files, except `__init__.py`. `python -m tests.house.rooms` prints the list as it should be: with the purposes
+of the page, and "TODO" where one is missing.
 """
 
 from __future__ import annotations

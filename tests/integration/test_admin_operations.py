@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.integration.test_admin_commands import Run, cluster
 
+from batonmq import Admin as ClientAdmin
 from batonmq import Message
 from batonmq.admin.operations import brokers, groups, messages, offsets, topics
 from batonmq.admin.session import Admin
@@ -48,6 +49,16 @@ async def test_operations_return_data(cluster: tuple[Run, str]) -> None:
         (state,) = await brokers.states(admin)
         assert (state.address, state.error, state.activated) == (broker, None, "true")
         assert (state.messages_in("today"), state.messages_in("yesterday")) == (2, 0)
+
+
+async def test_a_group_created_by_the_client_is_at_every_master(cluster: tuple[Run, str]) -> None:
+    run, _ = cluster
+    namesrv = await namesrv_of(run)
+    async with ClientAdmin(namesrv) as client:
+        await client.create_group(SubscriptionGroupConfig(group_name="Buyers", retry_max_times=3))
+    async with Admin(namesrv) as admin:
+        (config,) = (await groups.configs(admin, "Buyers")).values()
+    assert (config.group_name, config.retry_max_times) == ("Buyers", 3)
 
 
 async def test_a_broker_that_does_not_answer_has_an_error(
