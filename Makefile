@@ -37,19 +37,20 @@ jre:
 demo: all jre  ## a cluster, 336,776 flights, a kill -9 and a Spark pipeline over it all
 	@$(BIN)/batonmq demo $(ARGS)
 
-test: all jre  ## unit, simulation, integration and Spark tests
+test: all jre  ## unit, simulation, integration, Spark tests and examples
 	$(PYTEST) -n 2 --dist worksteal -m "not interop and not chaos and not spark" $(ARGS)
 	$(PYTEST) -m spark $(ARGS)
 
 lint: all  ## formatting, style, types, layering
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
+	$(BIN)/mypy examples
 	$(BIN)/lint-imports
 
 format: all  ## let ruff format and fix
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
 
 interop: all jre  ## beside the real Apache RocketMQ (fetched from Maven Central; Maven and a JDK needed)
 	$(PYTEST) -m interop $(ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from batonmq.admin import controllers
+from batonmq.admin.operations import controllers
 from batonmq.admin.session import Admin as AdminCommands
 from batonmq.admin.session import AdminError
 from batonmq.client.errors import ClientError

@@ -1,7 +1,7 @@
-"""How an admin command is declared: an async function of the session, the output and its options.
+"""Declares an admin command: an async function of the session, the output and its options.
 
-`command` adds what all of them share (`-n`, `--json`, `--timeout`, `--tls`), runs the function and turns what
-goes wrong into one line on stderr and exit code 1.
+`command` adds the options that all of them share (`-n`, `--json`, `--timeout`, `--tls`), runs the function
+and turns errors into one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Work = Callable[..., Awaitable[None]]
 
 
 def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Addresses that can be none are told before anything is tried, or tried again."""
+    """Refuse what cannot be an address before anything is sent."""
     for address in (text or "").replace(",", ";").split(";"):
         if address.strip():
             try:
@@ -101,6 +101,27 @@ controller_option = click.option(
     callback=_addresses,
     help="Controllers, host:port;host:port.",
 )
+id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")
+raft_option = click.option(
+    "-r", "--raftAddress", "raft", required=True, help="Where the others reach it, host:port."
+)
+rpc_option = click.option(
+    "-p", "--rpcAddress", "rpc", default="", help="Where brokers reach it, if that is another port (jRaft)."
+)
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(1), default=60.0, show_default=True, help="Give up after, s."
+)
+
+
+async def targets(
+    admin: Admin, broker: str | None, cluster: str | None, *, slaves: bool = False
+) -> list[str]:
+    """Addresses that -b or -c mean: one broker, or a cluster's masters (and slaves). Raises `AdminError`."""
+    if broker:
+        return [broker]
+    if not cluster:
+        raise AdminError("give -b with a broker's host:port or -c with a cluster's name")
+    return await admin.addresses(cluster, slaves=slaves)
 
 
 async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:

@@ -47,6 +47,12 @@ class Output:
         if not rows:
             self._console.print("(nothing)", style="dim")
 
+    def side_by_side(self, name: str, tables: Mapping[str, Mapping[str, str]]) -> None:
+        """Tables of one value per key: one row per key under `name`, and one column per table."""
+        keys = sorted({key for table in tables.values() for key in table})
+        rows = [[key, *(table.get(key, "") for table in tables.values())] for key in keys]
+        self.table([name, *tables], rows)
+
     def facts(self, facts: Mapping[str, Any], *, title: str | None = None) -> None:
         """Names and values, one a line; as JSON one object."""
         if self.as_json:

@@ -1,4 +1,4 @@
-"""Talking to a cluster as an administrator: name servers, brokers by cluster or address, controllers."""
+"""The connections of an administrator, and who is asked: name servers, brokers of a cluster, controllers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import ConnectionLost, NetError
-from batonmq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue, TopicRouteData, decode
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData, decode
+from batonmq.protocol.codes import MASTER_ID, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
-from batonmq.protocol.message import MessageExt, decode_records
 from batonmq.protocol.registry import Header
 
-MASTER_ID = 0
 TIMEOUT_MS = 5_000
 
 _WANTS_TLS = "if it speaks TLS only (tls.server.mode=enforcing), give --tls"
 _WANTS_CERTIFICATE = (
     "if it asks for a certificate (tls.server.need.client.auth), give --tls-cert and --tls-key"
 )
-"""What it may mean that a program closes a connection instead of answering the first request."""
+"""Why a program may close a connection instead of answering the first request."""
+
+
+def split_addresses(text: str) -> list[str]:
+    """The addresses of ``host:port;host:port``."""
+    return [address for part in text.split(";") if (address := part.strip())]
 
 
 class AdminError(Exception):
-    """What was asked for cannot be done; the message says why in one line."""
+    """The request cannot be carried out; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,15 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 class Admin:
-    """Connections of one command. Calls raise `MQError`, `NetError` or `AdminError`."""
+    """An administrator's connections; an async context manager.
+
+    Calls raise `MQError` for a refusal, `NetError` when a program cannot be reached, or `AdminError`.
+    """
 
     def __init__(
         self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._namesrv = [a.strip() for a in (namesrv or "").replace(",", ";").split(";") if a.strip()]
+        self._namesrv = split_addresses((namesrv or "").replace(",", ";"))
         self._timeout_ms = timeout_ms
         self.tls = tls
         """For connections beside those of this session; None: plain text."""
@@ -112,7 +118,7 @@ class Admin:
         return answer
 
     async def _kind_of(self, address: str) -> _Kind | None:
-        """What listens there, by which request it knows; None if that cannot be told."""
+        """Which kind of program listens there, found by the requests it knows; None if that stays unknown."""
         for kind in _KINDS.values():
             try:
                 await self._net.call(address, kind.known_by, timeout_ms=self._timeout_ms)
@@ -124,7 +130,7 @@ class Admin:
         return None
 
     async def ask_namesrv(self, header: Header, body: Body = b"") -> Response:
-        """A request that any name server can answer: the first one that is reached."""
+        """Ask the first name server that can be reached."""
         failed: NetError | None = None
         for address in self.namesrv:
             try:
@@ -137,15 +143,16 @@ class Admin:
     # -- brokers
 
     async def cluster(self) -> ClusterInfo:
+        """All clusters and broker sets that the name server knows."""
         return decode(bytes((await self.ask_namesrv(namesrv_wire.GetBrokerClusterInfo())).body), ClusterInfo)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Where a topic is. Raises `MQError` TOPIC_NOT_EXIST."""
+        """Brokers and queues of a topic. Raises `MQError` TOPIC_NOT_EXIST."""
         answer = await self.ask_namesrv(namesrv_wire.GetRouteInfo(topic=topic))
         return decode(bytes(answer.body), TopicRouteData)
 
     async def groups(self, cluster: str | None = None) -> list[BrokerData]:
-        """Replica groups of one cluster, or of all. Raises `AdminError` for an unknown cluster."""
+        """Broker sets of one cluster, or of all, by name. Raises `AdminError` for an unknown cluster."""
         info = await self.cluster()
         if cluster is None:
             names: Iterable[str] = info.broker_addr_table
@@ -157,7 +164,7 @@ class Admin:
         return [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Broker name -> address of its master; groups without a master are left out."""
+        """Broker name -> address of its master; sets without a master are left out."""
         return {
             group.broker_name: group.broker_addrs[MASTER_ID]
             for group in await self.groups(cluster)
@@ -172,12 +179,8 @@ class Admin:
             for broker_id, address in sorted(group.broker_addrs.items())
         ]
 
-    async def targets(self, broker: str | None, cluster: str | None, *, slaves: bool = False) -> list[str]:
-        """Addresses a command means: one broker, or a cluster's masters (and slaves). Raises `AdminError`."""
-        if broker:
-            return [broker]
-        if not cluster:
-            raise AdminError("give -b with a broker's host:port or -c with a cluster's name")
+    async def addresses(self, cluster: str, *, slaves: bool = False) -> list[str]:
+        """Addresses of a cluster's masters, or of all its brokers. Raises `AdminError` if there is none."""
         if slaves:
             found = [address for _, _, address in await self.replicas(cluster)]
         else:
@@ -187,7 +190,10 @@ class Admin:
         return found
 
     async def masters_of_topic(self, topic: str) -> dict[str, str]:
-        """Broker name -> address for each group that has the topic; the slave with the least id stands in."""
+        """Broker name -> address of the master of each broker set that has the topic.
+
+        A set without a master has the address of its slave with the lowest id instead.
+        """
         route = await self.route(topic)
         return {
             group.broker_name: group.broker_addrs[min(group.broker_addrs)]
@@ -195,32 +201,18 @@ class Admin:
             if group.broker_addrs
         }
 
-    # -- messages
-
-    async def pull(self, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-        """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
-        header = broker_wire.PullMessage(
-            consumer_group="TOOLS_CONSUMER",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=count,
-            sys_flag=4,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription="*",
-            expression_type="TAG",
-        )
-        answer = await self.ask(address, header, accept=_PULL_ANSWERS)
-        return decode_records(bytes(answer.body)) if answer.code == 0 else []
+    async def a_broker_of(self, topic: str) -> str:
+        """Address of one broker that has the topic. Raises `AdminError` if none is alive."""
+        for address in (await self.masters_of_topic(topic)).values():
+            return address
+        raise AdminError(f"no broker of topic {topic} is alive")
 
     # -- controllers
 
     async def ask_controller(self, addresses: str, header: Header) -> Response:
-        """A request that any controller of ``host:port;host:port`` can answer: the first that is reached."""
+        """Ask the first controller of ``host:port;host:port`` that can be reached."""
         problems: list[str] = []
-        for address in filter(None, (part.strip() for part in addresses.split(";"))):
+        for address in split_addresses(addresses):
             try:
                 return await self.ask(address, header)
             except NetError as error:
@@ -230,9 +222,7 @@ class Admin:
     async def leading_controller(self, addresses: str) -> str:
         """The leader among `host:port;host:port`. Raises `AdminError` when nobody knows one."""
         problems: list[str] = []
-        for address in (a.strip() for a in addresses.split(";")):
-            if not address:
-                continue
+        for address in split_addresses(addresses):
             try:
                 answer = await self.ask(address, controller_wire.GetMetadata())
             except NetError as error:
@@ -243,7 +233,3 @@ class Admin:
                 return answer.header.controller_leader_address
             problems.append(f"{address}: knows no leader")
         raise AdminError("no leading controller: " + ("; ".join(problems) or "-a names none"))
-
-
-_PULL_ANSWERS = frozenset({0, 19, 20, 21})
-"""SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY, PULL_OFFSET_MOVED."""

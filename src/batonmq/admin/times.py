@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import Final
 
+from batonmq.admin.operations.messages import ALWAYS
 from batonmq.admin.session import AdminError
 
 TIME: Final = "now, ms since 1970, or yyyy-MM-dd#HH:mm:ss:SSS"
@@ -26,3 +27,9 @@ def parse_time(text: str) -> int:
         except (ValueError, OverflowError):
             continue
     raise AdminError(f"no time: {text}; write {TIME}")
+
+
+def parse_times(begin: str | None, end: str | None) -> tuple[int, int]:
+    """First and last ms of ``-b`` and ``-e``; all times for what is not given. Raises `AdminError`."""
+    first, last = ALWAYS
+    return parse_time(begin) if begin else first, parse_time(end) if end else last

@@ -1,8 +1,8 @@
-"""``batonmq namesrv``, ``controller`` and ``broker``: a configuration file to a running service.
+"""``batonmq namesrv``, ``controller`` and ``broker``: from a configuration file to a running service.
 
-One runner for all: load the configuration, start the services, say that they serve, wait for SIGTERM or
-SIGINT, stop in reverse order. Exit code 0 after a stop by signal; 1, with one line on stderr, when a
-service cannot start or had to stop itself.
+All have one runner: it loads the configuration, starts the services, prints that they serve, waits for
+SIGTERM or SIGINT and stops them in reverse order. The exit code is 0 after a signal. It is 1, with one line
+on stderr, when a service cannot start or stops itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from batonmq.store.errors import StoreError
 
 
 class Service(Protocol):
-    """What the runner needs of a program."""
+    """A service as the runner sees it."""
 
     async def start(self) -> None: ...
 
@@ -45,7 +45,7 @@ class Service(Protocol):
 
 
 async def serve(services: Sequence[Service], say: Callable[[str], None]) -> BaseException | None:
-    """Run `services` until a signal; returns what made one of them stop by itself, if that happened."""
+    """Run `services` until a signal or until one stops itself; returns the cause of that, or None."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -72,15 +72,21 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
 
 
 def _settle_garbage_collector() -> None:
-    """What exists once a program serves stays; and nearly all that comes later is freed by its reference
-    count, so looking for cycles after every 700 objects (Python's default) is a few percent of a send."""
+    """Make garbage collection rare.
+
+    The objects that exist once a program serves stay, and reference counts free nearly all later ones. A
+    search for cycles after every 700 objects, Python's default, costs a few percent of a send.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
 def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Service]]) -> int:
-    """The process of `program`; `make` loads the configuration and builds the services. The exit code."""
+    """Run `program` in this process; `make` loads the configuration and builds the services.
+
+    Returns the exit code.
+    """
 
     def say(line: str) -> None:
         sys.stdout.write(line + "\n")
@@ -90,7 +96,7 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     try:
         services = make()
     except ConfigError as error:
-        # Values that only a service can judge: it does not know which file they are from.
+        # A service judges some values itself, and does not know which file they come from.
         known = config_path is None or str(config_path) in str(error)
         return _fail(program, str(error) if known else f"{config_path}: {error}")
     try:
@@ -120,13 +126,13 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
         @click.option(
             "-c",
             "config",
-            type=click.Path(path_type=Path),  # that it can be read is for `load` to say, in one line
+            type=click.Path(path_type=Path),  # `load` reports an unreadable file, in one line
             help="Configuration file in RocketMQ's format: key=value lines.",
         )
         @click.option(
             "-n",
             "namesrv_addr",
-            hidden=name != "broker",  # RocketMQ's start scripts give it to all of them
+            hidden=name != "broker",  # RocketMQ's start scripts pass it to all programs
             help="Name servers to register with, host:port;host:port (namesrvAddr).",
         )
         @click.option(
@@ -151,7 +157,7 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
 
 
 def _explain(config: Path | None, classes: Sequence[type[Any]], overrides: dict[str, str]) -> str:
-    """Every key with its value in force; what it means stands above it as a comment."""
+    """Every key with its value in force, below a comment with its meaning."""
     values = dict(
         line.partition("=")[::2]
         for line in to_properties(*load(config, *classes, overrides=overrides)).splitlines()
@@ -209,7 +215,7 @@ def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Serv
 
 
 def keeping_changes(config: ControllerConfig, path: Path | None) -> ControllerConfig:
-    """What updateControllerConfig changes is to be there after a restart."""
+    """Let updateControllerConfig write to the program's own file, so that a change outlives a restart."""
     if path is None or config.config_store_path:
         return config
     return replace(config, config_store_path=str(path))

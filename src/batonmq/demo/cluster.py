@@ -1,7 +1,7 @@
-"""A real cluster on this machine: name servers, controllers and a replica group, one process each.
+"""A real cluster on this machine: name servers, controllers and a broker set, one process each.
 
-Used by the demonstration, the benchmarks and the integration tests. Every process gets its own configuration
-file and log below one directory; ports are free ones unless given.
+For the demonstration, benchmarks and tests. Every process has its configuration file and log below one
+directory, and listens on a free port.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 class ProcessFailed(RuntimeError):
-    """A program of the cluster did not come up; the text has the end of its log."""
+    """A program did not start; the text contains the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Place:
     host: str = "127.0.0.1"
     """Address at which the other programs reach it."""
     enter: Sequence[str] = ()
-    """What goes before its command, to run it there (``nsenter``, ``ssh``)."""
+    """Prefix of the command, to run it there (``nsenter``, ``ssh``)."""
 
 
 HERE = Place()
@@ -51,7 +51,7 @@ class Program:
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     port: int = 0
-    """Where it listens, if no listenPort among its settings says so: a controller's is in its peers."""
+    """Where it listens, if its settings have no listenPort: a controller's port is in its peers."""
     start_timeout_s: float = START_TIMEOUT_S
 
     @property
@@ -76,7 +76,7 @@ class Program:
         return self.process is not None and self.process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process; `wait` until it says on stdout that it serves. Raises `ProcessFailed`."""
+        """Start the process; with `wait`, return when it serves. Raises `ProcessFailed`."""
         lines = "".join(f"{key}={value}\n" for key, value in self.settings.items())
         self.config_path.write_text(lines)
         already = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -115,13 +115,13 @@ class Program:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """``kill -9``: no goodbye to anyone."""
+        """``kill -9``: the process has no chance to say that it ends."""
         self.signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
     def stop(self) -> int | None:
-        """SIGTERM and wait; kills what does not stop in time. Returns the exit code."""
+        """SIGTERM, then SIGKILL if it does not stop in time. Returns the exit code."""
         if self.process is None:
             return None
         self.signal(signal.SIGTERM)
@@ -134,7 +134,7 @@ class Program:
 
 @dataclass
 class LocalCluster:
-    """Name servers, `controllers` controllers and `replicas` brokers of one group, in controller mode."""
+    """A context manager: name servers, controllers and `replicas` brokers of one name, in controller mode."""
 
     directory: Path
     replicas: int = 2
@@ -209,7 +209,7 @@ class LocalCluster:
 
     @property
     def namesrv_address(self) -> str:
-        """What clients are given: all name servers."""
+        """The addresses for clients: all name servers, ``host:port;host:port``."""
         return ";".join(program.address for program in self.namesrvs)
 
     @property
@@ -220,7 +220,7 @@ class LocalCluster:
         return self.directory / f"store-{replica}"
 
     def start(self) -> None:
-        """Start everything, the first replica before the others so that it becomes master."""
+        """Start everything. The first broker starts before the others, so that it becomes master."""
         try:
             for program in (*self.namesrvs, *self.controller_programs):
                 program.start(wait=False)
@@ -233,7 +233,7 @@ class LocalCluster:
             raise
 
     def broker_at(self, address: str) -> Program:
-        """The replica that listens on `address`."""
+        """The broker that listens on `address`. Raises `StopIteration` if there is none."""
         return next(b for b in self.brokers if b.address == address)
 
     def stop(self) -> dict[str, int | None]:

@@ -1,4 +1,4 @@
-"""What the controllers say of the demonstration's replica group."""
+"""The state of one broker set, as the controllers report it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Who leads the group, and who holds all that was acknowledged."""
+    """The master, and the replicas that hold all acknowledged messages."""
 
     master_address: str | None
     master_epoch: int
@@ -25,7 +25,7 @@ class GroupState:
 
 
 class Group:
-    """Asks the controllers about one broker group; use `close` at the end."""
+    """Asks the controllers about one broker set; call `close` at the end."""
 
     def __init__(self, controllers: Sequence[str], broker_name: str) -> None:
         self._controllers = controllers
@@ -36,14 +36,14 @@ class Group:
         await self._client.close()
 
     async def state(self) -> GroupState | None:
-        """The group now; None while no controller can tell."""
+        """The state now; None while no controller answers."""
         for address in self._controllers:
             try:
                 answer = await self._client.call(
                     address, GetReplicaInfo(broker_name=self._broker_name), timeout_ms=1_000
                 )
             except (NetError, MQError):
-                continue  # not the leader, or just dying: another one may know
+                continue  # not the leader, or not running: another one may answer
             head = answer.header
             assert isinstance(head, GetReplicaInfoReply)
             members = decode(answer.body, SyncStateSet).sync_state_set if len(answer.body) else []
@@ -53,7 +53,7 @@ class Group:
     async def wait_for(
         self, condition: Callable[[GroupState], bool], timeout_s: float, what: str
     ) -> GroupState:
-        """The first state for which `condition` holds. Raises `TimeoutError` naming `what` was waited for."""
+        """The first state for which `condition` holds. Raises `TimeoutError`, which names `what`."""
         seen: GroupState | None = None
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,6 +1,6 @@
-"""What a client did, message by message: the ground truth for "nothing acknowledged was lost".
+"""What a producer did, message by message: the evidence for "nothing acknowledged was lost".
 
-Kept by the sender alone, in memory until it is written as Parquet in the schema of `spark.jobs.audit`.
+The sender records it in memory and writes it as Parquet at the end, in the schema of `spark.jobs.audit`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SCHEMA = pa.schema(
 
 
 def now_us() -> int:
-    """Wall time in us; every moment of a history is on this clock."""
+    """Wall time in us; all times of a history are on this clock."""
     return time.time_ns() // 1_000
 
 
 @dataclass
 class History:
-    """One producer's sends. `attempts` counts calls that failed and were made again."""
+    """One producer's sends, one list per column; `failures` counts unknown outcomes by error."""
 
     keys: list[str] = field(default_factory=list)
     statuses: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class History:
         self._add(key, "acked", queue, offset, sent_us, acked_us)
 
     def unknown(self, key: str, sent_us: int, reason: str) -> None:
-        """A send whose outcome the client does not know: it may be in the log or not."""
+        """Record a send whose outcome the client does not know: the message may be stored or not."""
         self._add(key, "unknown", None, None, sent_us, None)
         self.failures[reason] = self.failures.get(reason, 0) + 1
 
@@ -64,13 +64,8 @@ class History:
         return len(self.keys)
 
     def acks_us(self) -> np.ndarray:
-        """Moments of all acknowledgements, sorted, us."""
+        """Times of all acknowledgements, sorted, us."""
         return np.sort(np.array([t for t in self.acked_us if t is not None], dtype=np.int64))
-
-    def longest_gap_s(self) -> float:
-        """Longest time without an acknowledgement between the first and the last one, in seconds."""
-        acks = self.acks_us()
-        return float(np.diff(acks).max()) / 1e6 if len(acks) > 1 else 0.0
 
     def write(self, path: Path) -> None:
         columns = [self.keys, self.statuses, self.queues, self.offsets, self.sent_us, self.acked_us]

@@ -41,10 +41,10 @@ async def send_all(
     history: History,
     progress: Callable[[int], None],
 ) -> None:
-    """Send everything, `in_flight` at a time, each until it is acknowledged or its time (30 s) is over.
+    """Send everything, `in_flight` messages at a time; each send ends with its acknowledgement or after 30 s.
 
-    A send that failed after it may have reached a broker is sent again by the producer with the same key and
-    unique id: a duplicate is possible and counted by the audit, a loss is not.
+    The producer repeats a send whose outcome is unknown, with the same key and unique id. So a message may be
+    stored twice, which the audit counts, but none is lost.
     """
     todo: Iterator[Message] = iter(messages)
 

@@ -59,7 +59,7 @@ BROKER_SETTINGS = {
 
 @dataclass
 class Fault:
-    """When the master was killed, and who followed."""
+    """When the master was killed, and which broker became the next one."""
 
     killed_us: int = 0
     killed: str = ""
@@ -67,7 +67,7 @@ class Fault:
     new_master: str = ""
 
     def without_service_s(self, history: History) -> float:
-        """From the kill to the first acknowledgement of a send that began after it."""
+        """Seconds from the kill to the first acknowledgement of a send that began after it."""
         acks = [
             acked
             for sent, acked in zip(history.sent_us, history.acked_us, strict=True)
@@ -236,7 +236,7 @@ class Demonstration:
         return self._out / "archive"
 
     def _start_archiver(self, cluster: LocalCluster) -> subprocess.Popen[bytes]:
-        """The archive job as a process of its own, a micro-batch every two seconds, until it is killed."""
+        """Start the archive job as a process with a micro-batch every second; it runs until it is killed."""
         command = [sys.executable, "-m", "batonmq", "spark", "archive", "--every", "1 second"]
         command += ["--max-offsets", str(ARCHIVE_BATCH)]
         command += ["-n", cluster.namesrv_address, "-t", load.TOPIC, "--to", str(self._archive)]
@@ -248,7 +248,7 @@ class Demonstration:
             )
 
     async def _wait_for_archiver(self) -> None:
-        """Until the job has committed a batch: it is to be killed in the middle, not before it began."""
+        """Wait until the job has committed a batch, so that it is killed in the middle of its work."""
         assert self._archiver is not None
         with self._console.status("Spark: the archive job is at work"):
             for _ in range(int(ARCHIVER_TIMEOUT_S / 0.1)):
@@ -360,7 +360,7 @@ class Demonstration:
 
 @contextlib.contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """What child processes started meanwhile (Spark's JVM) write to stderr goes into a file for good."""
+    """Child processes that start meanwhile (Spark's JVM) write their stderr to a file, for good."""
     kept = os.dup(2)
     try:
         with path.open("ab") as log:
@@ -372,6 +372,6 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """The machine of the figures, in a line."""
     python = platform.python_version()
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {python}"

@@ -1,8 +1,8 @@
-"""Ports for programs on this machine that are about to be started.
+"""Free ports for programs that are about to start on this machine.
 
-Between the look whether a port is free and the start of the program that is to have it, another process may
-look, too, and find it free: two test runs side by side, say. So each process takes a block of ports for
-itself, by a socket bound to the block's first one as long as the process lives, and hands them out in turn.
+A port that is free when it is checked may be taken before the program starts: two test runs side by side
+would choose the same ones. So each process reserves a block of ports, by a socket that stays bound to the
+block's first port while the process lives, and hands out ports of its block in turn.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections import deque
 from typing import Final
 
 BLOCKS: Final = range(12_000, 32_000, 400)
-"""First ports of the blocks. Below the range from which Linux takes ports for outgoing connections (32,768
-on): one of those could be taken between the look and the start."""
+"""First ports of the blocks. All are below 32,768, where Linux's ports for outgoing connections begin: one of
+those could be taken between check and start."""
 STRIDE: Final = 4
-"""A broker's listenPort has two more about it: - 2 for its "VIP channel", + 1 for replication."""
+"""A broker uses two more ports beside its listenPort: - 2 for its "VIP channel", + 1 for replication."""
 
 _turn = threading.Lock()
 _mine: deque[int] = deque()
-"""Of this process; what was handed out last is at the end."""
+"""The ports of this process; the one handed out last is at the end."""
 
 
 def _bound(port: int) -> socket.socket:
-    """Raises OSError when somebody has it."""
+    """A socket on that port. Raises OSError if the port is in use."""
     probe = socket.socket()
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,7 +39,7 @@ def _bound(port: int) -> socket.socket:
 
 
 def _take_block() -> None:
-    """Raises RuntimeError when all are taken."""
+    """Reserve a block for this process. Raises RuntimeError if all are taken."""
     for first in random.sample(BLOCKS, len(BLOCKS)):
         guard = socket.socket()
         try:
@@ -64,8 +64,10 @@ def _free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, nor on their + 1 and - 2, which a broker uses as well; of this
-    process's own, those first that were handed out longest ago. Raises RuntimeError when none are left."""
+    """Ports of this process's blocks that are free, also at + 1 and - 2; those handed out longest ago first.
+
+    Raises RuntimeError if no ports are left.
+    """
     found: list[int] = []
     with _turn:
         looked_at = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.integration.controller.test_service import Group, brokers, free_ports, until
 
-from batonmq.admin import controllers
+from batonmq.admin.operations import controllers
 from batonmq.admin.session import Admin, AdminError
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batonmq.admin.main import admin
-from batonmq.admin.moving import Move
+from batonmq.admin.operations.moving import Move
 from batonmq.admin.session import Admin
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.demo.ports import free_ports

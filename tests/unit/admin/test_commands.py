@@ -10,8 +10,11 @@ from click.testing import CliRunner
 from batonmq.admin.commands.query_msg_by_id import body_text
 from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
-from batonmq.admin.session import AdminError
+from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import parse_time
+from batonmq.protocol.bodies import TopicRouteData
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.message import UniqueIds
 
 
@@ -129,3 +132,16 @@ def test_tables_fit_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     Output(as_json=False).table(["name"], [])
     assert "(nothing)" in capsys.readouterr().out
+
+
+def test_a_topic_without_a_broker_is_listed_as_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def names(_: Admin) -> list[str]:
+        return ["Orphan"]
+
+    async def route(_: Admin, topic: str) -> TopicRouteData:
+        raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"no route of {topic}")
+
+    monkeypatch.setattr("batonmq.admin.operations.topics.names", names)
+    monkeypatch.setattr(Admin, "route", route)
+    listed = CliRunner().invoke(admin, ["topicList", "-c", "--json", "-n", "127.0.0.1:1"])
+    assert json.loads(listed.output) == [{"cluster": "", "topic": "Orphan", "consumerGroup": ""}]

@@ -1,17 +1,17 @@
 """addController: take a new controller into a running group."""
 
-from batonmq.admin import controllers
-from batonmq.admin.command import command, controller_option
+from batonmq.admin.command import command, controller_option, id_option, raft_option, rpc_option, wait_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 
 
 @command("addController")
 @controller_option
-@controllers.id_option
-@controllers.raft_option
-@controllers.rpc_option
-@controllers.wait_option
+@id_option
+@raft_option
+@rpc_option
+@wait_option
 async def main(
     admin: Admin, out: Output, controller: str, node_id: str, raft: str, rpc: str, wait_s: float
 ) -> None:

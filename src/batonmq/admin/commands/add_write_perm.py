@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import namesrv
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import namesrv as wire
 
 
 @command("addWritePerm")
@@ -15,9 +15,7 @@ async def main(admin: Admin, out: Output, name: str) -> None:
 
     The opposite of wipeWritePerm, on all name servers.
     """
-    rows = []
-    for address in admin.namesrv:
-        answer = await admin.ask(address, wire.AddWritePermOfBroker(broker_name=name))
-        assert isinstance(answer.header, wire.AddWritePermOfBrokerResponse)
-        rows.append([address, name, answer.header.add_topic_count])
-    out.table(["namesrv", "broker", "topicsAdded"], rows)
+    changed = await namesrv.allow_writing(admin, name)
+    out.table(
+        ["namesrv", "broker", "topicsAdded"], [[address, name, count] for address, count in changed.items()]
+    )

@@ -1,13 +1,11 @@
 """brokerConsumeStats: how far all groups of one broker are."""
 
 import click
-import msgspec
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ConsumeStats, GroupList, TopicList, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("brokerConsumeStats")
@@ -18,25 +16,9 @@ async def main(admin: Admin, out: Output, broker: str, level: int) -> None:
 
     One row for every queue and group that consumes it.
     """
-    topics = await admin.ask(broker, wire.GetAllTopicConfig())
-    names = sorted(msgspec.json.decode(bytes(topics.body), type=_Topics).topic_config_table)
-    groups: set[str] = set()
-    for topic in names:
-        answer = await admin.ask(broker, wire.QueryTopicConsumeByWho(topic=topic))
-        groups |= set(decode(bytes(answer.body), GroupList).group_list)
-    rows = []
-    for group in sorted(groups):
-        consumed = await admin.ask(broker, wire.QueryTopicsByConsumer(group=group))
-        for topic in sorted(decode(bytes(consumed.body), TopicList).topic_list):
-            header = wire.GetConsumeStats(consumer_group=group, topic=topic)
-            answer = await admin.ask(broker, header)
-            for queue, at in sorted(decode(bytes(answer.body), ConsumeStats).offset_table.items()):
-                behind = at.broker_offset - at.consumer_offset
-                if behind >= level:
-                    row = [topic, group, queue.queue_id, at.broker_offset, at.consumer_offset, behind]
-                    rows.append(row)
+    rows = [
+        [at.topic, at.group, at.queue_id, at.broker_offset, at.consumer_offset, at.behind]
+        for at in await groups.progress_at(admin, broker)
+        if at.behind >= level
+    ]
     out.table(["topic", "group", "queueId", "brokerOffset", "consumerOffset", "diff"], rows)
-
-
-class _Topics(msgspec.Struct, rename="camel"):
-    topic_config_table: dict[str, msgspec.Raw]

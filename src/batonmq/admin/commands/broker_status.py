@@ -1,10 +1,9 @@
 """brokerStatus: the figures of running brokers."""
 
-from batonmq.admin.command import broker_option, cluster_option, command
+from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import KVTable, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("brokerStatus")
@@ -15,10 +14,5 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
 
     Of one broker with -b, of all brokers of a cluster side by side with -c.
     """
-    figures: dict[str, dict[str, str]] = {}
-    for address in await admin.targets(broker, cluster, slaves=True):
-        answer = await admin.ask(address, wire.GetBrokerRuntimeInfo())
-        figures[address] = decode(bytes(answer.body), KVTable).table
-    keys = sorted({key for table in figures.values() for key in table})
-    rows = [[key, *(table.get(key, "") for table in figures.values())] for key in keys]
-    out.table(["figure", *figures], rows)
+    addresses = await targets(admin, broker, cluster, slaves=True)
+    out.side_by_side("figure", await brokers.figures(admin, addresses))

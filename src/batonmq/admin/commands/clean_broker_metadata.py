@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command, controller_option
+from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.headers import controller as wire
 
 
 @command("cleanBrokerMetadata")
@@ -28,11 +28,5 @@ async def main(
         raise AdminError("-c with the cluster's name is needed unless -l is given")
     if ids is not None and not all(part.strip().isdigit() for part in ids.split(";")):
         raise AdminError(f"no broker ids: {ids}; write 1;2")
-    header = wire.CleanBrokerData(
-        broker_name=name,
-        cluster_name=cluster,
-        broker_controller_ids_to_clean=ids,
-        is_clean_living_broker=living,
-    )
-    await admin.ask(await admin.leading_controller(controller), header)
+    await replication.forget(admin, controller, name, cluster=cluster, broker_ids=ids, living=living)
     out.done(f"the controller forgot {ids or 'all replicas'} of {name}", broker=name, ids=ids)

@@ -2,10 +2,10 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command
+from batonmq.admin.command import broker_option, command, targets
+from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
 
 
 @command("cleanUnusedTopic")
@@ -16,7 +16,6 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
 
     What is left on disk of topics that the broker does not know any more.
     """
-    targets = await admin.targets(broker, cluster)
-    for address in targets:
-        await admin.ask(address, wire.CleanUnusedTopic())
-    out.done(f"cleaned {', '.join(targets)}", brokers=targets)
+    addresses = await targets(admin, broker, cluster)
+    await brokers.clean_unused_topics(admin, addresses)
+    out.done(f"cleaned {', '.join(addresses)}", brokers=addresses)

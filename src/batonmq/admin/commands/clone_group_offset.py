@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import offsets
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.names import retry_topic
 
 
 @command("cloneGroupOffset")
@@ -19,8 +18,5 @@ async def main(admin: Admin, out: Output, source: str, target: str, topic: str |
 
     The target group then goes on where the source group is, on every broker.
     """
-    header = wire.CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
-    brokers = await admin.masters_of_topic(retry_topic(source))
-    for address in brokers.values():
-        await admin.ask(address, header)
-    out.done(f"offsets of {source} copied to {target}", brokers=list(brokers.values()))
+    brokers = await offsets.clone(admin, source, target, topic=topic, offline=offline)
+    out.done(f"offsets of {source} copied to {target}", brokers=brokers)

@@ -3,11 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ConsumerConnection, decode
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.names import retry_topic
 
 
 @command("consumerConnection")
@@ -18,10 +16,7 @@ async def main(admin: Admin, out: Output, group: str, broker: str | None) -> Non
 
     And what the consumer group subscribes to.
     """
-    if broker is None:
-        broker = next(iter((await admin.masters_of_topic(retry_topic(group))).values()))
-    answer = await admin.ask(broker, wire.GetConsumerConnectionList(consumer_group=group))
-    found = decode(bytes(answer.body), ConsumerConnection)
+    found = await groups.consumers(admin, group, broker)
     if out.as_json:
         out.facts(
             {

@@ -1,9 +1,9 @@
 """deleteExpiredCommitLog: delete old commit log files now."""
 
-from batonmq.admin.command import broker_option, cluster_option, command
+from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
 
 
 @command("deleteExpiredCommitLog")
@@ -14,7 +14,6 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
 
     Brokers look for them by themselves at their hour (deleteWhen).
     """
-    targets = await admin.targets(broker, cluster, slaves=True)
-    for address in targets:
-        await admin.ask(address, wire.DeleteExpiredCommitLog())
-    out.done(f"expired files deleted at {', '.join(targets)}", brokers=targets)
+    addresses = await targets(admin, broker, cluster, slaves=True)
+    await brokers.delete_expired_commit_logs(admin, addresses)
+    out.done(f"expired files deleted at {', '.join(addresses)}", brokers=addresses)

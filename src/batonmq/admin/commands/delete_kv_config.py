@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import namesrv
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import namesrv as wire
 
 
 @command("deleteKvConfig")
@@ -13,6 +13,5 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-k", "--key", required=True, help="Key.")
 async def main(admin: Admin, out: Output, namespace: str, key: str) -> None:
     """Delete a key-value pair of all name servers."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.DeleteKVConfig(namespace=namespace, key=key))
+    await namesrv.delete_value(admin, namespace, key)
     out.done(f"{namespace} {key} deleted", namespace=namespace, key=key)

@@ -2,10 +2,10 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, group_option, masters_option
+from batonmq.admin.command import broker_option, command, group_option, masters_option, targets
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
 
 
 @command("deleteSubGroup")
@@ -20,7 +20,6 @@ async def main(
 
     From one broker with -b, from all masters of a cluster with -c.
     """
-    targets = await admin.targets(broker, cluster)
-    for address in targets:
-        await admin.ask(address, wire.DeleteSubscriptionGroup(group_name=group, clean_offset=remove))
-    out.done(f"group {group} deleted at {', '.join(targets)}", group=group, brokers=targets)
+    addresses = await targets(admin, broker, cluster)
+    await groups.delete(admin, addresses, group, with_offsets=remove)
+    out.done(f"group {group} deleted at {', '.join(addresses)}", group=group, brokers=addresses)

@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import topics
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.headers import namesrv as namesrv_wire
 
 
 @command("deleteTopic")
@@ -18,9 +17,5 @@ async def main(admin: Admin, out: Output, topic: str, cluster: str) -> None:
     Its routes, consumer offsets and consume queues on all brokers of a cluster. Its messages go when their
     commit log files expire.
     """
-    masters = await admin.targets(None, cluster)
-    for address in masters:
-        await admin.ask(address, wire.DeleteTopic(topic=topic))
-    for address in admin.namesrv:
-        await admin.ask(address, namesrv_wire.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
+    masters = await topics.delete(admin, topic, cluster)
     out.done(f"topic {topic} deleted from cluster {cluster}", topic=topic, brokers=masters)

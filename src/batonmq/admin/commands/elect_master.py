@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command, controller_option
+from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import controller as wire
 
 
 @command("electMaster")
@@ -22,13 +22,7 @@ async def main(admin: Admin, out: Output, controller: str, broker_id: int, name:
     \b
       batonmq admin electMaster -a 127.0.0.1:9877 -c DefaultCluster -bn broker-a -b 2
     """
-    leader = await admin.leading_controller(controller)
-    header = wire.ElectMaster(
-        cluster_name=cluster, broker_name=name, broker_id=broker_id, designate_elect=True
-    )
-    answer = await admin.ask(leader, header)
-    elected = answer.header
-    assert isinstance(elected, wire.ElectMasterReply)
+    elected = await replication.elect(admin, controller, cluster, name, broker_id)
     out.facts(
         {
             "ClusterName": cluster,

@@ -1,10 +1,9 @@
 """getBrokerConfig: the configuration brokers run with."""
 
-from batonmq.admin.command import broker_option, cluster_option, command
+from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.common.config import parse_properties
-from batonmq.protocol.headers import broker as wire
 
 
 @command("getBrokerConfig")
@@ -15,9 +14,5 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
 
     Of one broker with -b, of all brokers of a cluster side by side with -c.
     """
-    configs: dict[str, dict[str, str]] = {}
-    for address in await admin.targets(broker, cluster, slaves=True):
-        answer = await admin.ask(address, wire.GetBrokerConfig())
-        configs[address] = parse_properties(bytes(answer.body).decode())
-    keys = sorted({key for config in configs.values() for key in config})
-    out.table(["key", *configs], [[key, *(c.get(key, "") for c in configs.values())] for key in keys])
+    addresses = await targets(admin, broker, cluster, slaves=True)
+    out.side_by_side("key", await brokers.configs(admin, addresses))

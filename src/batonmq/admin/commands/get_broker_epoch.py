@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import cluster_option, command
+from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import EpochEntryCache, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("getBrokerEpoch")
@@ -19,18 +18,9 @@ async def main(admin: Admin, out: Output, cluster: str | None, name: str | None)
     """
     if cluster is None and name is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")
-    rows = []
-    replicas = await admin.replicas(cluster)
-    if name is not None and name not in (broker_name for broker_name, _, _ in replicas):
-        raise AdminError(f"no broker {name} is registered{f' in cluster {cluster}' if cluster else ''}")
-    for broker_name, broker_id, address in replicas:
-        if name not in (None, broker_name):
-            continue
-        answer = await admin.ask(address, wire.GetBrokerEpochCache())
-        cache = decode(bytes(answer.body), EpochEntryCache)
-        for entry in cache.epoch_list:
-            end = min(entry.end_offset, cache.max_offset)
-            rows.append(
-                [broker_name, cache.broker_id or broker_id, address, entry.epoch, entry.start_offset, end]
-            )
+    rows = [
+        [log.broker, log.broker_id, log.address, entry.epoch, entry.start_offset, entry.end_offset]
+        for log in await replication.epochs(admin, cluster, name)
+        for entry in log.entries
+    ]
     out.table(["broker", "id", "address", "epoch", "startOffset", "endOffset"], rows)

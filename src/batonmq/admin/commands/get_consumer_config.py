@@ -1,10 +1,9 @@
 """getConsumerConfig: how a consumer group is configured."""
 
 from batonmq.admin.command import command, group_option
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import SubscriptionGroupConfig, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("getConsumerConfig")
@@ -14,21 +13,18 @@ async def main(admin: Admin, out: Output, group: str) -> None:
 
     As every master has it.
     """
-    rows = []
-    for name, address in (await admin.masters()).items():
-        answer = await admin.ask(address, wire.GetSubscriptionGroupConfig(group=group))
-        config = decode(bytes(answer.body), SubscriptionGroupConfig)
-        rows.append(
-            [
-                name,
-                config.consume_enable,
-                config.consume_from_min_enable,
-                config.consume_broadcast_enable,
-                config.consume_message_orderly,
-                config.retry_queue_nums,
-                config.retry_max_times,
-                config.notify_consumer_ids_changed_enable,
-            ]
-        )
+    rows = [
+        [
+            name,
+            config.consume_enable,
+            config.consume_from_min_enable,
+            config.consume_broadcast_enable,
+            config.consume_message_orderly,
+            config.retry_queue_nums,
+            config.retry_max_times,
+            config.notify_consumer_ids_changed_enable,
+        ]
+        for name, config in (await groups.configs(admin, group)).items()
+    ]
     columns = ["broker", "enabled", "fromMin", "broadcast", "orderly", "retryQueues", "retryMax", "notify"]
     out.table(columns, rows)

@@ -1,7 +1,7 @@
 """getControllerMembers: who belongs to the group of controllers."""
 
-from batonmq.admin import controllers
 from batonmq.admin.command import command, controller_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 
@@ -16,10 +16,10 @@ async def main(admin: Admin, out: Output, controller: str) -> None:
     """
     found = await controllers.members(admin, controller)
     rows = [[m.controller_id, m.raft_address, m.rpc_address, m.role, m.answers, m.lag] for m in found.members]
-    told = "as the leader knows it" if found.leader_id == found.answered_by else "no leader is known"
+    source = "as the leader knows it" if found.leader_id == found.answered_by else "no leader is known"
     change = "" if found.settled else ", a change is under way"
     out.table(
         ["id", "raftAddress", "rpcAddress", "role", "answers", "lag"],
         rows,
-        title=f"{found.group}, term {found.term}, by {found.answered_by}: {told}{change}",
+        title=f"{found.group}, term {found.term}, by {found.answered_by}: {source}{change}",
     )

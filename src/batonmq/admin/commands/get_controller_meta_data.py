@@ -1,9 +1,9 @@
 """getControllerMetaData: who leads the controllers."""
 
 from batonmq.admin.command import command, controller_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import controller as wire
 
 
 @command("getControllerMetaData")
@@ -13,9 +13,7 @@ async def main(admin: Admin, out: Output, controller: str) -> None:
 
     And which group they are, and its members.
     """
-    answer = await admin.ask_controller(controller, wire.GetMetadata())
-    meta = answer.header
-    assert isinstance(meta, wire.GetMetadataReply)
+    meta = await controllers.metadata(admin, controller)
     out.facts(
         {
             "ControllerGroup": meta.group,

@@ -1,13 +1,11 @@
 """getSyncStateSet: who is in sync with its master, as the controller sees it."""
 
 import click
-import msgspec
 
 from batonmq.admin.command import cluster_option, command, controller_option
+from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import BrokerReplicasInfo, decode
-from batonmq.protocol.headers import controller as wire
 
 
 @command("getSyncStateSet")
@@ -22,9 +20,7 @@ async def main(admin: Admin, out: Output, controller: str, cluster: str | None, 
     if name is None and cluster is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")
     names = [name] if name is not None else [g.broker_name for g in await admin.groups(cluster)]
-    leader = await admin.leading_controller(controller)
-    answer = await admin.ask(leader, wire.GetSyncStateData(), msgspec.json.encode(names))
-    known = decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table
+    known = await replication.replicas(admin, controller, names)
     if not known:
         raise AdminError(
             f"the controllers know no broker of {', '.join(names)}: check the brokerName, and that the "

@@ -1,10 +1,9 @@
 """haStatus: replication as the brokers of a cluster see it."""
 
-from batonmq.admin.command import broker_option, cluster_option, command
+from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import HARuntimeInfo, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("haStatus")
@@ -17,9 +16,8 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
     its master.
     """
     rows: list[list[object]] = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        answer = await admin.ask(address, wire.GetBrokerHAStatus())
-        info = decode(bytes(answer.body), HARuntimeInfo)
+    addresses = await targets(admin, broker, cluster, slaves=True)
+    for address, info in (await replication.status(admin, addresses)).items():
         if not info.master:
             link = info.ha_client_runtime_info
             rate = link.transferred_byte_in_second

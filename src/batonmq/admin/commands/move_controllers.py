@@ -3,7 +3,7 @@
 import click
 
 from batonmq.admin.command import command
-from batonmq.admin.moving import Move
+from batonmq.admin.operations.moving import Move
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 

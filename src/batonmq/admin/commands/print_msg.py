@@ -3,10 +3,11 @@
 import click
 
 from batonmq.admin.command import command, topic_option
-from batonmq.admin.commands.consume_message import read_topic
+from batonmq.admin.commands.query_msg_by_id import show
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.admin.times import TIME
+from batonmq.admin.times import TIME, parse_times
 
 
 @command("printMsg")
@@ -27,4 +28,4 @@ async def main(admin: Admin, out: Output, topic: str, begin: str | None, end: st
 
     Stored from -b to -e, queue by queue.
     """
-    await read_topic(admin, out, topic, None, None, None, begin, end, count)
+    show(out, await messages.read(admin, topic, count, times_ms=parse_times(begin, end)))

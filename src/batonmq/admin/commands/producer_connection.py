@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ProducerConnection, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("producerConnection")
@@ -17,8 +16,8 @@ async def main(admin: Admin, out: Output, group: str, topic: str) -> None:
 
     Asked at a broker of a topic that they send to.
     """
-    broker = next(iter((await admin.masters_of_topic(topic)).values()))
-    answer = await admin.ask(broker, wire.GetProducerConnectionList(producer_group=group))
-    found = decode(bytes(answer.body), ProducerConnection).connection_set
-    rows = [[c.client_id, c.client_addr, c.language, c.version] for c in found]
+    rows = [
+        [c.client_id, c.client_addr, c.language, c.version]
+        for c in await groups.producers(admin, group, topic)
+    ]
     out.table(["clientId", "address", "language", "version"], rows)

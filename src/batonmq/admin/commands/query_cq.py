@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import QueryConsumeQueueResponseBody, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("queryCq")
@@ -30,14 +29,9 @@ async def main(
 
     Where in the commit log they point, and the hash of each message's tag.
     """
-    address = broker or next(iter((await admin.masters_of_topic(topic)).values()))
-    header = wire.QueryConsumeQueue(
-        topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group
-    )
-    answer = await admin.ask(address, header)
-    body = decode(bytes(answer.body), QueryConsumeQueueResponseBody)
+    entries = await messages.queue_entries(admin, topic, queue_id, index, count, broker=broker, group=group)
     rows = [
         [index + at, entry.physic_offset, entry.physic_size, entry.tags_code]
-        for at, entry in enumerate(body.queue_data)
+        for at, entry in enumerate(entries)
     ]
     out.table(["index", "commitLogOffset", "size", "tagsCode"], rows)

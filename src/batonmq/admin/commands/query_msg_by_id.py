@@ -3,10 +3,10 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import MessageExt, MessageFormatError, decode_message_id, decode_record
+from batonmq.protocol.message import MessageExt, MessageFormatError
 
 
 @command("queryMsgById")
@@ -20,12 +20,9 @@ async def main(admin: Admin, out: Output, message_ids: str, topic: str | None) -
     found = []
     for message_id in message_ids.split(","):
         try:
-            ip, port, offset = decode_message_id(message_id.strip())
+            found.append(await messages.by_offset_id(admin, message_id.strip()))
         except MessageFormatError as error:
             raise AdminError(f"{error}; for a unique id use queryMsgByUniqueKey") from None
-        host = f"[{ip}]" if ":" in ip else ip
-        answer = await admin.ask(f"{host}:{port}", wire.ViewMessage(offset=offset))
-        found.append(decode_record(bytes(answer.body)))
     show(out, found)
 
 

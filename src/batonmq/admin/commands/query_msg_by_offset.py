@@ -4,8 +4,9 @@ import click
 
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin
 from batonmq.protocol.bodies import MessageQueue
 
 
@@ -16,11 +17,5 @@ from batonmq.protocol.bodies import MessageQueue
 @click.option("-o", "--offset", type=int, required=True, help="Queue offset.")
 async def main(admin: Admin, out: Output, topic: str, broker: str, queue_id: int, offset: int) -> None:
     """Show the message at an offset of a queue."""
-    addresses = await admin.masters_of_topic(topic)
-    if broker not in addresses:
-        raise AdminError(f"topic {topic} is not at {broker}; it is at {', '.join(sorted(addresses))}")
     queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
-    found = await admin.pull(addresses[broker], queue, offset, 1)
-    if not found:
-        raise AdminError(f"no message at offset {offset} of {queue}")
-    show(out, found[:1])
+    show(out, [await messages.by_queue_offset(admin, queue, offset)])

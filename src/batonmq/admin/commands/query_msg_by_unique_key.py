@@ -4,11 +4,9 @@ import click
 
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
-from batonmq.admin.commands.query_msg_by_key import FOREVER, find
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-
-MOST = 32
 
 
 @command("queryMsgByUniqueKey")
@@ -20,8 +18,7 @@ async def main(admin: Admin, out: Output, message_id: str, topic: str, every: bo
 
     The id is the producer's; a message that was sent twice is stored twice.
     """
-    found = await find(admin, topic, message_id, MOST, 0, FOREVER)
-    same = [message for message in found if message.message_id == message_id]
-    if not same:
+    found = await messages.by_unique_id(admin, topic, message_id)
+    if not found:
         raise AdminError(f"no message with the id {message_id} in {topic}")
-    show(out, same if every else same[-1:])
+    show(out, found if every else found[-1:])

@@ -2,8 +2,8 @@
 
 import click
 
-from batonmq.admin import controllers
-from batonmq.admin.command import command, controller_option
+from batonmq.admin.command import command, controller_option, id_option, raft_option, rpc_option, wait_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 
@@ -11,10 +11,10 @@ from batonmq.admin.session import Admin
 @command("replaceController")
 @controller_option
 @click.option("-o", "--oldId", "old", required=True, help="Id of the one to replace, dead or alive.")
-@controllers.id_option
-@controllers.raft_option
-@controllers.rpc_option
-@controllers.wait_option
+@id_option
+@raft_option
+@rpc_option
+@wait_option
 async def main(
     admin: Admin, out: Output, controller: str, old: str, node_id: str, raft: str, rpc: str, wait_s: float
 ) -> None:
@@ -26,10 +26,5 @@ async def main(
     \b
       batonmq admin replaceController -a 127.0.0.1:9877 -o n2 -i n3 -r 127.0.0.1:9880
     """
-    known = await controllers.members(admin, controller)
-    addresses = {each.controller_id: each.raft_address for each in known.members}
-    if addresses.get(old) == raft:
-        await controllers.remove(admin, controller, old, wait_s)
-    await controllers.add(admin, controller, node_id, raft, rpc, wait_s)
-    await controllers.remove(admin, controller, old, wait_s)
+    await controllers.replace(admin, controller, old, node_id, raft, rpc, wait_s)
     out.done(f"{node_id} at {raft} is a voter in the place of {old}", id=node_id, raftAddress=raft, old=old)

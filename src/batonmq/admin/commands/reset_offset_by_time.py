@@ -3,11 +3,10 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import offsets
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import TIME, parse_time
-from batonmq.protocol.bodies import ResetOffsetBody, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("resetOffsetByTime")
@@ -45,18 +44,15 @@ async def main(
     """
     if (queue_id >= 0 or offset >= 0) and broker is None:
         raise AdminError("-q and -o need -b with the broker that has the queue")
-    header = wire.ResetOffset(
-        group=group,
-        topic=topic,
-        timestamp=parse_time(timestamp),
-        is_force=force,
-        queue_id=queue_id,
+    moved = await offsets.reset(
+        admin,
+        group,
+        topic,
+        parse_time(timestamp),
+        force=force,
+        broker=broker,
+        queue_id=None if queue_id < 0 else queue_id,
         offset=None if offset < 0 else offset,
     )
-    brokers = [broker] if broker else list((await admin.masters_of_topic(topic)).values())
-    rows = []
-    for address in brokers:
-        answer = await admin.ask(address, header)
-        for queue, target in sorted(decode(bytes(answer.body), ResetOffsetBody).offset_table.items()):
-            rows.append([queue.broker_name, queue.queue_id, target])
+    rows = [[queue.broker_name, queue.queue_id, target] for queue, target in moved.items()]
     out.table(["broker", "queueId", "offset"], rows)

@@ -3,11 +3,10 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message
-from batonmq.client.producer import Producer
 from batonmq.protocol.bodies import MessageQueue
 
 
@@ -38,10 +37,6 @@ async def main(
     if broker is not None and queue_id is not None:
         queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
     message = Message(topic, body.encode(), tags=tags, keys=[key] if key else ())
-    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
-        try:
-            sent = await producer.send(message, queue=queue)
-        except (SendFailed, NotSafelyStored) as error:
-            raise AdminError(str(error)) from None
+    sent = await messages.send(admin, message, queue)
     row = [sent.queue.broker_name, sent.queue.queue_id, sent.queue_offset, sent.message_id]
     out.table(["broker", "queueId", "queueOffset", "msgId"], [row])

@@ -3,10 +3,9 @@
 import click
 
 from batonmq.admin.command import command, topic_option
+from batonmq.admin.operations import topics
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import TopicStatsTable, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("topicStatus")
@@ -17,15 +16,8 @@ async def main(admin: Admin, out: Output, topic: str, cluster: str | None) -> No
 
     First and next offset, and the time of the last message.
     """
-    brokers = await admin.masters_of_topic(topic)
-    if cluster is not None:
-        members = {group.broker_name for group in await admin.groups(cluster)}
-        brokers = {name: address for name, address in brokers.items() if name in members}
-    rows = []
-    for name, address in sorted(brokers.items()):
-        answer = await admin.ask(address, wire.GetTopicStatsInfo(topic=topic))
-        table = decode(bytes(answer.body), TopicStatsTable).offset_table
-        for queue, offsets in sorted(table.items()):
-            updated = time_text(offsets.last_update_timestamp)
-            rows.append([name, queue.queue_id, offsets.min_offset, offsets.max_offset, updated])
+    rows = [
+        [at.broker, at.queue_id, at.min_offset, at.max_offset, time_text(at.last_stored_ms)]
+        for at in await topics.status(admin, topic, cluster)
+    ]
     out.table(["broker", "queueId", "minOffset", "maxOffset", "lastUpdated"], rows)

@@ -1,15 +1,15 @@
 """transferControllerLeader: make another controller the leader."""
 
-from batonmq.admin import controllers
-from batonmq.admin.command import command, controller_option
+from batonmq.admin.command import command, controller_option, id_option, wait_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 
 
 @command("transferControllerLeader")
 @controller_option
-@controllers.id_option
-@controllers.wait_option
+@id_option
+@wait_option
 async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s: float) -> None:
     """Make another controller the leader.
 

@@ -2,10 +2,10 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, masters_option
+from batonmq.admin.command import broker_option, command, masters_option, targets
+from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
 
 
 @command("updateBrokerConfig")
@@ -25,13 +25,12 @@ async def main(
     \b
       batonmq admin updateBrokerConfig -n 127.0.0.1:9876 -c DefaultCluster -k fileReservedTime -v 48
     """
-    targets = await admin.targets(broker, cluster, slaves=every)
-    for address in targets:
-        await admin.ask(address, wire.UpdateBrokerConfig(), f"{key}={value}\n".encode())
+    addresses = await targets(admin, broker, cluster, slaves=every)
+    await brokers.change_config(admin, addresses, key, value)
     left: list[str] = []
     if broker is None and not every:
-        left = sorted({*await admin.targets(None, cluster, slaves=True)}.difference(targets))
-    text = f"{key}={value} at {', '.join(targets)}"
+        left = sorted({*await targets(admin, None, cluster, slaves=True)}.difference(addresses))
+    text = f"{key}={value} at {', '.join(addresses)}"
     if left:
         text += f"; not at the slaves {', '.join(left)}, one of which may be the next master: -a true for all"
-    out.done(text, key=key, value=value, brokers=targets)
+    out.done(text, key=key, value=value, brokers=addresses)

@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command, controller_option
+from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import controller as wire
 
 
 @command("updateControllerConfig")
@@ -14,7 +14,5 @@ from batonmq.protocol.headers import controller as wire
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, controller: str, key: str, value: str) -> None:
     """Change a key of running controllers."""
-    addresses = [address.strip() for address in controller.split(";") if address.strip()]
-    for address in addresses:
-        await admin.ask(address, wire.UpdateControllerConfig(), f"{key}={value}\n".encode())
+    addresses = await controllers.change_config(admin, controller, key, value)
     out.done(f"{key}={value} at {', '.join(addresses)}", key=key, value=value, controllers=addresses)

@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import namesrv
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import namesrv as wire
 
 
 @command("updateKvConfig")
@@ -14,6 +14,5 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, namespace: str, key: str, value: str) -> None:
     """Set a key-value pair of all name servers."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.PutKVConfig(namespace=namespace, key=key, value=value))
+    await namesrv.put_value(admin, namespace, key, value)
     out.done(f"{namespace} {key}={value}", namespace=namespace, key=key, value=value)

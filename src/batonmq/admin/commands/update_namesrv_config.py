@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import namesrv
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import namesrv as wire
 
 
 @command("updateNamesrvConfig")
@@ -13,6 +13,5 @@ from batonmq.protocol.headers import namesrv as wire
 @click.option("-v", "--value", required=True, help="Value.")
 async def main(admin: Admin, out: Output, key: str, value: str) -> None:
     """Change a key of running name servers."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.UpdateNamesrvConfig(), f"{key}={value}\n".encode())
+    await namesrv.change_config(admin, key, value)
     out.done(f"{key}={value} at {', '.join(admin.namesrv)}", key=key, value=value)

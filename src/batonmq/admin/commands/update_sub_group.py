@@ -2,11 +2,11 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, group_option, masters_option
+from batonmq.admin.command import broker_option, command, group_option, masters_option, targets
+from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies import SubscriptionGroupConfig
 
 
 @command("updateSubGroup")
@@ -115,7 +115,6 @@ async def main(
         which_broker_when_consume_slowly=slow_id,
         notify_consumer_ids_changed_enable=notify,
     )
-    targets = await admin.targets(broker, cluster)
-    for address in targets:
-        await admin.ask(address, wire.UpdateSubscriptionGroup(), encode(config))
-    out.done(f"group {group} is at {', '.join(targets)}", group=group, brokers=targets)
+    addresses = await targets(admin, broker, cluster)
+    await groups.create(admin, addresses, config)
+    out.done(f"group {group} is at {', '.join(addresses)}", group=group, brokers=addresses)

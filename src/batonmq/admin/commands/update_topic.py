@@ -2,12 +2,10 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, masters_option, topic_option
+from batonmq.admin.command import broker_option, command, masters_option, targets, topic_option
+from batonmq.admin.operations import topics
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
-
-FLAG_UNIT, FLAG_UNIT_SUB = 1, 2
 
 
 @command("updateTopic")
@@ -50,18 +48,17 @@ async def main(
     \b
       batonmq admin updateTopic -n 127.0.0.1:9876 -c DefaultCluster -t orders -r 8 -w 8
     """
-    header = wire.CreateTopic(
-        topic=topic,
-        default_topic="TBW102",
-        read_queue_nums=read,
-        write_queue_nums=write,
+    addresses = await targets(admin, broker, cluster)
+    await topics.create(
+        admin,
+        addresses,
+        topic,
+        read_queues=read,
+        write_queues=write,
         perm=perm,
-        topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=FLAG_UNIT * unit + FLAG_UNIT_SUB * unit_sub,
         order=order,
+        unit=unit,
+        unit_subscriptions=unit_sub,
         attributes=attributes,
     )
-    targets = await admin.targets(broker, cluster)
-    for address in targets:
-        await admin.ask(address, header)
-    out.done(f"topic {topic} is at {', '.join(targets)}", topic=topic, brokers=targets)
+    out.done(f"topic {topic} is at {', '.join(addresses)}", topic=topic, brokers=addresses)

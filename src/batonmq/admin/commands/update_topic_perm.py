@@ -2,11 +2,10 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, masters_option, topic_option
+from batonmq.admin.command import broker_option, command, masters_option, targets, topic_option
+from batonmq.admin.operations import topics
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import TopicConfig, decode
-from batonmq.protocol.headers import broker as wire
 
 
 @command("updateTopicPerm")
@@ -23,23 +22,8 @@ async def main(
 
     Everything else of it stays.
     """
-    targets = await admin.targets(broker, cluster)
-    for address in targets:
-        answer = await admin.ask(address, wire.GetTopicConfig(topic=topic))
-        config = decode(bytes(answer.body), TopicConfig)
-        await admin.ask(
-            address,
-            wire.CreateTopic(
-                topic=topic,
-                default_topic="TBW102",
-                read_queue_nums=config.read_queue_nums,
-                write_queue_nums=config.write_queue_nums,
-                perm=perm,
-                topic_filter_type=config.topic_filter_type,
-                topic_sys_flag=config.topic_sys_flag,
-                order=config.order,
-            ),
-        )
+    addresses = await targets(admin, broker, cluster)
+    await topics.set_permission(admin, addresses, topic, perm)
     out.done(
-        f"topic {topic} has perm {perm} at {', '.join(targets)}", topic=topic, perm=perm, brokers=targets
+        f"topic {topic} has perm {perm} at {', '.join(addresses)}", topic=topic, perm=perm, brokers=addresses
     )

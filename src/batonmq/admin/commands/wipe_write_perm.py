@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import command
+from batonmq.admin.operations import namesrv
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import namesrv as wire
 
 
 @command("wipeWritePerm")
@@ -15,9 +15,7 @@ async def main(admin: Admin, out: Output, name: str) -> None:
 
     On all name servers, e.g. before the broker is stopped; addWritePerm undoes it.
     """
-    rows = []
-    for address in admin.namesrv:
-        answer = await admin.ask(address, wire.WipeWritePermOfBroker(broker_name=name))
-        assert isinstance(answer.header, wire.WipeWritePermOfBrokerResponse)
-        rows.append([address, name, answer.header.wipe_topic_count])
-    out.table(["namesrv", "broker", "topicsWiped"], rows)
+    changed = await namesrv.forbid_writing(admin, name)
+    out.table(
+        ["namesrv", "broker", "topicsWiped"], [[address, name, count] for address, count in changed.items()]
+    )

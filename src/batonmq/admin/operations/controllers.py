@@ -1,6 +1,7 @@
-"""Changes of the group of controllers: steps that are repeated until they are done or the time is up.
+"""The group of controllers: who leads, its members and their change, its configuration.
 
-Each step goes to whoever leads just then, and may be given again: also this command, when it was broken off.
+A change of members is a step that is repeated until it is done or the time is up. Each attempt goes to the
+leader of that moment. All steps may be repeated, so a change that was interrupted can be requested again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import click
-
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin, AdminError, split_addresses
+from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
@@ -27,24 +27,37 @@ _PASSING: Final = frozenset(
         ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR,
     }
 )
-"""Refusals that a little later, or at another controller, may be none."""
+"""Refusals that may not be repeated a little later, or at another controller."""
 
 T = TypeVar("T")
 
-id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")
-raft_option = click.option(
-    "-r", "--raftAddress", "raft", required=True, help="Where the others reach it, host:port."
-)
-rpc_option = click.option(
-    "-p", "--rpcAddress", "rpc", default="", help="Where brokers reach it, if that is another port (jRaft)."
-)
-wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(1), default=60.0, show_default=True, help="Give up after, s."
-)
+
+async def metadata(admin: Admin, controllers: str) -> wire.GetMetadataReply:
+    """Group, leader and peers, as the first controller that answers knows them."""
+    answer = await admin.ask_controller(controllers, wire.GetMetadata())
+    assert isinstance(answer.header, wire.GetMetadataReply)
+    return answer.header
+
+
+async def configs(admin: Admin, controllers: str) -> dict[str, dict[str, str]]:
+    """Controller's address -> configuration key -> value."""
+    found: dict[str, dict[str, str]] = {}
+    for address in split_addresses(controllers):
+        answer = await admin.ask(address, wire.GetControllerConfig())
+        found[address] = parse_properties(bytes(answer.body).decode())
+    return found
+
+
+async def change_config(admin: Admin, controllers: str, key: str, value: str) -> list[str]:
+    """Set a key of running controllers; their addresses."""
+    addresses = split_addresses(controllers)
+    for address in addresses:
+        await admin.ask(address, wire.UpdateControllerConfig(), f"{key}={value}\n".encode())
+    return addresses
 
 
 async def members(admin: Admin, controllers: str) -> wire.ControllerMembers:
-    """The members as the leader knows them; without a leader, as the first that answers does."""
+    """The members as the leader knows them; without a leader, as the first controller that answers does."""
     try:
         address = await admin.leading_controller(controllers)
         answer = await admin.ask(address, wire.GetControllerMembers())
@@ -54,36 +67,46 @@ async def members(admin: Admin, controllers: str) -> wire.ControllerMembers:
 
 
 async def add(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str, wait_s: float) -> None:
-    """Until it is a voter. Raises `AdminError`."""
+    """Take a new controller into the group; returns when it is a voter.
+
+    Args:
+        node_id: its id; no member ever had it.
+        raft: where the other controllers reach it, ``host:port``.
+        rpc: where brokers reach it, if that is another port; else empty.
+        wait_s: after so many seconds `AdminError` is raised.
+    """
     await _check_newcomer(admin, controllers, node_id, rpc or raft)
 
-    async def step(tell: Header) -> wire.AddControllerReply | None:
-        answer = (await _to_leader(admin, controllers, tell)).header
+    async def step() -> wire.AddControllerReply | None:
+        answer = (await _to_leader(admin, controllers, wire.AddController(node_id, raft, rpc))).header
         assert isinstance(answer, wire.AddControllerReply)
         return answer if answer.state == "voter" else None
 
     await _until(
-        lambda: step(wire.AddController(node_id, raft, rpc)),
+        step,
         wait_s,
         f"{node_id} is a learner and has not caught up: see getControllerMembers, and give the command again",
     )
 
 
 async def remove(admin: Admin, controllers: str, node_id: str, wait_s: float) -> None:
-    """Until it is no member. Raises `AdminError`."""
+    """Take a controller out of the group; returns when it is no member.
+
+    Raises `AdminError` after `wait_s` seconds.
+    """
 
     async def step() -> bool | None:
         known = await members(admin, controllers)
         if node_id in (each.controller_id for each in known.members):
             await _to_leader(admin, controllers, wire.RemoveController(node_id))
-            return None  # looks again: what was decided is seen by whoever leads
+            return None  # the next attempt sees, at the leader, whether it was decided
         return True if known.leader_id is not None and known.settled else None
 
     await _until(step, wait_s, f"whether {node_id} is removed is not known: give the command again")
 
 
 async def transfer(admin: Admin, controllers: str, node_id: str, wait_s: float) -> None:
-    """Until it leads. Raises `AdminError`."""
+    """Make a controller the leader; returns when it leads. Raises `AdminError` after `wait_s` seconds."""
 
     async def step() -> bool | None:
         if (await members(admin, controllers)).leader_id == node_id:
@@ -94,12 +117,27 @@ async def transfer(admin: Admin, controllers: str, node_id: str, wait_s: float) 
     await _until(step, wait_s, f"{node_id} does not lead: see getControllerMembers")
 
 
+async def replace(
+    admin: Admin, controllers: str, old_id: str, node_id: str, raft: str, rpc: str, wait_s: float
+) -> None:
+    """Put a new controller in the place of `old_id`. The other arguments are those of `add`.
+
+    The old one goes first only where the new one has its address. Each of the two steps may take `wait_s`.
+    """
+    known = await members(admin, controllers)
+    addresses = {each.controller_id: each.raft_address for each in known.members}
+    if addresses.get(old_id) == raft:
+        await remove(admin, controllers, old_id, wait_s)
+    await add(admin, controllers, node_id, raft, rpc, wait_s)
+    await remove(admin, controllers, old_id, wait_s)
+
+
 async def _to_leader(admin: Admin, controllers: str, header: Header) -> Response:
     return await admin.ask(await admin.leading_controller(controllers), header)
 
 
 async def _check_newcomer(admin: Admin, controllers: str, node_id: str, address: str) -> None:
-    """Whether what listens there is that controller, of this group, and waits to be added to it."""
+    """Raise `AdminError` unless that controller of this group listens there and waits to be added."""
     group = await members(admin, controllers)
     try:
         answer = await admin.ask(address, wire.GetControllerMembers())
@@ -128,7 +166,7 @@ async def _check_newcomer(admin: Admin, controllers: str, node_id: str, address:
 
 
 async def _until(step: Callable[[], Awaitable[T | None]], wait_s: float, otherwise: str) -> T:
-    """Repeats `step` until it returns something; raises `AdminError` when the time is up."""
+    """Repeat `step` until it does not return None. Raises `AdminError` when the time is up."""
     loop = asyncio.get_running_loop()
     deadline, last = loop.time() + wait_s, ""
     while True:
@@ -141,7 +179,7 @@ async def _until(step: Callable[[], Awaitable[T | None]], wait_s: float, otherwi
             if error.code not in _PASSING:
                 raise
             last = str(error)
-        except (NetError, AdminError) as error:  # between two leaders nobody knows one
+        except (NetError, AdminError) as error:  # during an election nobody knows a leader
             last = str(error)
         if loop.time() > deadline:
             raise AdminError(otherwise + (f" ({last})" if last else ""))

@@ -1,19 +1,19 @@
-"""Moving the broker sets of a running cluster from one group of controllers to another, ours or RocketMQ's.
+"""Moves the broker sets of a running cluster from one group of controllers to another, ours or RocketMQ's.
 
-What must never happen is that two groups of controllers each have a master of the same set, or that the new
-ones elect a replica which the old ones had dropped from the SyncStateSet. So, set by set:
+Two things must never happen: that each group of controllers has a master of the same set, and that the new
+ones elect a replica that the old ones had dropped from the SyncStateSet. So, set by set:
 
 1. **Copy.** The new controllers get the replicas with their ids, a master epoch above all that the set has
-   seen, and a SyncStateSet of the present master alone: from then on they can elect nobody else. There is no
-   request for that, but elections raise the epoch by one each; they are held among the ids before the
-   brokers' real addresses are told, so that no broker hears of them.
-2. **Slaves first.** Each gets the new `controllerAddr`. Once the old controllers count them as dead, these
-   can elect nobody but the master either. Replication goes on all the while.
-3. **The master.** It finds itself elected by the new controllers, in a new epoch, and takes its slaves back
-   into the SyncStateSet. If it is no longer the master that was copied, the move stops before this step.
+   seen, and a SyncStateSet of the present master alone: from then on they can elect nobody else. No request
+   does that, but each election raises the epoch by one. The elections are held before the brokers' real
+   addresses are registered, so that no broker is notified of them.
+2. **Slaves first.** Each gets the new `controllerAddr`. Once the old controllers count the slaves as dead,
+   they too can elect nobody but the master. Replication continues.
+3. **The master.** The new controllers name it master in a new epoch, and it takes its slaves back into the
+   SyncStateSet. If it is no longer the master that was copied, the move stops before this step.
 
-A master that dies between 2 and 3 leaves its set without one until it is back: both groups of controllers
-wait for it. Nothing acknowledged is lost.
+If the master dies between 2 and 3, its set has no master until it is back: both groups of controllers wait
+for it. No acknowledged message is lost.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-import msgspec
-
+from batonmq.admin.operations import replication
 from batonmq.admin.session import Admin, AdminError
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
-from batonmq.protocol.bodies import BrokerReplicasInfo, ReplicasInfo, decode
+from batonmq.protocol.bodies import ReplicasInfo
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.registry import Header
 
 NOWHERE: Final = "0.0.0.0:1"
-"""Address of all replicas while elections are held: nobody is told."""
+"""Address of all replicas while elections are held, so that no broker is notified."""
 EPOCH_MARGIN: Final = 8
-"""By how much the epoch is raised above the one that was seen: the old controllers may elect meanwhile."""
+"""How far the epoch is raised above the known one: the old controllers may hold elections meanwhile."""
 BEAT_S: Final = 0.5
 BEAT_TIMEOUT_MS: Final = 5_000
 POLL_S: Final = 0.25
@@ -76,20 +75,18 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is left of the move of one set."""
+    """The remaining steps of the move of one set."""
 
     before: BrokerSet
     """As the old controllers have it."""
     master: int
     steps: Sequence[Callable[[], Awaitable[None]]]
-    """To be awaited one after the other; each raises as `Move.run`."""
+    """Await them in this order. Each raises the errors of `Move.run`."""
 
 
 async def look(admin: Admin, controllers: str, cluster: str, name: str) -> BrokerSet | None:
-    """What these controllers know of a set; None if nothing. Raises as `Admin`'s calls."""
-    leader = await admin.leading_controller(controllers)
-    answer = await admin.ask(leader, wire.GetSyncStateData(), msgspec.json.encode([name]))
-    info = decode(bytes(answer.body), BrokerReplicasInfo).replicas_info_table.get(name)
+    """A broker set as these controllers know it, or None."""
+    info = (await replication.replicas(admin, controllers, [name])).get(name)
     return None if info is None else _broker_set(cluster, name, info)
 
 
@@ -119,8 +116,10 @@ class Move:
     def __init__(
         self, admin: Admin, source: str, target: str, cluster: str, name: str, *, patience_s: float, say: Say
     ) -> None:
-        """`patience_s`: how long each step may take. RocketMQ's brokers look at a changed controllerAddr
-        every two minutes."""
+        """`patience_s` is how long each step may take, `say` is called with a line about each.
+
+        RocketMQ's brokers look at a changed controllerAddr every two minutes.
+        """
         self._admin = admin
         self._source, self._target = source, target
         self._cluster, self._name = cluster, name
@@ -128,8 +127,7 @@ class Move:
         self._say = say
 
     async def run(self) -> Moved:
-        """All three steps, or what is left of them. Raises `AdminError` with what to do, and as `Admin`'s
-        calls."""
+        """Take all three steps, or those that remain. Raises `AdminError` that says what to do."""
         began = time.monotonic()
         plan = await self.plan()
         for step in plan.steps:
@@ -147,9 +145,9 @@ class Move:
         )
 
     async def plan(self) -> Plan:
-        """What is left to do; a move that is broken off after any of these steps goes on with a new plan.
+        """The remaining steps. A move that was interrupted after any of them continues with a new plan.
 
-        Raises `AdminError` when the set cannot be moved, and as `Admin`'s calls.
+        Raises `AdminError` when the set cannot be moved.
         """
         leader = await self._admin.leading_controller(self._target)
         if leader == await self._admin.leading_controller(self._source):
@@ -219,10 +217,10 @@ class Move:
                 f"{self._name} got another master meanwhile (was {before.master} in epoch "
                 f"{before.master_epoch}, is {now.master} in {now.master_epoch}): give its slaves "
                 f"controllerAddr={self._source} again, remove the set from the new controllers with "
-                "cleanBrokerMetadata, and begin anew"
+                "cleanBrokerMetadata, and start again"
             )
 
-    # -- what is waited for
+    # -- conditions to wait for
 
     async def _nobody_there(self, before: BrokerSet) -> BrokerSet | None:
         found = await self._at_target()
@@ -264,7 +262,7 @@ class Move:
 
 
 class _Copy:
-    """A broker set is made known to controllers, over a connection of its own that ends with it."""
+    """Registers a broker set with controllers, over its own connection."""
 
     def __init__(self, leader: str, wanted: BrokerSet, tls: ssl.SSLContext | None) -> None:
         assert wanted.master is not None
@@ -273,7 +271,7 @@ class _Copy:
         self._first = wanted.master
         others = sorted(wanted.addresses.keys() - {wanted.master})
         self._partner = others[0] if others else max(wanted.addresses) + 1
-        """Holds every second election; where there is no other replica, an id that is taken back."""
+        """Wins every second election: another replica, or an extra id that is removed at the end."""
         self._net = RemotingClient(tls=tls)
         self._beaten = 0.0
         self._master = 0
@@ -287,9 +285,9 @@ class _Copy:
         await self._net.close()
 
     async def run(self) -> None:
-        """Ids, then elections until the epoch is high enough and the master is the one that is wanted."""
+        """Register ids, then hold elections until epoch and master are as wanted."""
         wanted = self._wanted
-        # The first id of an unknown set is 1 (RocketMQ); one that is not wanted is taken back below.
+        # The first id of an unknown set is 1 (RocketMQ); an extra id is removed below.
         extra = {1, self._partner} - wanted.addresses.keys()
         for broker_id in sorted({1, self._partner, *wanted.addresses}):
             await self._ask(

@@ -1,0 +1,227 @@
+"""Consumer and producer groups: configuration, connected clients, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from batonmq.admin.operations import topics
+from batonmq.admin.session import Admin
+from batonmq.protocol.bodies import (
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    MessageModel,
+    MessageQueue,
+    OffsetWrapper,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    TopicList,
+    decode,
+    encode,
+)
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.names import RETRY_PREFIX, retry_topic
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a consumer group is, over all its queues."""
+
+    group: str
+    online: bool
+    """At least one client is connected."""
+    clients: int
+    model: MessageModel | None
+    """None if it is not known."""
+    tps: float
+    behind: int
+    """Messages not consumed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a consumer group is in one queue."""
+
+    group: str
+    topic: str
+    broker: str
+    """Broker name."""
+    queue_id: int
+    broker_offset: int
+    """The offset that the next message gets."""
+    consumer_offset: int
+    """What the group has committed."""
+    pull_offset: int
+    last_stored_ms: int
+    """When the last consumed message was stored; 0 if none was."""
+
+    @property
+    def behind(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Messages pulled and not committed yet."""
+        return self.pull_offset - self.consumer_offset
+
+
+class _TopicTable(msgspec.Struct, rename="camel"):
+    """The names alone of GET_ALL_TOPIC_CONFIG's answer."""
+
+    topic_config_table: dict[str, msgspec.Raw]
+
+
+async def configs(admin: Admin, group: str) -> dict[str, SubscriptionGroupConfig]:
+    """Broker name -> a group's configuration as that master has it."""
+    found: dict[str, SubscriptionGroupConfig] = {}
+    for name, address in (await admin.masters()).items():
+        answer = await admin.ask(address, wire.GetSubscriptionGroupConfig(group=group))
+        found[name] = decode(bytes(answer.body), SubscriptionGroupConfig)
+    return found
+
+
+async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGroupConfig) -> None:
+    """Create a consumer group at brokers, or replace its configuration."""
+    for address in addresses:
+        await admin.ask(address, wire.UpdateSubscriptionGroup(), encode(config))
+
+
+async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_offsets: bool = False) -> None:
+    """Delete a consumer group from brokers."""
+    for address in addresses:
+        await admin.ask(address, wire.DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
+
+
+async def consumers(admin: Admin, group: str, broker: str | None = None) -> ConsumerConnection:
+    """Connected clients of a group, and its subscriptions; asked at `broker` or at one that serves the group.
+
+    Raises `MQError` CONSUMER_NOT_ONLINE if no client is connected.
+    """
+    if broker is None:
+        broker = await admin.a_broker_of(retry_topic(group))
+    return await _consumers(admin, group, broker)
+
+
+async def producers(admin: Admin, group: str, topic: str) -> list[Connection]:
+    """Connected clients of a producer group, asked at a broker of a topic that they send to."""
+    broker = await admin.a_broker_of(topic)
+    answer = await admin.ask(broker, wire.GetProducerConnectionList(producer_group=group))
+    return decode(bytes(answer.body), ProducerConnection).connection_set
+
+
+async def all_progress(
+    admin: Admin, topic: str | None = None, cluster: str | None = None
+) -> list[GroupProgress]:
+    """How far all consumer groups are, sorted by name; in all topics and clusters, or in one."""
+    found: list[GroupProgress] = []
+    for name in await topics.names(admin):
+        if not name.startswith(RETRY_PREFIX):
+            continue
+        group = name.removeprefix(RETRY_PREFIX)
+        stats = (await _stats(admin, group, topic, cluster)).values()
+        queues = [at for table in stats for at in table.offset_table.values()]
+        clients = await _clients(admin, group, cluster)
+        found.append(
+            GroupProgress(
+                group,
+                clients is not None,
+                len(clients.connection_set) if clients else 0,
+                clients.message_model if clients else None,
+                sum(table.consume_tps for table in stats),
+                sum(at.broker_offset - at.consumer_offset for at in queues),
+            )
+        )
+    return found
+
+
+async def progress(
+    admin: Admin, group: str, topic: str | None = None, cluster: str | None = None
+) -> list[QueueProgress]:
+    """How far one group is, queue by queue, sorted by topic, broker and queue.
+
+    Raises `MQError` CONSUMER_NOT_ONLINE, as mqadmin does, if no offset of the group is known.
+    """
+    rows = [
+        _progress(group, queue.topic, name, queue, at)
+        for name, table in (await _stats(admin, group, topic, cluster)).items()
+        for queue, at in table.offset_table.items()
+    ]
+    if not rows:
+        about = f"group {group}" if topic is None else f"group {group} and topic {topic}"
+        raise MQError(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"no offsets are known of {about}: nothing was consumed yet"
+        )
+    return sorted(rows, key=lambda row: (row.topic, row.broker, row.queue_id))
+
+
+async def progress_at(admin: Admin, broker: str) -> list[QueueProgress]:
+    """How far the queues of the broker at an address are consumed, by group, topic and queue."""
+    answer = await admin.ask(broker, wire.GetAllTopicConfig())
+    groups: set[str] = set()
+    for topic in sorted(msgspec.json.decode(bytes(answer.body), type=_TopicTable).topic_config_table):
+        answer = await admin.ask(broker, wire.QueryTopicConsumeByWho(topic=topic))
+        groups |= set(decode(bytes(answer.body), GroupList).group_list)
+    rows: list[QueueProgress] = []
+    for group in sorted(groups):
+        answer = await admin.ask(broker, wire.QueryTopicsByConsumer(group=group))
+        for topic in sorted(decode(bytes(answer.body), TopicList).topic_list):
+            header = wire.GetConsumeStats(consumer_group=group, topic=topic)
+            answer = await admin.ask(broker, header)
+            for queue, at in sorted(decode(bytes(answer.body), ConsumeStats).offset_table.items()):
+                rows.append(_progress(group, topic, queue.broker_name, queue, at))
+    return rows
+
+
+def _progress(group: str, topic: str, broker: str, queue: MessageQueue, at: OffsetWrapper) -> QueueProgress:
+    return QueueProgress(
+        group,
+        topic,
+        broker,
+        queue.queue_id,
+        at.broker_offset,
+        at.consumer_offset,
+        at.pull_offset,
+        at.last_timestamp,
+    )
+
+
+async def _brokers(admin: Admin, group: str, topic: str | None, cluster: str | None) -> dict[str, str]:
+    """Broker name -> address of those that may know a group's offsets."""
+    if cluster is not None:
+        return await admin.masters(cluster)
+    try:
+        return await admin.masters_of_topic(topic or retry_topic(group))
+    except MQError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST or topic is not None:
+            raise
+        return await admin.masters()  # a group that never sent a heartbeat has no retry topic
+
+
+async def _stats(admin: Admin, group: str, topic: str | None, cluster: str | None) -> dict[str, ConsumeStats]:
+    stats: dict[str, ConsumeStats] = {}
+    for name, address in (await _brokers(admin, group, topic, cluster)).items():
+        answer = await admin.ask(address, wire.GetConsumeStats(consumer_group=group, topic=topic))
+        stats[name] = decode(bytes(answer.body), ConsumeStats)
+    return stats
+
+
+async def _clients(admin: Admin, group: str, cluster: str | None) -> ConsumerConnection | None:
+    """What the first broker knows that has clients of the group; None if none has."""
+    for address in (await _brokers(admin, group, None, cluster)).values():
+        try:
+            return await _consumers(admin, group, address)
+        except MQError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+    return None
+
+
+async def _consumers(admin: Admin, group: str, address: str) -> ConsumerConnection:
+    answer = await admin.ask(address, wire.GetConsumerConnectionList(consumer_group=group))
+    return decode(bytes(answer.body), ConsumerConnection)

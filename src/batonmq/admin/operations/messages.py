@@ -1,0 +1,189 @@
+"""Messages: found by id, key, offset or time without a consumer group; one sent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from batonmq.admin.session import Admin, AdminError
+from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.message import Message, SendResult
+from batonmq.client.producer import Producer
+from batonmq.protocol.bodies import ConsumeQueueData, MessageQueue, QueryConsumeQueueResponseBody, decode
+from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.message import MessageExt, decode_message_id, decode_record, decode_records
+
+ALWAYS: Final = (0, (1 << 63) - 1)
+"""All times, as first and last ms."""
+MAX_DUPLICATES: Final = 32
+"""How many messages of one unique id are looked at."""
+_PULL_SIZE: Final = 32
+_PULL_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+_QUERY_ANSWERS: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
+
+
+async def by_offset_id(admin: Admin, message_id: str) -> MessageExt:
+    """The message of an offset id, which says host, port and commit log offset.
+
+    Raises `MessageFormatError` if it is no such id.
+    """
+    ip, port, offset = decode_message_id(message_id)
+    host = f"[{ip}]" if ":" in ip else ip
+    answer = await admin.ask(f"{host}:{port}", wire.ViewMessage(offset=offset))
+    return decode_record(bytes(answer.body))
+
+
+async def by_key(
+    admin: Admin, topic: str, key: str, count: int, times_ms: tuple[int, int] = ALWAYS
+) -> list[MessageExt]:
+    """At most `count` messages sent with a key and stored within `times_ms`; newest first."""
+    found = await _query(admin, topic, key, count, times_ms)
+    return [message for message in found if key in message.keys]
+
+
+async def by_unique_id(admin: Admin, topic: str, message_id: str) -> list[MessageExt]:
+    """All messages with an id that the producer gave, newest first: a message sent twice is stored twice."""
+    found = await _query(admin, topic, message_id, MAX_DUPLICATES, ALWAYS)
+    return [message for message in found if message.message_id == message_id]
+
+
+async def by_queue_offset(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:
+    """The message at an offset of a queue. Raises `AdminError` if the broker or the message is not there."""
+    addresses = await admin.masters_of_topic(queue.topic)
+    if queue.broker_name not in addresses:
+        known = ", ".join(sorted(addresses))
+        raise AdminError(f"topic {queue.topic} is not at {queue.broker_name}; it is at {known}")
+    found = await _pull(admin, addresses[queue.broker_name], queue, offset, 1)
+    if not found:
+        raise AdminError(f"no message at offset {offset} of {queue}")
+    return found[0]
+
+
+async def read(
+    admin: Admin,
+    topic: str,
+    count: int,
+    *,
+    broker: str | None = None,
+    queue_id: int | None = None,
+    offset: int | None = None,
+    times_ms: tuple[int, int] = ALWAYS,
+) -> list[MessageExt]:
+    """At most `count` messages of a topic, queue by queue, oldest first in each; no offset moves.
+
+    Args:
+        broker: name of the only broker; None: all.
+        queue_id: the only queue of each broker; None: all.
+        offset: queue offset to begin with; None: the first message of `times_ms`.
+        times_ms: when they were stored, first and last ms.
+    """
+    route = await admin.route(topic)
+    addresses = await admin.masters_of_topic(topic)
+    found: list[MessageExt] = []
+    for queues in sorted(route.queue_datas, key=lambda each: each.broker_name):
+        if broker not in (None, queues.broker_name) or queues.broker_name not in addresses:
+            continue
+        for number in range(queues.read_queue_nums):
+            if queue_id in (None, number):
+                queue = MessageQueue(topic=topic, broker_name=queues.broker_name, queue_id=number)
+                address, left = addresses[queues.broker_name], count - len(found)
+                found += await _read_queue(admin, address, queue, offset, times_ms, left)
+    return found
+
+
+async def queue_entries(
+    admin: Admin,
+    topic: str,
+    queue_id: int,
+    index: int,
+    count: int,
+    *,
+    broker: str | None = None,
+    group: str | None = None,
+) -> list[ConsumeQueueData]:
+    """At most `count` entries of a consume queue from `index` on, at `broker` or at one that has the topic.
+
+    With `group` the broker also says whether its subscription takes each entry.
+    """
+    address = broker or await admin.a_broker_of(topic)
+    header = wire.QueryConsumeQueue(
+        topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group
+    )
+    answer = await admin.ask(address, header)
+    return decode(bytes(answer.body), QueryConsumeQueueResponseBody).queue_data
+
+
+async def send(admin: Admin, message: Message, queue: MessageQueue | None = None) -> SendResult:
+    """Send one message, to a queue or to any. Raises `AdminError` if it is not known to be stored."""
+    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
+        try:
+            return await producer.send(message, queue=queue)
+        except (SendFailed, NotSafelyStored) as error:
+            raise AdminError(str(error)) from None
+
+
+async def _query(
+    admin: Admin, topic: str, key: str, count: int, times_ms: tuple[int, int]
+) -> list[MessageExt]:
+    """What the brokers' indexes have under a key or unique id; newest first."""
+    begin_ms, end_ms = times_ms
+    header = wire.QueryMessage(
+        topic=topic, key=key, max_num=count, begin_timestamp=begin_ms, end_timestamp=end_ms
+    )
+    found: list[MessageExt] = []
+    for address in (await admin.masters_of_topic(topic)).values():
+        answer = await admin.ask(address, header, accept=_QUERY_ANSWERS)
+        found += decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+    found.sort(key=lambda message: -message.store_timestamp)
+    return found[:count]
+
+
+async def _read_queue(
+    admin: Admin,
+    address: str,
+    queue: MessageQueue,
+    offset: int | None,
+    times_ms: tuple[int, int],
+    count: int,
+) -> list[MessageExt]:
+    begin_ms, end_ms = times_ms
+    if offset is None:
+        header = wire.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=begin_ms)
+        answer = await admin.ask(address, header)
+        assert isinstance(answer.header, wire.SearchOffsetResponse)
+        offset = answer.header.offset
+    found: list[MessageExt] = []
+    while len(found) < count:
+        messages = await _pull(admin, address, queue, offset, min(_PULL_SIZE, count - len(found)))
+        kept = [m for m in messages if begin_ms <= m.store_timestamp <= end_ms and m.queue_offset >= offset]
+        found += kept
+        if not messages or len(kept) < len(messages):
+            break
+        offset = messages[-1].queue_offset + 1
+    return found[:count]
+
+
+async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+    """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
+    header = wire.PullMessage(
+        consumer_group="TOOLS_CONSUMER",
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+        expression_type="TAG",
+    )
+    answer = await admin.ask(address, header, accept=_PULL_ANSWERS)
+    return decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []

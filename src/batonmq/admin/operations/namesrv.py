@@ -1,0 +1,57 @@
+"""Name servers: configuration, key-value pairs, and brokers that nobody may write to.
+
+Name servers do not know each other, so every change goes to all of them.
+"""
+
+from __future__ import annotations
+
+from batonmq.admin.session import Admin
+from batonmq.common.config import parse_properties
+from batonmq.protocol.headers import namesrv as wire
+
+
+async def configs(admin: Admin) -> dict[str, dict[str, str]]:
+    """Name server's address -> configuration key -> value."""
+    found: dict[str, dict[str, str]] = {}
+    for address in admin.namesrv:
+        answer = await admin.ask(address, wire.GetNamesrvConfig())
+        found[address] = parse_properties(bytes(answer.body).decode())
+    return found
+
+
+async def change_config(admin: Admin, key: str, value: str) -> None:
+    """Set a key of running name servers."""
+    for address in admin.namesrv:
+        await admin.ask(address, wire.UpdateNamesrvConfig(), f"{key}={value}\n".encode())
+
+
+async def put_value(admin: Admin, namespace: str, key: str, value: str) -> None:
+    """Set a key-value pair, e.g. of the namespace ORDER_TOPIC_CONFIG."""
+    for address in admin.namesrv:
+        await admin.ask(address, wire.PutKVConfig(namespace=namespace, key=key, value=value))
+
+
+async def delete_value(admin: Admin, namespace: str, key: str) -> None:
+    """Delete a key-value pair."""
+    for address in admin.namesrv:
+        await admin.ask(address, wire.DeleteKVConfig(namespace=namespace, key=key))
+
+
+async def forbid_writing(admin: Admin, broker: str) -> dict[str, int]:
+    """Stop producers from writing to brokers of a name; name server's address -> number of topics changed."""
+    changed: dict[str, int] = {}
+    for address in admin.namesrv:
+        answer = await admin.ask(address, wire.WipeWritePermOfBroker(broker_name=broker))
+        assert isinstance(answer.header, wire.WipeWritePermOfBrokerResponse)
+        changed[address] = answer.header.wipe_topic_count
+    return changed
+
+
+async def allow_writing(admin: Admin, broker: str) -> dict[str, int]:
+    """Undo `forbid_writing`; name server's address -> number of topics changed."""
+    changed: dict[str, int] = {}
+    for address in admin.namesrv:
+        answer = await admin.ask(address, wire.AddWritePermOfBroker(broker_name=broker))
+        assert isinstance(answer.header, wire.AddWritePermOfBrokerResponse)
+        changed[address] = answer.header.add_topic_count
+    return changed

@@ -1,0 +1,53 @@
+"""Plain words: sentences that people read have no private idiom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .source import ROOT, modules
+
+IDIOM = re.compile(
+    r"\b("
+    r"told(?!\s+apart)|heard"  # say who informs whom: "is notified of", "knows", "gets an answer"
+    r"|(?:make|makes|making|made|begin|begins|beginning|began|begun)\s+anew"  # create again, start over
+    r"|of\s+(?:its|their|his)\s+own\s+accord"  # by itself
+    r"|whose\s+own"
+    r"|meets?\s+(?:a\s+)?strangers?"
+    r")\b",
+    re.IGNORECASE,
+)
+PAGES = ("README.md", "docs/**/*.md")
+
+
+def found() -> Iterator[str]:
+    """``place:line: words`` for pages, and for comments and strings (docstrings, log lines) of the source."""
+    texts = [
+        (path.relative_to(ROOT).as_posix(), 1, path.read_text())
+        for pattern in PAGES
+        for path in sorted(ROOT.glob(pattern))
+    ]
+    texts += [
+        (f"src/batonmq/{module.place}", first, text) for module in modules() for first, text in module.texts()
+    ]
+    for place, first, text in texts:
+        for match in IDIOM.finditer(text):
+            number = first + text.count("\n", 0, match.start())
+            yield f"{place}:{number}: {' '.join(match[0].split())}"
+
+
+def test_sentences_have_no_private_idiom() -> None:
+    hits = list(found())
+    assert not hits, f"{len(hits)} to be said in plain words:\n" + "\n".join(hits)
+
+
+def test_idiom_is_recognised() -> None:
+    for sentence in (
+        "Nobody is told.",
+        "a topic Made anew",
+        "ends of its own accord",
+        "the one whose own it is",
+    ):
+        assert IDIOM.search(sentence), sentence
+    for sentence in ("two that can be told apart", "the disk is read again", "made again", "of its own"):
+        assert not IDIOM.search(sentence), sentence
