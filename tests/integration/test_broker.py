@@ -21,9 +21,9 @@ from batonmq.broker import service as broker_service
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.messages.part import MessagesPart
-from batonmq.broker.monitoring.stats import SNDBCK_PUT_NUMS
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.service import BrokerService
+from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.broker.tables.files import TableFile
 from batonmq.broker.upkeep import part as upkeep
 from batonmq.broker.upkeep.part import UpkeepPart

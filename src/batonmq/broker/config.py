@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batonmq.broker.delay.core import parse_delay_levels
 from batonmq.common.config import INT_MAX, ConfigError, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
 
@@ -21,6 +20,8 @@ MASTER_ID = 0
 LONG_MAX = (1 << 63) - 1
 
 BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,3 +228,17 @@ class BrokerConfig(MetricsConfig):
             "",
             "enableControllerMode=true needs the controllers' addresses",
         )
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """``"1s 5s 2h"`` -> delays in ms, the first is level 1. Raises `ConfigError` naming the part that is
+    wrong."""
+    delays = []
+    for part in text.split():
+        unit = _UNIT_MS.get(part[-1])
+        if unit is None or not part[:-1].isascii() or not part[:-1].isdigit():
+            raise ConfigError(f"messageDelayLevel={text}: {part!r} is not a number followed by s, m, h or d")
+        delays.append(int(part[:-1]) * unit)
+    if not delays:
+        raise ConfigError("messageDelayLevel=: at least one level is needed, for example 1s 5s 10s")
+    return tuple(delays)

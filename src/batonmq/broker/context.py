@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from batonmq.broker.messages.appender import Appender
     from batonmq.broker.messages.redirects import Redirects
-    from batonmq.broker.monitoring.stats import BrokerStats
     from batonmq.broker.role import RoleState
     from batonmq.broker.settings import Settings
+    from batonmq.broker.stats import BrokerStats
     from batonmq.broker.tables.tables import Tables
     from batonmq.common.clock import Clock
     from batonmq.ha.port import Replication

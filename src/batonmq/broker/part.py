@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
-    from batonmq.broker.messages.held_pulls import QueueKey
     from batonmq.broker.role import RoleState
     from batonmq.broker.tables.persistence import Table
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Connection, Dispatcher
+    from batonmq.store.policy import UnitCode
+    from batonmq.store.results import QueueKey
 
 
 class Part:
@@ -24,6 +26,12 @@ class Part:
 
     METRICS: ClassVar[tuple[Metric, ...]] = ()
     """What `metrics` returns a source for."""
+
+    @classmethod
+    def unit_codes(cls, config: BrokerConfig) -> Mapping[str, UnitCode]:
+        """What consume queue units hold in place of the tags code, by topic (`StorePolicy`). Asked before the
+        store opens."""
+        return {}
 
     def __init__(self, broker: Broker) -> None:
         """The store is open; no table is restored and nothing listens yet. Raises `ConfigError`."""

@@ -19,18 +19,16 @@ from typing import Final, TypeVar
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
-from batonmq.broker.delay.core import parse_delay_levels
-from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.broker.messages.acks import keys_without_effect
 from batonmq.broker.messages.appender import Appender
 from batonmq.broker.messages.redirects import Redirects
 from batonmq.broker.monitoring.metrics import BrokerMetrics
-from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.broker.part import Part, overrides
 from batonmq.broker.parts import PARTS
 from batonmq.broker.replica.fixed_role import check_role
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
+from batonmq.broker.stats import BrokerStats
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -193,7 +191,7 @@ class BrokerService:
             self._settings.store,
             self._clock,
             wait_for_confirm=config.enable_controller_mode,
-            policy=StorePolicy(delay_unit_codes(parse_delay_levels(config.message_delay_level))),
+            policy=StorePolicy({k: v for part in PARTS for k, v in part.unit_codes(config).items()}),
         )
 
     def _build(self, store: MessageStore) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batonmq.broker.tables.versions import next_version
+from batonmq.broker.versions import next_version
 from batonmq.common.config import update
 from batonmq.common.config_file import change_file
 from batonmq.protocol.bodies import DataVersion

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+QueueKey: TypeAlias = tuple[str, int]
+"""Topic and queue id."""
 
 
 class PutStatus(Enum):

@@ -13,9 +13,9 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.broker.messages.appender import Appender
 from batonmq.broker.messages.redirects import Redirects
-from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
+from batonmq.broker.stats import BrokerStats
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable

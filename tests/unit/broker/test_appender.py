@@ -9,9 +9,9 @@ import pytest
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.messages.appender import Appender, PutStatus
-from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
+from batonmq.broker.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.message import StoredMessage

@@ -2,11 +2,10 @@
 
 import pytest
 
-from batonmq.broker.config import BrokerConfig
+from batonmq.broker.config import BrokerConfig, parse_delay_levels
 from batonmq.broker.delay.core import (
     deliver_at_ms,
     from_schedule_topic,
-    parse_delay_levels,
     to_schedule_topic,
 )
 from batonmq.broker.messages.filters import filter_of, subscription_of

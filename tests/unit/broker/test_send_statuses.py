@@ -14,9 +14,9 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.messages.acks import keys_without_effect
 from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import Appender, PutStatus
-from batonmq.broker.monitoring.stats import BrokerStats
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
+from batonmq.broker.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.codes import ResponseCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.monitoring.stats import (
+from batonmq.broker.stats import (
     GROUP_GET_NUMS,
     SNDBCK_PUT_NUMS,
     TOPIC_PUT_NUMS,

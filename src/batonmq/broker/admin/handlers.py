@@ -11,7 +11,7 @@ import shutil
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
-from batonmq.broker.monitoring.stats import Counter
+from batonmq.broker.stats import Counter
 from batonmq.broker.tables.consumers import Member
 from batonmq.broker.upkeep.part import unlink
 from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties

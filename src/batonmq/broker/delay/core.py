@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batonmq.common.config import ConfigError
 from batonmq.protocol.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
@@ -20,22 +19,7 @@ from batonmq.protocol.message import (
 )
 from batonmq.protocol.names import SCHEDULE_TOPIC
 
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-
-
-def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """``"1s 5s 2h"`` -> delays in ms, the first is level 1. Raises `ConfigError` naming the part that is
-    wrong."""
-    delays = []
-    for part in text.split():
-        unit = _UNIT_MS.get(part[-1])
-        if unit is None or not part[:-1].isascii() or not part[:-1].isdigit():
-            raise ConfigError(f"messageDelayLevel={text}: {part!r} is not a number followed by s, m, h or d")
-        delays.append(int(part[:-1]) * unit)
-    if not delays:
-        raise ConfigError("messageDelayLevel=: at least one level is needed, for example 1s 5s 10s")
-    return tuple(delays)
 
 
 def delay_level_of(properties: dict[str, str]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from batonmq.broker.delay.core import delay_level_of, parse_delay_levels, to_schedule_topic
+from batonmq.broker.config import parse_delay_levels
+from batonmq.broker.delay.core import delay_level_of, to_schedule_topic
 from batonmq.broker.delay.schedule import DelaySchedule
+from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import Master, Table
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -16,13 +18,19 @@ from batonmq.protocol.headers.broker import GetAllDelayOffset
 from batonmq.protocol.message import PROPERTY_DELAY_LEVEL
 
 if TYPE_CHECKING:
+    from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
-    from batonmq.broker.messages.held_pulls import QueueKey
     from batonmq.broker.role import RoleState
     from batonmq.protocol.message import StoredMessage
+    from batonmq.store.policy import UnitCode
+    from batonmq.store.results import QueueKey
 
 
 class DelayPart(Part):
+    @classmethod
+    def unit_codes(cls, config: BrokerConfig) -> Mapping[str, UnitCode]:
+        return delay_unit_codes(parse_delay_levels(config.message_delay_level))
+
     def __init__(self, broker: Broker) -> None:
         self._settings = broker.settings
         delays_ms = parse_delay_levels(broker.settings.broker.message_delay_level)

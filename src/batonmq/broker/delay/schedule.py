@@ -17,12 +17,11 @@ import msgspec
 
 from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.messages.held_pulls import QueueKey
-from batonmq.broker.tables.versions import next_version
+from batonmq.broker.versions import next_version
 from batonmq.protocol.bodies import DataVersion, decode, encode
 from batonmq.protocol.message import MessageExt, decode_record
 from batonmq.protocol.names import SCHEDULE_TOPIC
-from batonmq.store.results import GetStatus, PutResult
+from batonmq.store.results import GetStatus, PutResult, QueueKey
 
 if TYPE_CHECKING:
     from batonmq.broker.messages.appender import Appender

@@ -21,13 +21,13 @@ from batonmq.store.results import PutResult
 from batonmq.store.results import PutStatus as StorePutStatus
 
 if TYPE_CHECKING:
-    from batonmq.broker.messages.held_pulls import QueueKey
-    from batonmq.broker.monitoring.stats import BrokerStats
     from batonmq.broker.role import RoleState
     from batonmq.broker.settings import Settings
+    from batonmq.broker.stats import BrokerStats
     from batonmq.common.clock import Clock
     from batonmq.ha.port import Replication
     from batonmq.protocol.message import StoredMessage
+    from batonmq.store.results import QueueKey
     from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
+from batonmq.store.results import QueueKey
+
 T = TypeVar("T")
-QueueKey = tuple[str, int]
-"""Topic and queue id."""
 
 
 @dataclass(slots=True, eq=False)

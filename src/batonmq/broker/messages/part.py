@@ -16,9 +16,9 @@ from batonmq.broker.part import Part
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.messages.held_pulls import QueueKey
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Dispatcher
+    from batonmq.store.results import QueueKey
 
 
 class MessagesPart(Part):

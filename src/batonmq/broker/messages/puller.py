@@ -20,7 +20,7 @@ from batonmq.broker.config import MASTER_ID
 from batonmq.broker.messages.alarm import Alarm
 from batonmq.broker.messages.answers import FAQ, rejected
 from batonmq.broker.messages.filters import filter_of, is_tag_type, subscription_of
-from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls, QueueKey
+from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.protocol.bodies import (
     ConsumeType,
@@ -33,7 +33,7 @@ from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
 from batonmq.store.policy import MessageFilter
-from batonmq.store.results import GetResult, GetStatus
+from batonmq.store.results import GetResult, GetStatus, QueueKey
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker

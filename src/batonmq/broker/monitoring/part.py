@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.monitoring import metrics, statistics
-from batonmq.broker.monitoring.stats import SAMPLE_INTERVAL_MS
 from batonmq.broker.part import Part
+from batonmq.broker.stats import SAMPLE_INTERVAL_MS
 from batonmq.common.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from batonmq.broker.context import Broker
-from batonmq.broker.monitoring.stats import Snapshot
+from batonmq.broker.stats import Snapshot
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     BrokerStatsData,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from batonmq.broker.tables.versions import next_version
+from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.protocol.bodies import ConsumerOffsetSerializeWrapper, DataVersion, decode, encode
 

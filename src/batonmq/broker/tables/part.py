@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from batonmq.broker.monitoring.stats import SAMPLE_INTERVAL_MS
 from batonmq.broker.part import Part
+from batonmq.broker.stats import SAMPLE_INTERVAL_MS
 from batonmq.broker.tables.copying import copy_groups, copy_offsets, copy_topics
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics

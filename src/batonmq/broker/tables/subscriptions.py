@@ -12,7 +12,7 @@ from typing import Final
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.tables.attributes import apply_change
-from batonmq.broker.tables.versions import next_version
+from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
 from batonmq.protocol.bodies import (

@@ -15,8 +15,8 @@ from batonmq.common.tasks import Tasks
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
-    from batonmq.broker.messages.held_pulls import QueueKey
     from batonmq.common.metrics import Metric, Source
+    from batonmq.store.results import QueueKey
 
 log = logging.getLogger(__name__)
 
