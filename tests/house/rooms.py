@@ -1,101 +1,63 @@
-"""The list of rooms in docs/architecture.md, between two HTML comments: one line for each directory.
+"""The map of rooms and files in docs/architecture.md, made from the first sentences of their docstrings.
 
-    <!-- rooms -->
-    - `raft/` — Raft, in one sentence. `core.py`, `log.py`, `node.py`
-    - `admin/commands/` — one file for each command. `*.py`
-    <!-- /rooms -->
-
-A line names its directory below `src/batonmq/` (`./` is that itself), says what it is for, and names its
-files, except `__init__.py`. `python -m tests.house.rooms` prints the list as it should be: with the purposes
-of the page, and "TODO" where one is missing.
+`python -m tests.house.rooms` writes it between the page's two HTML comments ``<!-- rooms -->``. A package says
+what it is for in its ``__init__.py``, a module in its own docstring.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from dataclasses import dataclass
-from fnmatch import fnmatch
+from pathlib import Path
 
 from .source import PACKAGE, ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms -->", "<!-- /rooms -->"
-_LINE = re.compile(r"^\W*`(?P<directory>[\w./]*/)` — (?P<text>.*)$")
-_FILE = re.compile(r"`([\w*.]+\.[a-z0-9]+)`")
+IN_ONE_LINE = frozenset({"admin/commands"})
+"""Packages with one file for each thing, all of one kind: their files are only named."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """A line of the list."""
-
-    purpose: str
-    files: tuple[str, ...]
-    """Names, or patterns such as ``*.py``."""
-
-    def names(self, file: str) -> bool:
-        return any(fnmatch(file, pattern) for pattern in self.files)
+class Unsaid(ValueError):
+    """A package or a module has no docstring."""
 
 
-def listed(page: str) -> dict[str, Room]:
-    """Directory (``raft/``) -> its line. Raises `ValueError` for a page without the list, or a bad line."""
-    _, begin, rest = page.partition(BEGIN)
-    block, end, _ = rest.partition(END)
+def first_sentence(path: Path) -> str:
+    """Of the module's docstring, without the full stop. Raises `Unsaid`."""
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    if not text:
+        raise Unsaid(f"{path.relative_to(ROOT)} has no docstring: say in one sentence what it is for")
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=[^.])\.(?= [A-Z`(]|$)", paragraph)[0]
+
+
+def packages() -> list[Path]:
+    """Directories with code, each before those inside it."""
+    return sorted({path.parent for path in PACKAGE.rglob("*.py")})
+
+
+def rendered() -> str:
+    """The map, with both comments. Raises `Unsaid`."""
+    lines = [BEGIN]
+    for package in packages():
+        place = package.relative_to(PACKAGE).as_posix()
+        lines += ["", f"**`{place}/`** — {first_sentence(package / '__init__.py')}.", ""]
+        files = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
+        if place in IN_ONE_LINE:
+            lines.append(", ".join(f"`{path.name}`" for path in files))
+        else:
+            lines += [f"- `{path.name}` — {first_sentence(path)}" for path in files]
+    return "\n".join([*lines, "", END])
+
+
+def replaced(page: str) -> str:
+    """The page with the map as it is now. Raises ValueError for a page without its two comments."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"no list between {BEGIN} and {END}")
-    found: dict[str, Room] = {}
-    for line in filter(str.strip, block.splitlines()):
-        match = _LINE.match(line)
-        if match is None:
-            raise ValueError(f"not of the form - `directory/` — purpose `file`, …: {line}")
-        text = match["text"]
-        first = _FILE.search(text)
-        purpose = text[: first.start()].strip() if first else text.strip()
-        found[match["directory"]] = Room(purpose, tuple(_FILE.findall(text)))
-    return found
-
-
-def present() -> dict[str, list[str]]:
-    """Directory -> its files, as they are on disk."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(PACKAGE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            directory = f"{path.parent.relative_to(PACKAGE).as_posix()}/"
-            names = found.setdefault(directory, [])
-            if path.name != "__init__.py":
-                names.append(path.name)
-    return found
-
-
-def differences(page: str) -> list[str]:
-    """What the list lacks, and what it names that is gone."""
-    rooms, files = listed(page), present()
-    missing = [f"{directory} is missing" for directory in files.keys() - rooms.keys()]
-    gone = [f"{directory} is gone" for directory in rooms.keys() - files.keys()]
-    for directory in files.keys() & rooms.keys():
-        room = rooms[directory]
-        missing += [f"{directory}{name} is missing" for name in files[directory] if not room.names(name)]
-        gone += [
-            f"{directory}{pattern} is gone"
-            for pattern in room.files
-            if not any(fnmatch(name, pattern) for name in files[directory])
-        ]
-        if not room.purpose or room.purpose.startswith("TODO"):
-            missing.append(f"the purpose of {directory} is missing")
-    return sorted([*missing, *gone])
-
-
-def as_it_should_be(page: str) -> str:
-    """The list with every directory and file; purposes and patterns are those of the page."""
-    rooms = listed(page) if BEGIN in page else {}
-    lines = []
-    for directory, names in sorted(present().items()):
-        room = rooms.get(directory, Room("TODO.", ()))
-        patterns = [each for each in room.files if "*" in each and any(fnmatch(n, each) for n in names)]
-        rest = [name for name in names if not any(fnmatch(name, each) for each in patterns)]
-        files = ", ".join(f"`{name}`" for name in [*patterns, *rest])
-        lines.append(f"- `{directory}` — {room.purpose} {files}".rstrip())
-    return "\n".join([BEGIN, *lines, END])
+        raise ValueError(f"no {BEGIN} … {END}")
+    return before + rendered() + after
 
 
 if __name__ == "__main__":
-    print(as_it_should_be(PAGE.read_text()))
+    PAGE.write_text(replaced(PAGE.read_text()))

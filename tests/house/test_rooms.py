@@ -1,40 +1,48 @@
-"""docs/architecture.md names every room and every file."""
+"""docs/architecture.md shows every room and every file."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from .rooms import BEGIN, END, PAGE, as_it_should_be, differences, listed
+from . import rooms
+from .rooms import BEGIN, END, PAGE, Unsaid, first_sentence, rendered, replaced
 
 
-def test_the_page_names_every_room_and_file() -> None:
-    found = differences(PAGE.read_text())
-    assert not found, "see `python -m tests.house.rooms`: " + "; ".join(found)
+def test_the_page_shows_the_rooms_and_files_as_they_are() -> None:
+    page = PAGE.read_text()
+    assert replaced(page) == page, "run `python -m tests.house.rooms`"
 
 
-def test_what_is_missing_and_what_is_gone_is_named() -> None:
-    whole = as_it_should_be("").replace("TODO.", "Some room.")
-    assert differences(whole) == []
-    assert differences(whole.replace(", `core.py`", "")) != []
-    assert "raft/core.py is missing" in differences(whole.replace("`core.py`, ", ""))
-    assert "raft/gone.py is gone" in differences(whole.replace("`node.py`", "`node.py`, `gone.py`"))
-    assert "attic/ is gone" in differences(whole.replace(END, f"- `attic/` — Old things. `a.py`\n{END}"))
-    without_raft = "\n".join(line for line in whole.splitlines() if "`raft/`" not in line)
-    assert differences(without_raft) == ["raft/ is missing"]
-    assert "the purpose of raft/ is missing" in differences(as_it_should_be(""))
-
-
-def test_a_pattern_stands_for_many_files_and_is_kept() -> None:
-    page = f"{BEGIN}\n- `admin/commands/` — One file for each command. `*.py`\n{END}"
-    room = listed(page)["admin/commands/"]
-    assert (room.purpose, room.files) == ("One file for each command.", ("*.py",))
-    assert "- `admin/commands/` — One file for each command. `*.py`\n" in as_it_should_be(page)
+def test_the_map_names_every_module() -> None:
+    shown = rendered()
+    for path in rooms.PACKAGE.rglob("*.py"):
+        assert path.name == "__init__.py" or f"`{path.name}`" in shown
 
 
 @pytest.mark.parametrize(
-    ("page", "words"),
-    [("no list", "no list between"), (f"{BEGIN}\n- raft: core.py\n{END}", "not of the form")],
+    ("docstring", "sentence"),
+    [
+        ('"""One thing. And another."""', "One thing"),
+        ('"""One thing: with e.g. this\nand that.\n\nMore."""', "One thing: with e.g. this and that"),
+        ('"""No stop"""', "No stop"),
+    ],
 )
-def test_a_page_that_cannot_be_read_is_an_error(page: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        listed(page)
+def test_a_file_is_described_by_its_first_sentence(tmp_path: Path, docstring: str, sentence: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(docstring)
+    assert first_sentence(path) == sentence
+
+
+def test_what_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rooms, "ROOT", tmp_path)
+    (tmp_path / "silent.py").write_text("x = 1\n")
+    with pytest.raises(Unsaid, match=r"silent.py has no docstring"):
+        first_sentence(tmp_path / "silent.py")
+
+
+def test_a_page_without_its_comments_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no <!-- rooms -->"):
+        replaced("nothing")
+    assert replaced(f"a\n{BEGIN}\n{END}\nb").startswith("a\n") and replaced(f"{BEGIN}{END}b").endswith("b")

@@ -1,0 +1,1 @@
+"""`batonmq admin`: mqadmin's commands."""

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import ConnectionLost, NetError
-from batonmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData, decode
+from batonmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.headers.broker import GetBrokerRuntimeInfo
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 TIMEOUT_MS = 5_000
@@ -27,11 +30,6 @@ _WANTS_CERTIFICATE = (
     "if it asks for a certificate (tls.server.need.client.auth), give --tls-cert and --tls-key"
 )
 """Why a program may close a connection instead of answering the first request."""
-
-
-def split_addresses(text: str) -> list[str]:
-    """The addresses of ``host:port;host:port``."""
-    return [address for part in text.split(";") if (address := part.strip())]
 
 
 class AdminError(Exception):
@@ -55,11 +53,15 @@ _KINDS: Mapping[str, _Kind] = {
     controller_wire.__name__: _Kind(
         "controller", "-a", "controllers, as in controllerAddr of the brokers", controller_wire.GetMetadata()
     ),
-    broker_wire.__name__: _Kind(
-        "broker", "-b", "a broker, as clusterList shows it", broker_wire.GetBrokerRuntimeInfo()
-    ),
+    broker_wire.__name__: _Kind("broker", "-b", "a broker, as clusterList shows it", GetBrokerRuntimeInfo()),
 }
-"""By the module that declares the requests of that kind of program."""
+"""By the module or package that declares the requests of that kind of program."""
+
+
+def _kind_of_request(header: Header) -> _Kind | None:
+    """Which kind of program serves this request; None for one that clients serve."""
+    module = type(header).__module__
+    return next((kind for home, kind in _KINDS.items() if f"{module}.".startswith(f"{home}.")), None)
 
 
 class Admin:
@@ -71,7 +73,7 @@ class Admin:
     def __init__(
         self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._namesrv = split_addresses((namesrv or "").replace(",", ";"))
+        self._namesrv = split_addresses(namesrv or "")
         self._timeout_ms = timeout_ms
         self.tls = tls
         """For connections beside those of this session; None: plain text."""
@@ -108,7 +110,7 @@ class Admin:
             self._answered.add(address)
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            wanted, found = _KINDS.get(type(header).__module__), await self._kind_of(address)
+            wanted, found = _kind_of_request(header), await self._kind_of(address)
             if wanted is None or found is None or found is wanted:
                 raise
             raise AdminError(

@@ -1,0 +1,1 @@
+"""The controller: a replicated state machine that elects masters, and its service."""

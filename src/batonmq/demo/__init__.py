@@ -1,0 +1,1 @@
+"""`batonmq demo`: a cluster, a load, a kill, and a report."""

@@ -1,0 +1,1 @@
+"""The name server: where brokers are, and which topics they have."""

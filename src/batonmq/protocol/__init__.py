@@ -1,0 +1,1 @@
+"""Every fact of the wire and of RocketMQ's names, declared once; no I/O."""

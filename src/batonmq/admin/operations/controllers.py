@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from batonmq.admin.session import Admin, AdminError, split_addresses
+from batonmq.admin.session import Admin, AdminError
+from batonmq.common.addresses import split_addresses
 from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError

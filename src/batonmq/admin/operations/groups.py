@@ -20,12 +20,11 @@ from batonmq.protocol.bodies import (
     ProducerConnection,
     SubscriptionGroupConfig,
     TopicList,
-    decode,
-    encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import RETRY_PREFIX, retry_topic
 
 

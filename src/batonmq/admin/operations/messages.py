@@ -8,10 +8,13 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
-from batonmq.protocol.bodies import ConsumeQueueData, MessageQueue, QueryConsumeQueueResponseBody, decode
+from batonmq.protocol.bodies import ConsumeQueueData, MessageQueue, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.message import MessageExt, decode_message_id, decode_record, decode_records
+from batonmq.protocol.names import TOOLS_GROUP
+from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
 ALWAYS: Final = (0, (1 << 63) - 1)
 """All times, as first and last ms."""
@@ -173,7 +176,7 @@ async def _read_queue(
 async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
     """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
     header = wire.PullMessage(
-        consumer_group="TOOLS_CONSUMER",
+        consumer_group=TOOLS_GROUP,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
@@ -182,8 +185,8 @@ async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, co
         commit_offset=0,
         suspend_timeout_millis=0,
         sub_version=0,
-        subscription="*",
-        expression_type="TAG",
+        subscription=ALL_TAGS,
+        expression_type=TAG_EXPRESSION,
     )
     answer = await admin.ask(address, header, accept=_PULL_ANSWERS)
     return decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []

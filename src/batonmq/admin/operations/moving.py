@@ -34,6 +34,7 @@ from batonmq.protocol.bodies import ReplicasInfo
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
 NOWHERE: Final = "0.0.0.0:1"
@@ -96,7 +97,7 @@ def _broker_set(cluster: str, name: str, info: ReplicasInfo) -> BrokerSet:
         cluster,
         name,
         info.master_broker_id,
-        info.master_epoch,
+        info.master_epoch or 0,
         frozenset(each.broker_id for each in info.in_sync_replicas),
         {each.broker_id: each.broker_address for each in replicas},
         frozenset(each.broker_id for each in replicas if each.alive),
@@ -324,7 +325,7 @@ class _Copy:
     async def _widen(self) -> None:
         body = wire.SyncStateSetBody((self._first, self._partner), self._set_epoch)
         await self._ask(
-            wire.AlterSyncStateSet(self._wanted.name, self._master, self._epoch, _now_ms()), body.encode()
+            wire.AlterSyncStateSet(self._wanted.name, self._master, self._epoch, _now_ms()), encode(body)
         )
 
     async def _beat(self) -> None:

@@ -14,10 +14,10 @@ from batonmq.protocol.bodies import (
     EpochEntryCache,
     HARuntimeInfo,
     ReplicasInfo,
-    decode,
 )
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import controller as controller_wire
+from batonmq.protocol.json import decode
 
 
 @dataclass(frozen=True, slots=True)

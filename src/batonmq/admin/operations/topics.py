@@ -13,12 +13,13 @@ from batonmq.protocol.bodies import (
     TopicConfig,
     TopicList,
     TopicStatsTable,
-    decode,
 )
+from batonmq.protocol.bodies.topics import SINGLE_TAG
 from batonmq.protocol.codes import Perm, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
 
@@ -183,7 +184,7 @@ async def create(
         read_queue_nums=read_queues,
         write_queue_nums=write_queues,
         perm=perm,
-        topic_filter_type="SINGLE_TAG",
+        topic_filter_type=SINGLE_TAG,
         topic_sys_flag=TopicSysFlag.UNIT * unit | TopicSysFlag.UNIT_SUB * unit_subscriptions,
         order=order,
         attributes=attributes,

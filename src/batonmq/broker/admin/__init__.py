@@ -1,0 +1,1 @@
+"""Part: configuration, figures and clean-up for administrators."""

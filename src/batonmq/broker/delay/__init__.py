@@ -1,0 +1,1 @@
+"""Part: messages with a delay level."""

@@ -1,0 +1,1 @@
+"""Part: sends, acknowledgements, pulls and long polling."""

@@ -1,0 +1,1 @@
+"""Part: the exporter of metrics, and what tools ask about rates and lag."""

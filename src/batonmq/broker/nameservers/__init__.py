@@ -1,0 +1,1 @@
+"""Part: registration with the name servers."""

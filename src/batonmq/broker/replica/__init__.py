@@ -1,0 +1,1 @@
+"""Part: who decides this broker's role, and how it follows."""

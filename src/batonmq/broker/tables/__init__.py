@@ -1,0 +1,1 @@
+"""Part: topics, consumer groups, offsets, clients and locks; their files and their copies on slaves."""

@@ -1,0 +1,1 @@
+"""Part: index building, flushing of consume queues, deletion of expired files."""

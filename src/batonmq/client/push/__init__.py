@@ -1,0 +1,1 @@
+"""The push consumer: assignment, pulling, handling, retries."""

@@ -1,0 +1,1 @@
+"""AutoSwitch replication: the stream of controller mode, with master epochs and the SyncStateSet."""

@@ -1,0 +1,1 @@
+"""Request and response headers, one struct each, by who answers them."""

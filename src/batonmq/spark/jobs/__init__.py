@@ -1,0 +1,1 @@
+"""`batonmq spark …`: the jobs that ship."""
