@@ -264,13 +264,13 @@ def _elect_anyone() -> list[Patch]:
 
 
 def _answer_before_commit() -> list[Patch]:
-    original = RaftCore._advance_commit
+    original = RaftCore.advance_commit
 
     def advance(self: Any) -> None:
         with mock.patch.object(raft_core, "reached_by_majority", max):
             original(self)
 
-    return [(RaftCore, "_advance_commit", advance)]
+    return [(RaftCore, "advance_commit", advance)]
 
 
 def _epoch_reuse() -> list[Patch]:

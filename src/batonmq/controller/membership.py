@@ -117,7 +117,7 @@ class Membership:
         shown = []
         for peer, address in members.all().items():
             role = VOTER if peer in members.voters else LEARNER
-            lag = core.lag(peer) if leads else None
+            lag = core.replication.lag(peer) if leads else None
             shown.append(
                 wire.ControllerMember(
                     peer,
@@ -150,10 +150,10 @@ class Membership:
             async with asyncio.timeout(self._timeout_s):
                 if node_id not in self.members.all():
                     await node.add_learner(node_id, raft_address, rpc_address)
-                lag = node.core.lag(node_id)
+                lag = node.core.replication.lag(node_id)
                 if node_id in self.members.learners and lag is not None and lag <= MAX_LAG:
                     await node.promote(node_id, max_lag=MAX_LAG)
-                    lag = node.core.lag(node_id)
+                    lag = node.core.replication.lag(node_id)
         return wire.AddControllerReply(VOTER if node_id in self.members.voters else LEARNER, lag)
 
     def _check_newcomer(self, node_id: str, raft_address: str, rpc_address: str) -> None:
@@ -203,7 +203,7 @@ class Membership:
             self._require_leader()
             if node_id == self._topology.self_id:
                 return
-            if node_id in self.members.voters and not self._node.core.heard([node_id]):
+            if node_id in self.members.voters and not self._node.core.replication.active([node_id]):
                 raise MembershipRefused(f"{node_id} does not answer")
             async with asyncio.timeout(self._timeout_s):
                 await self._node.transfer_leadership(node_id)
@@ -211,7 +211,7 @@ class Membership:
     async def hand_over(self) -> None:
         """To the voter with the most of the log. Raises RaftError, TimeoutError."""
         core = self._node.core
-        others = core.heard(peer for peer in core.members.voters if peer != core.id)
+        others = core.replication.active(peer for peer in core.members.voters if peer != core.id)
         best = max(others, key=lambda peer: core.peers[peer].match, default=None)
         if best is None:
             raise MembershipRefused("no other voter answers")

@@ -352,7 +352,7 @@ class RaftNode:
         self._schedule()
         deadline = self._loop.time() + 2 * self._config.election_timeout_ms / 1000
         while core.role is Role.LEADER:
-            if core.transfer_target is None or self._loop.time() > deadline:
+            if core.transfer.target is None or self._loop.time() > deadline:
                 raise TimeoutError(f"{target} did not take over within the election timeout")
             await asyncio.sleep(self._config.heartbeat_interval_ms / 4000)
 
@@ -375,7 +375,7 @@ class RaftNode:
                 core = self.core
                 if core.role is not Role.LEADER:
                     raise NotLeader(core.leader_id)
-                lag = core.lag(node_id)
+                lag = core.replication.lag(node_id)
                 if lag is not None and lag <= max_lag:
                     break
                 await asyncio.sleep(self._config.heartbeat_interval_ms / 1000)
@@ -397,7 +397,7 @@ class RaftNode:
     async def _change(self, members: Members) -> None:
         self._require_running()
         core = self.core
-        living = core.heard(members.voters)
+        living = core.replication.active(members.voters)
         if core.role is Role.LEADER and len(living) < majority(len(members.voters)):
             # It could never be committed, nor could anything else, for it is in force from now on.
             raise MembershipRefused(
@@ -644,7 +644,7 @@ class RaftNode:
 
     def _forget_read(self, number: int) -> None:
         if self._barriers.forget(number):
-            self.core.forget_read(number)
+            self.core.reads.forget(number)
 
     def _read_answered(self, number: int, index: int | None) -> None:
         waiting = self._barriers.answered(number)
@@ -730,7 +730,7 @@ class RaftNode:
         """Write the state machine's state now; the log before it is dropped once that is durable."""
         if self._snapshot_task is None:
             meta = SnapshotMeta(
-                self.applied_index, self._applied_term, self.core.members_at(self.applied_index)
+                self.applied_index, self._applied_term, self.core.memberships.members_at(self.applied_index)
             )
             snapshot = Snapshot(meta, self._machine.snapshot())
             self._snapshot_index = meta.index
