@@ -149,10 +149,10 @@ class Membership:
             self._require_leader()
             async with asyncio.timeout(self._timeout_s):
                 if node_id not in self.members.all():
-                    await node.add_learner(node_id, raft_address, rpc_address)
+                    await node.changes.add_learner(node_id, raft_address, rpc_address)
                 lag = node.core.replication.lag(node_id)
                 if node_id in self.members.learners and lag is not None and lag <= MAX_LAG:
-                    await node.promote(node_id, max_lag=MAX_LAG)
+                    await node.changes.promote(node_id, max_lag=MAX_LAG)
                     lag = node.core.replication.lag(node_id)
         return wire.AddControllerReply(VOTER if node_id in self.members.voters else LEARNER, lag)
 
@@ -195,7 +195,7 @@ class Membership:
                 await self.hand_over()
                 raise NotLeader(self._node.leader_id)
             async with asyncio.timeout(self._timeout_s):
-                await self._node.remove(node_id)
+                await self._node.changes.remove(node_id)
 
     async def transfer(self, node_id: str) -> None:
         """Makes another controller the leader; returns at once if it is."""
@@ -206,7 +206,7 @@ class Membership:
             if node_id in self.members.voters and not self._node.core.replication.active([node_id]):
                 raise MembershipRefused(f"{node_id} does not answer")
             async with asyncio.timeout(self._timeout_s):
-                await self._node.transfer_leadership(node_id)
+                await self._node.changes.transfer_leadership(node_id)
 
     async def hand_over(self) -> None:
         """To the voter with the most of the log. Raises RaftError, TimeoutError."""
@@ -216,7 +216,7 @@ class Membership:
         if best is None:
             raise MembershipRefused("no other voter answers")
         async with asyncio.timeout(self._timeout_s):
-            await self._node.transfer_leadership(best)
+            await self._node.changes.transfer_leadership(best)
 
     def _require_leader(self) -> None:
         if self._node.role is not Role.LEADER:

@@ -160,7 +160,7 @@ async def test_a_learner_that_is_removed_is_told_so(
 ) -> None:
     leader = await operator.leader()
     new = await operator.newcomer("n3")
-    await leader.node.add_learner("n3", operator.group.address(new))
+    await leader.node.changes.add_learner("n3", operator.group.address(new))
     await until(lambda: new.membership.standing == "learner", "it receives the log")
     term = leader.node.term
     with caplog.at_level(logging.WARNING):
