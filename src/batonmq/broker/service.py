@@ -50,8 +50,9 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS, BrokerStats
 from batonmq.broker.subscriptions import SubscriptionTable
 from batonmq.broker.topics import TopicTable
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import ConfigError, changed_keys
+from batonmq.common.config import ConfigError
 from batonmq.common.config_file import change_file
+from batonmq.common.config_values import changed_keys
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
 from batonmq.ha.service import HAService

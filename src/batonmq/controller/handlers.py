@@ -22,10 +22,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
-from batonmq.common import config as conf
-from batonmq.common.config import ConfigError
+from batonmq.common.config import ConfigError, changeable_keys, parse_properties
+from batonmq.common.config_loader import canonical, known_to, update
+from batonmq.common.config_values import to_properties
 from batonmq.controller import events
-from batonmq.controller.config import FIXED_KEYS, ControllerConfig, Topology
+from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
 from batonmq.controller.machine import ControllerMachine, Outcome
 from batonmq.controller.membership import VOTER, Membership
@@ -251,32 +252,31 @@ class Handlers:
             controller_raft_secret="",
             metrics_grpc_exporter_header="",
         )
-        return Reply(body=conf.to_properties(shown).encode())
+        return Reply(body=to_properties(shown).encode())
 
     async def on_update_config(self, request: Request, header: wire.UpdateControllerConfig) -> Reply:
         controller = self._controller
         try:
-            changes = conf.canonical(
-                conf.parse_properties(bytes(request.command.body).decode()), ControllerConfig
-            )
+            changes = canonical(parse_properties(bytes(request.command.body).decode()), ControllerConfig)
         except (UnicodeDecodeError, ConfigError) as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"body is no properties file: {error}") from error
         forbidden = {"configBlackList", "configStorePath", "rocketmqHome"}
         forbidden.update(controller.config.config_black_list.split(";"))
+        own = known_to(changes, ControllerConfig)
+        fixed = own.keys() - changeable_keys(ControllerConfig)
         for key in changes:
             if key in forbidden:
                 raise MQError(ResponseCode.NO_PERMISSION, f"Can not update config in black list: {key}")
-            if key in FIXED_KEYS:
+            if key in fixed:
                 raise MQError(
                     ResponseCode.NO_PERMISSION, f"{key} takes effect at start only; edit the file and restart"
                 )
-        own = conf.known_to(changes, ControllerConfig)
         unknown = changes.keys() - own.keys()
         if unknown:
             log.warning("updateControllerConfig: unknown keys are ignored: %s", ", ".join(sorted(unknown)))
         async with self._changing:
             try:
-                config = conf.update(controller.config, changes, source="updateControllerConfig")
+                config = update(controller.config, changes, source="updateControllerConfig")
             except ConfigError as error:
                 raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from error
             try:

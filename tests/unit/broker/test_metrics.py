@@ -11,10 +11,11 @@ from tests.unit.broker.fakes import JAVA, FakeConnection
 
 from batonmq.broker import metrics as m
 from batonmq.broker.appender import Appender
-from batonmq.broker.handlers.admin import NEEDS_RESTART
+from batonmq.broker.config import BrokerConfig
 from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
+from batonmq.common.config import changeable_keys, keys_of
 from batonmq.common.metrics import Metric, read
-from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.common.metrics_config import MetricsConfig
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.bodies import (
     ConsumeFromWhere,
@@ -219,4 +220,4 @@ def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> 
 
 def test_every_metric_has_a_source_and_its_keys_need_a_restart(metrics: BrokerMetrics) -> None:
     assert set(metrics.sources()) == set(m.METRICS)
-    assert METRICS_KEYS <= NEEDS_RESTART
+    assert changeable_keys(BrokerConfig).isdisjoint(keys_of([MetricsConfig]))
