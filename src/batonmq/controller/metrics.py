@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source
+from batonmq.common.metrics import Histogram, Kind, Metric, Point, Source
 from batonmq.common.metrics_config import MetricsExporterType
+from batonmq.common.metrics_exporter import Exporter
 from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.machine import ControllerMachine, Election
 from batonmq.controller.proposer import Log

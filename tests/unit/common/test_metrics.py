@@ -30,8 +30,9 @@ from tests.scrape import scrape
 
 from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import build
-from batonmq.common.metrics import Buckets, Exporter, Histogram, Kind, Metric, Point, read
+from batonmq.common.metrics import Buckets, Histogram, Kind, Metric, Point, read
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
+from batonmq.common.metrics_exporter import Exporter
 
 DONE = Metric("done_total", Kind.COUNTER, "Things done", ("what", "well"))
 WAITING = Metric("waiting", Kind.GAUGE, "Things waiting", unit="bytes")
