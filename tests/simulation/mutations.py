@@ -17,9 +17,10 @@ from batonmq.broker import appender
 from batonmq.broker.replicas_core import ReplicasCore
 from batonmq.broker.set_proposals import SetProposals
 from batonmq.broker.table_watch import TableWatch
-from batonmq.controller import machine
+from batonmq.controller import elections, machine
+from batonmq.controller.effects import Outcome
 from batonmq.controller.elect import elect
-from batonmq.controller.machine import ControllerMachine, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.replicas import BrokerSet
 from batonmq.ha import core as ha_core
 from batonmq.ha.epoch_file import EpochFile
@@ -260,7 +261,7 @@ def _elect_anyone() -> list[Patch]:
     def unclean(*args: Any, **kw: Any) -> int | None:
         return elect(*args, **(kw | {"allow_unclean": True}))
 
-    return [(machine, "elect", unclean)]
+    return [(elections, "elect", unclean)]
 
 
 def _answer_before_commit() -> list[Patch]:
@@ -320,8 +321,8 @@ def _resume_term() -> list[Patch]:
     def register(self: Any, event: Any) -> Any:
         nothing = Outcome()
         with (
-            mock.patch.object(ControllerMachine, "_drop", lambda *a, **kw: []),
-            mock.patch.object(ControllerMachine, "_elect", lambda *a, **kw: nothing),
+            mock.patch.object(machine, "count_as_down", lambda *a, **kw: []),
+            mock.patch.object(machine, "hold_election", lambda *a, **kw: nothing),
         ):
             return register_original(self, event)
 

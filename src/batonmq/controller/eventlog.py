@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from batonmq.controller.machine import Effect
+from batonmq.controller.effects import Effect
 
 log = logging.getLogger(__name__)
 

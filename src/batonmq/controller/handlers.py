@@ -25,10 +25,11 @@ from typing import Any, Protocol, TypeAlias
 from batonmq.common.config import ConfigError, changeable_keys, parse_properties
 from batonmq.common.config_loader import canonical, known_to, update
 from batonmq.common.config_values import to_properties
-from batonmq.controller import events
+from batonmq.controller import events, queries
 from batonmq.controller.config import ControllerConfig, Topology
+from batonmq.controller.effects import Outcome
 from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
-from batonmq.controller.machine import ControllerMachine, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
@@ -379,17 +380,17 @@ def _clean(_: Controller, __: Request, header: wire.CleanBrokerData) -> events.A
 
 
 def _replica_info(controller: Controller, _: Request, header: wire.GetReplicaInfo) -> Outcome:
-    return controller.machine.replica_info(header.broker_name)
+    return queries.replica_info(controller.machine.broker_sets, header.broker_name)
 
 
 def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrokerId) -> Outcome:
-    return controller.machine.next_broker_id(header.cluster_name, header.broker_name)
+    return queries.next_broker_id(controller.machine.broker_sets, header.cluster_name, header.broker_name)
 
 
 def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Outcome:
     body = request.command.body
     names = wire.decode_broker_names(body) if len(body) else []
-    return controller.machine.sync_state_data(names, controller.leader_now_ms())
+    return queries.sync_state_data(controller.machine.broker_sets, names, controller.leader_now_ms())
 
 
 WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(

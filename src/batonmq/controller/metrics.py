@@ -17,7 +17,8 @@ from batonmq.common.metrics import Histogram, Kind, Metric, Point, Source
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.common.metrics_exporter import Exporter
 from batonmq.controller.config import ControllerConfig, Topology
-from batonmq.controller.machine import ControllerMachine, Election
+from batonmq.controller.effects import Election
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import Log
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from batonmq.controller import events
-from batonmq.controller.machine import Outcome
+from batonmq.controller.effects import Outcome
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.errors import NotLeader, Overloaded, RaftError, TransferInProgress
 

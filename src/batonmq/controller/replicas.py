@@ -11,7 +11,7 @@ Names and numbers follow RocketMQ's controller mode (RIP-44): ids start at 1, ep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -119,3 +119,7 @@ class BrokerSet(msgspec.Struct, array_like=True):
             self.lose_master()
         if gone & set(self.sync_state_set):
             self.set_sync_state_set(member for member in self.sync_state_set if member not in gone)
+
+
+BrokerSets: TypeAlias = Mapping[str, BrokerSet]
+"""All broker sets, by name."""

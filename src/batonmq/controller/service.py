@@ -16,9 +16,11 @@ from batonmq.common.config import require
 from batonmq.common.config_file import change_file
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
+from batonmq.controller.effects import Election, Outcome, ReplicaUp
 from batonmq.controller.eventlog import EventLog, EventSink
 from batonmq.controller.handlers import Handlers
-from batonmq.controller.machine import ControllerMachine, Election, Outcome, ReplicaUp
+from batonmq.controller.liveness import sets_to_elect, silent_brokers
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import JOINING, REMOVED, Membership, founders
 from batonmq.controller.metrics import ControllerMetrics
 from batonmq.controller.notices import RoleChangeNotices
@@ -396,7 +398,7 @@ class ControllerService:
 
     def _scan_brokers(self) -> None:
         self._at("brokers", self.config.scan_not_active_broker_interval, self._scan_brokers)
-        silent = self.machine.silent_brokers(self.leader_now_ms())
+        silent = silent_brokers(self.machine.broker_sets, self.leader_now_ms())
         if silent:  # looked up first only to spare the log; the event decides anew when it is applied
             for broker_set, broker_id in silent:
                 log.warning("replica %d of %s is silent", broker_id, broker_set.broker_name)
@@ -405,7 +407,7 @@ class ControllerService:
     def _scan_masters(self) -> None:
         self._at("masters", self.config.scan_inactive_master_interval, self._scan_masters)
         unclean = self.config.enable_elect_unclean_master
-        if self.machine.sets_to_elect(self.leader_now_ms(), unclean):
+        if sets_to_elect(self.machine.broker_sets, self.leader_now_ms(), allow_unclean=unclean):
             self._decide(events.Scan(False, True, unclean))
 
     def _on_connection_closed(self, connection: Connection) -> None:

@@ -14,9 +14,9 @@ from batonmq.common.metrics import Metric
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
+from batonmq.controller.effects import Election
 from batonmq.controller.handlers import Handlers
 from batonmq.controller.heartbeats import LiveBroker
-from batonmq.controller.machine import Election
 from batonmq.controller.metrics import (
     ACTIVE_BROKERS,
     ELECTIONS,

@@ -13,9 +13,10 @@ from typing import cast
 import pytest
 
 from batonmq.controller import events, notices
+from batonmq.controller.effects import Cleaned, LeadershipStarted, Outcome
 from batonmq.controller.eventlog import EventLog
 from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
-from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import (
     COMPANY,
@@ -345,7 +346,7 @@ async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, who
     path = tmp_path / "events.jsonl"
     path.write_text('{"time_ms":0}\n' * whole + '{"time_ms":1,"bro' + "x" * 70_000)
     log = EventLog(path, max_bytes=60_000, backups=1)
-    log.write(2, "n0", [ReignStarted("n0")])
+    log.write(2, "n0", [LeadershipStarted("n0")])
     await log.close()
     assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [0] * whole + [2]
 
@@ -353,19 +354,19 @@ async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, who
 async def test_an_event_log_goes_on_after_a_line_that_the_disk_took_half_of(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, max_bytes=10_000, backups=1)
-    log.write(1, "n0", [ReignStarted("n0")])
+    log.write(1, "n0", [LeadershipStarted("n0")])
     await log.close()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limit[1]))
     try:
-        log.write(2, "n0", [ReignStarted("n0")])
+        log.write(2, "n0", [LeadershipStarted("n0")])
         await log.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handled)
     assert not path.read_bytes().endswith(b"\n")
-    log.write(3, "n0", [ReignStarted("n0")])
+    log.write(3, "n0", [LeadershipStarted("n0")])
     await log.close()
     assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [1, 3]
 
@@ -378,11 +379,11 @@ async def test_an_event_log_that_cannot_be_written_stops_nobody(
     path = tmp_path / "file" / "events.jsonl"
     log = EventLog(path, max_bytes=300, backups=1)
     for _ in range(3):
-        log.write(1, "n0", [ReignStarted("n0")])
+        log.write(1, "n0", [LeadershipStarted("n0")])
         await log.close()
     (tmp_path / "file").unlink()
     for _ in range(3):
-        log.write(2, "n0", [ReignStarted("n0")])
+        log.write(2, "n0", [LeadershipStarted("n0")])
         await log.close()
     assert caplog.messages == [
         f"{path}: events are not recorded: File exists",
