@@ -660,7 +660,7 @@ async def test_elections_are_written_down(one: Group) -> None:
         await first.elect(address)
         await first.alter(address, 1, (1, 2), 1)
         await first.drop_connections()
-        await until(lambda: service.elections == 2, "two elections")
+        await until(lambda: service.leadership.elections == 2, "two elections")
     finally:
         await first.stop()
         await second.stop()
