@@ -98,8 +98,8 @@ class Handlers:
         dispatcher.on(BrokerHeartbeat, self.on_heartbeat)
         for header, read in CONSISTENT_READS.items():
             dispatcher.on(header, partial(self._consistent_read, read))
-        for header, look in UNSAFE_READS.items():
-            dispatcher.on(header, partial(self._unsafe_read, look))
+        for header, read in UNSAFE_READS.items():
+            dispatcher.on(header, partial(self._unsafe_read, read))
         dispatcher.on(wire.GetMetadata, self.on_get_metadata)
         dispatcher.on(wire.GetControllerMembers, self.on_get_members)
         dispatcher.on(wire.AddController, self.on_add)
@@ -316,7 +316,7 @@ def _too_large(size: int, most: int) -> MQError:
 
 def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> events.AnyEvent:
     if header.designate_elect and header.broker_id < FIRST_BROKER_ID:
-        # NO_BROKER is the controller's own word, and may depose a master.
+        # NO_BROKER is for the controller itself, and may depose a master.
         raise MQError(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"broker set {header.broker_name} has no replica {header.broker_id}, ids begin with 1",
@@ -333,8 +333,8 @@ def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> even
 def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     replica = None if broker_set is None else broker_set.replicas.get(header.broker_id)
-    # Two with one id would both rule in the same epoch. One that has moved comes after its old connection was
-    # closed, or has to wait until its old self counts as dead. (RocketMQ takes its word.)
+    # Two brokers with one id could both be master in the same epoch. A broker whose address changed registers
+    # after its old connection was closed, or once its old address counts as down. (RocketMQ does not check.)
     if (
         broker_set is not None
         and replica is not None
@@ -359,7 +359,7 @@ def _apply_broker_id(controller: Controller, _: Request, header: wire.ApplyBroke
         )
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     if broker_set is not None and header.applied_broker_id > broker_set.next_broker_id + MAX_ID_GAP:
-        # Ids are given out upwards of the greatest: one at the end of the numbers would be the last.
+        # The next id follows the greatest one: an id at the end of the range would be the last.
         raise MQError(
             ResponseCode.CONTROLLER_BROKER_ID_INVALID,
             f"{header.applied_broker_id} is no broker id of {header.broker_name}, whose next is "
@@ -403,7 +403,7 @@ WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(
     }
 )
 """Request -> the event it becomes; heartbeats (`Handlers.on_heartbeat`) are writes too. The controller's own
-writes, from its timers and connections, are in `service.py`."""
+writes, from its timers and connections, are in `leadership.py`."""
 
 CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
     {wire.GetReplicaInfo: _replica_info, wire.GetNextBrokerId: _next_broker_id}
@@ -411,5 +411,5 @@ CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
 """Request -> what is read once the barrier has passed."""
 
 UNSAFE_READS: Mapping[type[Header], Read] = MappingProxyType({wire.GetSyncStateData: _sync_state_data})
-"""Request -> what is read at once. The controller's own unsafe reads are the looks of its timers for silent
-brokers and sets without master (`service.py`): what they find is decided anew by the event they write."""
+"""Request -> what is read at once. The controller's own unsafe reads are those of its timers
+(`leadership.py`): the event that they write decides again when it is applied."""

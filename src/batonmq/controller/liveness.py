@@ -1,4 +1,4 @@
-"""What a leader's timers look for: brokers that fell silent, and sets that need another master."""
+"""What the timers of a leader scan for: brokers that fell silent, and sets that need another master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def silent_brokers(broker_sets: BrokerSets, now_ms: int) -> list[tuple[BrokerSet
         else:
             continue
         silent = [number for number, live in broker_set.live.items() if not live.is_alive(now_ms)]
-        if len(silent) == len(broker_set.live) or not broker_set.is_unheard(now_ms):
+        if len(silent) == len(broker_set.live) or not broker_set.is_silent(now_ms):
             found += [(broker_set, broker_id) for broker_id in silent]
     return found
 
@@ -34,7 +34,7 @@ def sets_to_elect(broker_sets: BrokerSets, now_ms: int, *, allow_unclean: bool) 
         master = broker_set.master_id
         if broker_set.never_had_master or broker_set.is_alive(master, now_ms):
             continue
-        if master in broker_set.live and broker_set.is_unheard(now_ms):
+        if master in broker_set.live and broker_set.is_silent(now_ms):
             continue
         eligible: Iterable[int] = broker_set.replicas if allow_unclean else broker_set.sync_state_set
         if any(broker_set.is_alive(broker_id, now_ms) for broker_id in eligible) or (

@@ -224,9 +224,9 @@ class ControllerMachine:
             )
             replica.address = event.broker_address
         if event.broker_id == broker_set.master_id:
-            # A broker registers when it starts. A master that restarted may have lost what its disk had not
-            # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages,
-            # or give one epoch two histories. (Java lets it rule on until its connection is seen to be
+            # A broker registers when it starts. A master that restarted may have lost what was not on its
+            # disk yet; as master of its old epoch it would make the others truncate acknowledged messages, or
+            # give one epoch two histories. (In Java it stays master until its connection is seen to be
             # closed.)
             if event.broker_id in broker_set.live:
                 effects += count_as_down([(broker_set, event.broker_id)], self.now_ms, "restarted")
@@ -282,17 +282,16 @@ class ControllerMachine:
                 or beat.broker_id not in broker_set.replicas
                 or beat.cluster_name != broker_set.cluster_name
             ):
-                continue  # nobody that registered: remembering it would let strangers fill our memory
+                continue  # not registered: anybody could fill the memory with such names
             before = broker_set.live.get(beat.broker_id)
             if before is None:
                 effects.append(ReplicaUp(beat.broker_name, beat.broker_id, beat.epoch, beat.max_offset))
                 if not broker_set.live and broker_set.master_id is not None:
-                    # Everybody was silent, so perhaps nobody was down: the master gets time to be heard, too.
+                    # All were silent, so perhaps none was down: the master gets time for a heartbeat, too.
                     broker_set.live[broker_set.master_id] = without_heartbeat(now_ms, beat.timeout_ms)
             elif beat.session < before.session:
-                # After a partition TCP still delivers what was written to a connection that the broker has
-                # given up, and then its end: were that the connection that counts, a master that is well
-                # would lose its role.
+                # After a partition TCP still delivers what was sent over a connection that the broker has
+                # given up, and then its close. Counting that connection would depose a healthy master.
                 continue
             broker_set.live[beat.broker_id] = LiveBroker(
                 now_ms,
@@ -304,7 +303,7 @@ class ControllerMachine:
                 beat.election_priority,
             )
             if broker_set.master_id is None and beat.broker_id in broker_set.sync_state_set:
-                # Nobody could be elected when the master was lost, perhaps only because this one's own
+                # No replica could be elected when the master was lost, perhaps only because this one's
                 # connection broke just then. Waiting for the next scan would cost seconds without service.
                 effects += hold_election(broker_set, now_ms, "replica-up").effects
         return Outcome(effects=tuple(effects)) if effects else NOTHING
@@ -327,17 +326,17 @@ class ControllerMachine:
             name = broker_set.broker_name
             for broker_id, live in broker_set.live.items():
                 live.session = sessions.get((name, broker_id), UNKNOWN_SESSION)
-            # Brokers tell all controllers that they live, so this one knows who has been silent for how long:
-            # to count that from its own beginning would add an election of controllers to each of brokers.
-            # Who is silent has a moment left to be heard, and all of it where nobody was heard here.
+            # Brokers send heartbeats to all controllers, so this one knows how long each has been silent.
+            # Counting from the start of its leadership would make the election of a master wait for that of a
+            # controller. A silent broker has some time left; all of it if this node got no heartbeats.
             before = {broker_id: silent.get((name, broker_id)) for broker_id in broker_set.live}
-            heard_here = any(
+            any_here = any(
                 silent_ms is not None and silent_ms <= broker_set.live[broker_id].timeout_ms // 2
                 for broker_id, silent_ms in before.items()
             )
             for broker_id, live in broker_set.live.items():
                 longest_ms = live.timeout_ms - live.timeout_ms // GRACE_PART
-                silent_ms = (before[broker_id] or 0) if heard_here else 0
+                silent_ms = (before[broker_id] or 0) if any_here else 0
                 live.updated_ms = self.now_ms - min(silent_ms, longest_ms)
         return Outcome(effects=(LeadershipStarted(event.node_id),))
 

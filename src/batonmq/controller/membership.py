@@ -35,7 +35,7 @@ from batonmq.raft.state import Role
 MAX_LAG: Final = 100
 """A learner that is no more entries than this behind becomes a voter."""
 VOTER, LEARNER, JOINING, REMOVED = "voter", "learner", "joining", "removed"
-"""What a controller is to its group; joining: waits for somebody to add it."""
+"""A controller's place in its group; joining: it waits to be added."""
 
 
 def founders(topology: Topology) -> Members:
@@ -68,7 +68,7 @@ class Membership:
 
     @property
     def leader_id(self) -> str | None:
-        """Whom this node takes for the leader; None during an election, and until it has recovered."""
+        """The leader, as far as this node knows; None during an election, and until it has recovered."""
         try:
             return self._node.leader_id
         except NodeStopped:
@@ -142,7 +142,7 @@ class Membership:
     # -- changes, by the leader
 
     async def add(self, node_id: str, raft_address: str, rpc_address: str) -> wire.AddControllerReply:
-        """One step: makes a stranger a learner, a learner that has caught up a voter; says which it is."""
+        """One step: a new controller becomes a learner, a learner that caught up a voter; returns which."""
         self._check_newcomer(node_id, raft_address, rpc_address)
         node = self._node
         with self._errors():
@@ -186,8 +186,7 @@ class Membership:
             self._require_leader()
             core = self._node.core
             if node_id not in self.members.all():
-                # By this order, whose answer was lost or whose giver was told an old membership. It is not
-                # done until it is committed.
+                # Perhaps by this very request, whose answer was lost. It is not done until it is committed.
                 if core.membership_index > core.commit_index:
                     raise MembershipBusy("a change of the members is under way")
                 return

@@ -1,4 +1,4 @@
-"""The controller as a program: sockets, the Raft node, timers; what is decided is decided elsewhere.
+"""The controller as a program: sockets, the Raft node, the configuration. It decides nothing itself.
 
 `ControllerService` keeps no globals, so a name server can hold one, and tests any number.
 """
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 READY = "The Controller Server boot success. serializeType=JSON"
 MAX_SNAPSHOT_BYTES = 64 << 20
-"""The state of some 300,000 broker sets. A stranger's snapshot may take eighty times its size in memory, and
-0.6 s of the loop for each MiB, before it turns out to be none."""
+"""The state of some 300,000 broker sets. A forged snapshot may take eighty times its size in memory, and
+0.6 s of the loop for each MiB, before it is recognised."""
 
 
 class ControllerService:
@@ -216,7 +216,7 @@ class ControllerService:
         self._log_membership()
 
     def _log_membership(self) -> None:
-        """What an operator should know about who belongs to the group, once, at the start."""
+        """Log what an operator should know about the membership, once, at the start."""
         topology, members = self.topology, self.node.members
         own, address = topology.self_id, topology.raft_addresses[topology.self_id]
         if self.membership.standing == JOINING:

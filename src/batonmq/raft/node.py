@@ -194,7 +194,7 @@ class RaftNode:
             self._reads.stop(cause)
 
     def _crash(self, cause: BaseException) -> None:
-        """A failure after which nothing this node says can be trusted: it falls silent."""
+        """After this failure nothing that this node sends can be trusted: it sends no more."""
         if self._stopped is not None:
             return
         if isinstance(cause, OSError | StorageCorrupt):
@@ -214,7 +214,7 @@ class RaftNode:
 
     @property
     def core(self) -> RaftCore:
-        """The protocol's state, to look at. Raises NodeStopped before ``start``."""
+        """The protocol's state, to read only. Raises NodeStopped before ``start``."""
         if self._maybe_core is None:
             raise NodeStopped("the node has not been started")
         return self._maybe_core
@@ -418,7 +418,7 @@ class RaftNode:
         self._reported = now
         log.info("raft %s/%s is %s term=%d leader=%s", self.group, self.id, now[0].value, now[1], now[2])
         if led and core.role is not Role.LEADER and self._proposals.appended:
-            # They may be committed by the next leader, and then are answered; but not for ever.
+            # The next leader may commit them, and then their callers get results; they do not wait forever.
             self._loop.call_later(self.config.election_timeout_ms / 1000, self._proposals.give_up, led_term)
         if self.on_role_change is not None:
             self.on_role_change(*now)
