@@ -79,7 +79,7 @@ class ControllerConfig(MetricsConfig):
     elect_master_max_retry_count: int = number(3, 0, changeable=True)
     """How often an election that could not be written to the log is tried again."""
     notify_broker_role_changed: bool = changeable(True)
-    """Notify the replicas of a new master at once; otherwise they learn of it with their next request."""
+    """Tell the replicas of a new master at once; else they find out when they next ask."""
     is_process_read_event: bool = changeable(False)
     """Confirm each read with a quorum even where a lease would allow to answer alone."""
     controller_request_thread_pool_queue_capacity: int = number(50_000, 1, changeable=True)
@@ -104,7 +104,7 @@ class ControllerConfig(MetricsConfig):
     """A follower that is more log entries than this behind the leader names the leader instead of letting
     the reader wait; 0: always wait."""
     controller_raft_secret: str = ""
-    """Shared secret that authenticates Raft messages between controllers; empty: trust the network."""
+    """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
     controller_raft_tls_enable: bool = False
     """TLS on the Raft port with certificates on both sides, from the tls.server.* keys; brokers' port is as
     tls.* says. jRaft only: where Raft and brokers share a port, tls.* must demand certificates of all."""
@@ -122,7 +122,7 @@ class ControllerConfig(MetricsConfig):
 
     def __post_init__(self) -> None:
         check_limits(self)
-        MetricsConfig.__post_init__(self)  # super() fails here: slots=True creates a second class
+        MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
         require(
             self.controller_type.lower() in (DLEDGER.lower(), JRAFT.lower()),
             f"controllerType={self.controller_type}: expected {DLEDGER} or {JRAFT}",

@@ -47,7 +47,7 @@ class ElectMaster(Event, frozen=True, tag="elect"):
 
 
 class ApplyBrokerId(Event, frozen=True, tag="apply-id"):
-    """A broker claims an id. The check code (`address;timestamp`) identifies it: its retry has the same one."""
+    """A broker claims an id. The check code (`address;timestamp`) identifies it: a retry has the same."""
 
     cluster_name: str
     broker_name: str
