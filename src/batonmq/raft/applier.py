@@ -34,25 +34,22 @@ class Applier:
     def __init__(self, machine: StateMachine, proposals: Proposals) -> None:
         self._machine = machine
         self._proposals = proposals
-        self._committed: deque[tuple[int, list[Entry]]] = deque()
+        self.committed: deque[tuple[int, list[Entry]]] = deque()
+        """(index of the first, entries): committed, and not yet applied."""
         self.index = 0
         """Of the entry applied last."""
         self.term = 0
         """Of that entry."""
         self.bytes_since_snapshot = 0
 
-    def add(self, first: int, entries: list[Entry]) -> None:
-        """These are committed."""
-        self._committed.append((first, entries))
-
     def apply(self) -> bool:
         """Apply what one turn may; returns whether entries are left."""
         budget = _APPLY_PER_TURN
         apply, callers = self._machine.apply, self._proposals.appended
-        while self._committed and budget > 0:
-            index, entries = self._committed.popleft()
+        while self.committed and budget > 0:
+            index, entries = self.committed.popleft()
             if len(entries) > budget:
-                self._committed.appendleft((index + budget, entries[budget:]))
+                self.committed.appendleft((index + budget, entries[budget:]))
                 entries = entries[:budget]
             budget -= len(entries)
             for entry in entries:
@@ -73,7 +70,7 @@ class Applier:
                 index += 1
             self.index = index - 1
             self.term = entries[-1].term
-        return bool(self._committed)
+        return bool(self.committed)
 
     def snapshot(self, members: Members) -> Snapshot:
         """The state as of the entry applied last; ``members`` is the membership then."""
@@ -84,6 +81,6 @@ class Applier:
     def restore(self, snapshot: Snapshot) -> None:
         """Replace the state and what waits to be applied. Raises UnreadableState; nothing changes then."""
         self._machine.restore(snapshot.data)
-        self._committed.clear()
+        self.committed.clear()
         self.index, self.term = snapshot.meta.index, snapshot.meta.term
         self.bytes_since_snapshot = 0

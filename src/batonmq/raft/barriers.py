@@ -29,19 +29,21 @@ class Barriers:
     def __init__(self, first_number: int) -> None:
         self.number = first_number
         """Of the last request."""
-        self._unasked: Waiting = []
+        self.unasked: Waiting = []
+        """Those of this turn."""
         self._asked: dict[int, Waiting] = {}
-        self._to_apply: list[tuple[int, Waiting]] = []
+        self.held: list[tuple[int, Waiting]] = []
+        """(index, reads) that wait until the index is applied."""
 
     def add(self, future: asyncio.Future[None]) -> None:
-        self._unasked.append(future)
+        self.unasked.append(future)
 
     def ask(self) -> int | None:
         """The number of one request for all reads since the last; None if there are none."""
-        if not self._unasked:
+        if not self.unasked:
             return None
         self.number += 1
-        self._asked[self.number], self._unasked = self._unasked, []
+        self._asked[self.number], self.unasked = self.unasked, []
         return self.number
 
     def answered(self, number: int) -> Waiting:
@@ -50,21 +52,21 @@ class Barriers:
 
     def hold(self, index: int, waiting: Waiting) -> None:
         """The reads return once ``index`` is applied."""
-        self._to_apply.append((index, waiting))
+        self.held.append((index, waiting))
 
     def applied(self, index: int) -> None:
         """All up to ``index`` is applied."""
-        if not self._to_apply:
+        if not self.held:
             return
         later: list[tuple[int, Waiting]] = []
-        for wanted, waiting in self._to_apply:
+        for wanted, waiting in self.held:
             if wanted > index:
                 later.append((wanted, waiting))
                 continue
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
-        self._to_apply = later
+        self.held = later
 
     def forget(self, number: int) -> bool:
         """The reads of this request give up; returns whether any still waited."""
@@ -72,12 +74,12 @@ class Barriers:
 
     def give_up(self) -> Waiting:
         """All that wait for anything; the caller fails them."""
-        everyone = [*self._unasked]
+        everyone = [*self.unasked]
         for waiting in self._asked.values():
             everyone += waiting
-        for _, waiting in self._to_apply:
+        for _, waiting in self.held:
             everyone += waiting
-        self._unasked, self._asked, self._to_apply = [], {}, []
+        self.unasked, self._asked, self.held = [], {}, []
         return everyone
 
 
@@ -89,7 +91,7 @@ class ReadBarriers:
         self._config = config
         self._applier = applier
         self._loop = asyncio.get_running_loop()
-        self._barriers = Barriers(first_number)
+        self.barriers = Barriers(first_number)
 
     def add(self) -> asyncio.Future[None]:
         """A new read, which is asked for in the next turn. Raises NotLeader or ReplicaLagging."""
@@ -99,40 +101,36 @@ class ReadBarriers:
         if self._lags_behind(core.commit_index):
             raise ReplicaLagging(f"{core.commit_index - self._applier.index} entries behind")
         future: asyncio.Future[None] = self._loop.create_future()
-        self._barriers.add(future)
+        self.barriers.add(future)
         return future
 
     def ask(self, now_ms: int) -> None:
         """Ask the core for the reads of this turn."""
-        number = self._barriers.ask()
+        number = self.barriers.ask()
         if number is not None:
             self._core.read(number, now_ms)
             self._loop.call_later(self._config.read_timeout_ms / 1000, self._expire, number)
 
     def _expire(self, number: int) -> None:
-        if self._barriers.forget(number):
+        if self.barriers.forget(number):
             self._core.reads.forget(number)
 
     def answered(self, number: int, index: int | None) -> None:
         """The core's answer: the index that the reads must see, or None if it refuses them."""
-        waiting = self._barriers.answered(number)
+        waiting = self.barriers.answered(number)
         if index is None:
             fail(waiting, NotLeader(self._core.leader_id))
         elif self._lags_behind(index):
             # Only the leader's answer shows how far a follower is behind that was cut off.
             fail(waiting, ReplicaLagging(f"{index - self._applier.index} entries behind"))
         else:
-            self._barriers.hold(index, waiting)
+            self.barriers.hold(index, waiting)
 
     def _lags_behind(self, index: int) -> bool:
         """Whether a read that must see ``index`` had better go to the leader (``max_read_lag``)."""
         most, behind = self._config.max_read_lag, index - self._applier.index
         return 0 < most < behind and self._core.role is not Role.LEADER
 
-    def applied(self) -> None:
-        """The state machine applied entries."""
-        self._barriers.applied(self._applier.index)
-
     def stop(self, cause: BaseException) -> None:
         """The node has stopped."""
-        fail(self._barriers.give_up(), NodeStopped("the node has stopped"), cause)
+        fail(self.barriers.give_up(), NodeStopped("the node has stopped"), cause)

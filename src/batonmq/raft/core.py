@@ -258,10 +258,11 @@ class RaftCore(Server):
         if self.role is Role.LEADER:
             self.reads.confirm_new()
             self.replication.send()
-        offer = self.receiver.take_offer()
+        receiver = self.receiver
+        offer = receiver.take_offer() if receiver.offer is not None else None
         messages = self.outbox.take_messages()
-        reads = self.reads.take_done()
-        refused = self.receiver.take_refused()
+        reads = self.reads.pending.take_done()
+        refused = receiver.take_refused() if receiver.refused else []
         first = self._handed_out + 1
         entries = self.log.slice(first, self.commit_index) if self.commit_index >= first else []
         self._handed_out = self.commit_index

@@ -355,18 +355,24 @@ class RaftNode:
     def _turn(self) -> None:
         try:
             self._propose_queued()
-            self._reads.ask(self._now_ms())
+            reads, applier = self._reads.barriers, self._applier
+            if reads.unasked:
+                self._reads.ask(self._now_ms())
             ready = self.core.ready(self._now_ms())
             self._send(ready.messages)
             if ready.entries:
-                self._applier.add(ready.first_index, ready.entries)
+                applier.committed.append((ready.first_index, ready.entries))
             for sender, why in ready.refused:
                 self._log_refused_snapshot(sender, why)
             if ready.offer is not None:
                 self._install(ready.offer)
             for number, index in ready.reads:
                 self._reads.answered(number, index)
-            self._apply()
+            if applier.committed and applier.apply():
+                self._schedule()
+            if reads.held:
+                reads.applied(applier.index)
+            self._snapshot_if_due()
             if ready.needs_snapshot:
                 self._persistence.load_snapshot()
             self._persistence.wake()
@@ -449,12 +455,6 @@ class RaftNode:
 
     # ------------------------------------------------------------------ the state machine
 
-    def _apply(self) -> None:
-        if self._applier.apply():
-            self._schedule()
-        self._reads.applied()
-        self._snapshot_if_due()
-
     def _snapshot_if_due(self) -> None:
         if self._running and self._snapshots.is_due(self._now_ms()):
             self.take_snapshot()
@@ -471,7 +471,7 @@ class RaftNode:
         self.core.install(offer, self._now_ms())
         self._snapshots.restored(self._applier.index, self._now_ms())
         self._proposals.covered(self._applier.index)
-        self._reads.applied()
+        self._reads.barriers.applied(self._applier.index)
 
     def _log_refused_snapshot(self, sender: str, why: str) -> None:
         text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"

@@ -71,5 +71,6 @@ class PendingReads:
         self._done.append((number, index))
 
     def take_done(self) -> list[tuple[int, int | None]]:
+        """(number, index) of this node's reads that were decided; None: refused."""
         done, self._done = self._done, []
         return done

@@ -17,7 +17,7 @@ class ReadIndex:
         self._server = server
         self._replication = replication
         self._heartbeats = heartbeats
-        self._pending = PendingReads()
+        self.pending = PendingReads()
 
     # -- this node's reads
 
@@ -27,21 +27,17 @@ class ReadIndex:
         if server.role is Role.LEADER:
             self.read(number)
         elif server.leader_id is not None:
-            self._pending.forward(number)
+            self.pending.forward(number)
             server.outbox.send(server.leader_id, ReadRequest(server.term, number))
         else:
-            self._pending.done(number, None)
+            self.pending.done(number, None)
 
     def forget(self, number: int) -> None:
         """The caller gave up."""
-        self._pending.forget(number)
-
-    def take_done(self) -> list[tuple[int, int | None]]:
-        """(number, index) of this node's reads that were decided; None: refused."""
-        return self._pending.take_done()
+        self.pending.forget(number)
 
     def on_read_reply(self, sender: str, message: ReadReply) -> None:
-        self._pending.answered(message.id, message.index or None)
+        self.pending.answered(message.id, message.index or None)
 
     # -- the leader's side
 
@@ -56,32 +52,32 @@ class ReadIndex:
         server = self._server
         if server.commit_index < server.term_start_index:
             # It may not know yet what earlier leaders committed.
-            self._pending.early.append(context)
+            self.pending.early.append(context)
         elif server.is_alone() or (server.config.lease_read and self._heartbeats.has_lease):
             self._answer(context, server.commit_index)
         else:
-            self._pending.new.append(context)
+            self.pending.new.append(context)
 
     def term_committed(self) -> None:
         """The leader committed the first entry of its term: reads that waited for this go on."""
-        if self._pending.early:
-            for context in self._pending.take_early():
+        if self.pending.early:
+            for context in self.pending.take_early():
                 self.read(context)
 
     def confirm_new(self) -> None:
         """One heartbeat round confirms all reads of a turn."""
-        if self._pending.new:
-            self._pending.begin_round(self._heartbeats.start_round(), self._server.commit_index)
+        if self.pending.new:
+            self.pending.begin_round(self._heartbeats.start_round(), self._server.commit_index)
 
     def answer_confirmed(self) -> None:
         """A member answered a round of heartbeats."""
-        if self._pending.in_rounds:
-            for context, index in self._pending.confirmed(self._heartbeats.confirmed_round()):
+        if self.pending.in_rounds:
+            for context, index in self.pending.confirmed(self._heartbeats.confirmed_round()):
                 self._answer(context, index)
 
     def _answer(self, context: ReadContext, index: int | None) -> None:
         if isinstance(context, int):
-            self._pending.done(context, index)
+            self.pending.done(context, index)
         else:
             server = self._server
             peer, number = context
@@ -92,6 +88,6 @@ class ReadIndex:
 
     def refuse_all(self) -> None:
         """The leader changed: no read that waits can be confirmed any more."""
-        for context in self._pending.take_unconfirmed():
+        for context in self.pending.take_unconfirmed():
             self._answer(context, None)
-        self._pending.refuse_forwarded()
+        self.pending.refuse_forwarded()

@@ -91,8 +91,10 @@ class Replication:
     def send(self) -> None:
         """Send each peer what flow control allows now."""
         server = self._server
+        last_index = server.log.last_index
         for peer, progress in server.peers.items():
-            if peer != server.id:
+            # Mostly there is nothing to send: hence no call to find that out.
+            if peer != server.id and (progress.next <= last_index or progress.flow is not Flow.REPLICATE):
                 self._feed(peer, progress)
         self._notify_commits()
 
@@ -154,10 +156,13 @@ class Replication:
         Under load there is always a next Append, and a follower then wakes up once an entry and not twice.
         """
         server = self._server
+        own_id, commit_index = server.id, server.commit_index
         behind = [
             peer
             for peer, progress in server.peers.items()
-            if peer != server.id and progress.sent_commit < server.peer_commit(progress)
+            if progress.sent_commit < commit_index
+            and progress.sent_commit < progress.match
+            and peer != own_id
         ]
         if not behind:
             self.notice_due_ms = None

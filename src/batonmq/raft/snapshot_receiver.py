@@ -71,8 +71,9 @@ class SnapshotReceiver:
         self._server = server
         self._election = election
         self.partial: PartialSnapshot | None = None
-        self._offer: Offer | None = None
-        self._refused: list[tuple[str, str]] = []
+        self.offer: Offer | None = None
+        """Complete, and not yet taken."""
+        self.refused: list[tuple[str, str]] = []
 
     def discard(self) -> None:
         """This node was elected: no leader sends it a snapshot."""
@@ -97,7 +98,7 @@ class SnapshotReceiver:
             self.partial = None
             snapshot = partial.finish()
             if snapshot is not None:
-                self._offer = Offer(sender, snapshot)
+                self.offer = Offer(sender, snapshot)
                 return
             server.outbox.send(sender, InstallReply(server.term, meta.index, 0))
             return
@@ -105,7 +106,7 @@ class SnapshotReceiver:
 
     def take_offer(self) -> Offer | None:
         """The complete snapshot, unless what arrived after it made it needless."""
-        offer, self._offer = self._offer, None
+        offer, self.offer = self.offer, None
         server = self._server
         if offer is None or server.role is not Role.FOLLOWER:
             return None
@@ -120,10 +121,10 @@ class SnapshotReceiver:
 
     def refuse(self, sender: str, meta: SnapshotMeta, why: str) -> None:
         self.partial = None
-        self._refused.append((sender, why))
+        self.refused.append((sender, why))
         self._server.outbox.send(sender, InstallReply(self._server.term, meta.index, 0, refused=True))
 
     def take_refused(self) -> list[tuple[str, str]]:
         """(sender, why) of the snapshots refused since the last call."""
-        refused, self._refused = self._refused, []
+        refused, self.refused = self.refused, []
         return refused

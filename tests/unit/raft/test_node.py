@@ -173,7 +173,7 @@ async def test_numbers_of_reads_rise_over_a_restart(group: Group) -> None:
     await before.read_index()
     await group.leave("n0")
     after = (await group.restart("n0")).node
-    assert after._reads._barriers.number > before._reads._barriers.number
+    assert after._reads.barriers.number > before._reads.barriers.number
 
 
 async def test_three_nodes_agree_and_survive_their_leader(group: Group) -> None:
