@@ -173,8 +173,8 @@ class ControllerService:
             rng=self._rng,
         )
         self._transport.bind(self.node.receive, self.node.peer_lost)
-        self.node.on_role_change = self._on_role_change
-        self.node.on_removed = self._on_removed
+        self.node.status.on_role_change = self._on_role_change
+        self.node.status.on_removed = self._on_removed
         self.node.on_failure = self._on_failure
         self.membership = Membership(topology, self.node, config.request_timeout_ms)
         self.proposer = Proposer(

@@ -5,7 +5,7 @@ the messages to one peer leave in one envelope, the disk gets one write and one 
 the worker's thread the next batch gathers, and replication runs beside the leader's own fsync.
 
 The parts: `proposals` (callers that wait), `applier` (the state machine), `barriers` (reads), `persistence`
-(the disk's jobs), `snapshots`, and `membership_changes` for operators.
+(the disk's jobs), `snapshots`, `status` (what changed), and `membership_changes` for operators.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from batonmq.raft.persistence import Persistence, failure_text
 from batonmq.raft.proposals import Proposals, fail
 from batonmq.raft.snapshots import Snapshots
 from batonmq.raft.state import Offer, Role, Save
+from batonmq.raft.status import Status
 from batonmq.raft.storage import REMEDY, Storage
 from batonmq.raft.worker import Worker
 
@@ -76,12 +77,9 @@ class RaftNode:
         self.group = group
         self.id = node_id
         self.config = config
-        self.on_role_change: Callable[[Role, int, str | None], None] | None = None
-        """Called with (role, term, leader id) after each change of any of the three."""
-        self.on_removed: Callable[[int], None] | None = None
-        """Called with the index when the node learns that it was removed from the group."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called once when the node stops itself: a disk or state machine that failed."""
+        self.status = Status(f"raft {group}/{node_id}", transport.set_peers)
         self.changes = MembershipChanges(self)
         self._bootstrap = members
         self._storage = storage
@@ -117,9 +115,6 @@ class RaftNode:
         )
 
         self._complaints = Complaints(log)
-        self._reported: tuple[Role, int, str | None] = (Role.FOLLOWER, 0, None)
-        self._reported_members: Members | None = None
-        self._reported_removal: int | None = None
 
     # ------------------------------------------------------------------ start and stop
 
@@ -376,7 +371,12 @@ class RaftNode:
             if ready.needs_snapshot:
                 self._persistence.load_snapshot()
             self._persistence.wake()
-            self._report_changes()
+            lost_term = self.status.report(self.core)
+            if lost_term is not None and self._proposals.appended:
+                # The next leader may commit its proposals, and then their callers get results; but they do
+                # not wait forever.
+                delay_s = self.config.election_timeout_ms / 1000
+                self._loop.call_later(delay_s, self._proposals.give_up, lost_term)
             self._arm_timer()
         except Exception as e:
             self._crash(e)
@@ -403,31 +403,6 @@ class RaftNode:
             by_peer.setdefault(peer, []).append(message)
         for peer, batch in by_peer.items():
             self._transport.send(peer, encode(Envelope(self.group, self.id, peer, batch)))
-
-    def _report_changes(self) -> None:
-        core = self.core
-        if core.members is not self._reported_members:
-            if self._reported_members is not None:
-                learners = f", learners {', '.join(core.members.learners)}" if core.members.learners else ""
-                voters = ", ".join(core.members.voters)
-                log.info("raft %s/%s: the members are %s%s", self.group, self.id, voters, learners)
-            self._reported_members = core.members
-            self._transport.set_peers(core.members.all())
-        if core.removed_at != self._reported_removal:
-            self._reported_removal = core.removed_at
-            if core.removed_at is not None and self.on_removed is not None:
-                self.on_removed(core.removed_at)
-        now = (core.role, core.term, core.leader_id)
-        if now == self._reported:
-            return
-        led, led_term = self._reported[0] is Role.LEADER, self._reported[1]
-        self._reported = now
-        log.info("raft %s/%s is %s term=%d leader=%s", self.group, self.id, now[0].value, now[1], now[2])
-        if led and core.role is not Role.LEADER and self._proposals.appended:
-            # The next leader may commit them, and then their callers get results; they do not wait forever.
-            self._loop.call_later(self.config.election_timeout_ms / 1000, self._proposals.give_up, led_term)
-        if self.on_role_change is not None:
-            self.on_role_change(*now)
 
     def _arm_timer(self) -> None:
         if not self._running:

@@ -272,7 +272,7 @@ async def test_leadership_moves_on_request(group: Group) -> None:
     await leader.node.propose(b"x")
     target = next(p for p in group.running() if p is not leader)
     changes: list[tuple[Role, int, str | None]] = []
-    target.node.on_role_change = lambda *change: changes.append(change)
+    target.node.status.on_role_change = lambda *change: changes.append(change)
     await leader.node.changes.transfer_leadership(target.name)
     await until(lambda: target.node.role is Role.LEADER)
     assert (Role.LEADER, target.node.term, target.name) in changes
