@@ -30,7 +30,7 @@ from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.effects import Outcome
 from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
 from batonmq.controller.machine import ControllerMachine
-from batonmq.controller.membership import VOTER, Membership
+from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.replicas import FIRST_BROKER_ID
@@ -201,7 +201,7 @@ class Handlers:
         return Reply(
             code=NOT_LEADER.code,
             remark=f"{remark}; ask {leader_id} at {address}",
-            ext={"controllerLeaderId": leader_id, "controllerLeaderAddress": address},
+            ext=leader_fields(leader_id, address),
         )
 
     # -- of no class: about this controller ----------------------------------------------------------------

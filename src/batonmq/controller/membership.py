@@ -228,13 +228,10 @@ class Membership:
         except (NotLeader, NodeStopped) as error:
             leader = self.leader_id
             address = self.rpc_address(leader)
-            ext = {"controllerLeaderId": leader, "controllerLeaderAddress": address}
-            known = leader is not None and address is not None and leader != self._topology.self_id
-            raise MQError(
-                ResponseCode.CONTROLLER_NOT_LEADER,
-                str(error),
-                {key: value for key, value in ext.items() if value} if known else {},
-            ) from error
+            fields: dict[str, str] = {}
+            if leader is not None and address is not None and leader != self._topology.self_id:
+                fields = leader_fields(leader, address)
+            raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, str(error), fields) from error
         except (MembershipBusy, TransferInProgress, Overloaded) as error:
             raise MQError(ResponseCode.SYSTEM_BUSY, str(error)) from error
         except MembershipRefused as error:
@@ -244,6 +241,11 @@ class Membership:
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, text) from error
         except RaftError as error:
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, str(error)) from error
+
+
+def leader_fields(leader_id: str, address: str) -> dict[str, str]:
+    """The fields in which a refusal names the leader, as in the answer to getControllerMetaData."""
+    return {"controllerLeaderId": leader_id, "controllerLeaderAddress": address}
 
 
 def _refused(why: str) -> MQError:
