@@ -27,7 +27,7 @@ class Status:
         self._removed_at: int | None = None
 
     def report(self, core: RaftCore) -> int | None:
-        """Report what changed since the last call. Returns the term whose leadership this node lost, if any."""
+        """Report what changed since the last call. Returns the term of a leadership that this node lost."""
         if core.members is not self._members:
             if self._members is not None:
                 learners = f", learners {', '.join(core.members.learners)}" if core.members.learners else ""

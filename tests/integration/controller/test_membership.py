@@ -155,7 +155,7 @@ async def test_who_is_removed_says_so_once_and_disturbs_nobody(
 
 
 @calm
-async def test_a_learner_that_is_removed_is_told_so(
+async def test_a_learner_that_is_removed_learns_of_it(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = await operator.leader()

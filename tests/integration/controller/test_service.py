@@ -590,7 +590,7 @@ async def test_the_loss_of_the_leading_controller_changes_no_master_and_the_next
         await second.stop()
 
 
-async def test_without_a_quorum_nothing_is_decided_and_the_sender_is_told(tmp_path: Path) -> None:
+async def test_without_a_quorum_nothing_is_decided_and_the_sender_gets_an_error(tmp_path: Path) -> None:
     group = Group(tmp_path, 3, request_timeout_ms=300)
     await group.start()
     leader = await group.leader()

@@ -413,7 +413,7 @@ def notified_set() -> tuple[ControllerMachine, BrokerSet, Mailbox, RoleChangeNot
     return machine, machine.broker_sets["s"], mailbox, mine
 
 
-async def test_a_replica_that_shows_the_epoch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_shows_the_epoch_is_notified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 5)
     _, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)
@@ -422,7 +422,7 @@ async def test_a_replica_that_shows_the_epoch_is_told_once(monkeypatch: pytest.M
     assert sorted(mailbox.calls) == [("h1:1", 1), ("h2:1", 1)]
 
 
-async def test_others_are_told_until_the_master_has_them_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_are_notified_until_the_master_has_them_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
     machine, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)
@@ -446,7 +446,7 @@ async def test_the_next_election_replaces_the_notice(monkeypatch: pytest.MonkeyP
     assert mine.pending == 0
 
 
-async def test_a_dead_replica_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_replica_is_not_notified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
     machine, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)

@@ -297,7 +297,7 @@ async def test_a_node_is_replaced(group: Group) -> None:
 
 
 @pytest.mark.parametrize(("other_group", "secret"), [("other", "s"), ("g", "wrong")])
-async def test_a_stranger_is_refused(
+async def test_a_node_of_another_group_or_secret_is_refused(
     group: Group, other_group: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await group.begin("n0", "n1", "n2")
@@ -365,7 +365,7 @@ async def test_a_damaged_snapshot_that_a_follower_needs_stops_the_node_in_a_line
     assert line.exc_info is None
 
 
-async def test_a_disk_that_fails_when_its_files_are_closed_is_told_in_a_line(
+async def test_a_disk_that_fails_when_its_files_are_closed_is_logged_in_a_line(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever stops a node has more to close."""
@@ -468,7 +468,7 @@ async def _with_a_hanging_disk(
     return node, gate, proposal
 
 
-async def test_what_the_disk_says_while_a_node_stops_is_told(
+async def test_a_disk_failure_while_a_node_stops_is_logged(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also to whoever stops it a second time, or gives up waiting and tries again."""

@@ -88,7 +88,7 @@ def test_nothing_changes_until_it_is_installed() -> None:
     assert node.saved(save, 20) == [("n1", AppendReply(3, 10))]
 
 
-def test_a_refused_one_changes_nothing_and_is_told() -> None:
+def test_a_refused_one_changes_nothing_and_its_sender_gets_an_answer() -> None:
     node = follower()
     before = seen(node)
     node.refuse(offered(node, snapshot()), "no state of ours")
