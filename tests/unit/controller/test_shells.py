@@ -19,10 +19,10 @@ from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import (
-    COMPANY,
     MAX_BEATS,
     MAX_ENTRY_BYTES,
     MAX_EVENTS,
+    MIN_BATCH,
     PIPELINE,
     Proposer,
 )
@@ -133,13 +133,13 @@ async def test_under_load_entries_grow_instead_of_queues() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     log.gate = asyncio.Event()
     mine = proposer(log)
-    total = 2 * COMPANY + 10
+    total = 2 * MIN_BATCH + 10
     for number in range(1, total + 1):
         mine.submit(claim(number), outcomes.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     # The first goes alone; the second when it has company; all others wait for one of the two.
-    assert [len(entry.events) for entry in log.entries] == [1, COMPANY]
+    assert [len(entry.events) for entry in log.entries] == [1, MIN_BATCH]
     log.gate.set()
     await settle(lambda: len(outcomes) == total)
     assert len(log.entries) == PIPELINE + 1
@@ -151,9 +151,9 @@ async def test_under_load_entries_grow_instead_of_queues() -> None:
 async def test_a_full_company_of_heartbeats_does_not_wait_for_more() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     mine = proposer(log, coalesce_ms=60_000)
-    for number in range(COMPANY):
+    for number in range(MIN_BATCH):
         mine.submit_beat(beat(number), outcomes.append)
-    await settle(lambda: len(outcomes) == COMPANY)
+    await settle(lambda: len(outcomes) == MIN_BATCH)
     assert len(log.entries) == 1
     await mine.close()
 
