@@ -1,7 +1,7 @@
 """The map of rooms and files in docs/architecture.md, made from the first sentences of their docstrings.
 
-`python -m tests.house.rooms` writes it between the page's two HTML comments ``<!-- rooms -->``. A package says
-what it is for in its ``__init__.py``, a module in its own docstring.
+`python -m tests.house.rooms` writes it between the page's two HTML comments ``<!-- rooms -->``. A package
+says what it is for in its ``__init__.py``, a module in its own docstring.
 """
 
 from __future__ import annotations

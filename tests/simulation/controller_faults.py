@@ -259,7 +259,7 @@ class Faults:
 
     async def _transfer(self, leader: Node, target: Node) -> None:
         self.group.log(f"{leader.name} hands over to {target.name}")
-        await leader.service.node.transfer_leadership(raft_id(target))
+        await leader.service.node.changes.transfer_leadership(raft_id(target))
 
     async def _toggle(self, leader: Node, target: Node) -> None:
         """Take a controller out, or bring it back: as learner, then with a vote."""
@@ -267,9 +267,9 @@ class Faults:
         if name in raft.members.voters:
             if len(raft.members.voters) > 2:
                 self.group.log(f"{leader.name} removes {target.name}")
-                await raft.remove(name)
+                await raft.changes.remove(name)
             return
         self.group.log(f"{leader.name} adds {target.name}")
         if name not in raft.members.learners:
-            await raft.add_learner(name, endpoint(target))
-        await raft.promote(name, timeout_ms=1_000)
+            await raft.changes.add_learner(name, endpoint(target))
+        await raft.changes.promote(name, timeout_ms=1_000)

@@ -16,7 +16,7 @@ from unittest import mock
 
 from batonmq.controller import service as controller_service
 from batonmq.controller.config import ControllerConfig
-from batonmq.controller.machine import Effect
+from batonmq.controller.effects import Effect
 from batonmq.controller.service import ControllerService
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.node import RaftNode

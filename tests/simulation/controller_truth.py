@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from batonmq.controller.machine import ControllerMachine, Election, Outcome
+from batonmq.controller.effects import Election, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.service import ControllerService
 from batonmq.raft.state import Role
 from tests.simulation.controller_model import Decided, SetState

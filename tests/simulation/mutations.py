@@ -17,9 +17,10 @@ from batonmq.broker.messages import appender
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.tables.watch import TableWatch
-from batonmq.controller import machine
+from batonmq.controller import elections, machine
+from batonmq.controller.effects import Outcome
 from batonmq.controller.elect import elect
-from batonmq.controller.machine import ControllerMachine, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.replicas import BrokerSet
 from batonmq.ha.autoswitch import core as ha_core
 from batonmq.ha.autoswitch.epoch_file import EpochFile
@@ -264,17 +265,17 @@ def _elect_anyone() -> list[Patch]:
     def unclean(*args: Any, **kw: Any) -> int | None:
         return elect(*args, **(kw | {"allow_unclean": True}))
 
-    return [(machine, "elect", unclean)]
+    return [(elections, "elect", unclean)]
 
 
 def _answer_before_commit() -> list[Patch]:
-    original = RaftCore._advance_commit
+    original = RaftCore.advance_commit
 
     def advance(self: Any) -> None:
         with mock.patch.object(raft_core, "reached_by_majority", max):
             original(self)
 
-    return [(RaftCore, "_advance_commit", advance)]
+    return [(RaftCore, "advance_commit", advance)]
 
 
 def _epoch_reuse() -> list[Patch]:
@@ -324,8 +325,8 @@ def _resume_term() -> list[Patch]:
     def register(self: Any, event: Any) -> Any:
         nothing = Outcome()
         with (
-            mock.patch.object(ControllerMachine, "_drop", lambda *a, **kw: []),
-            mock.patch.object(ControllerMachine, "_elect", lambda *a, **kw: nothing),
+            mock.patch.object(machine, "count_as_down", lambda *a, **kw: []),
+            mock.patch.object(machine, "hold_election", lambda *a, **kw: nothing),
         ):
             return register_original(self, event)
 

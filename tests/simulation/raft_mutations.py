@@ -10,12 +10,18 @@ from unittest import mock
 
 from batonmq.raft import core as raft_core
 from batonmq.raft.core import RaftCore
+from batonmq.raft.election import Election
+from batonmq.raft.election_timer import ElectionTimer
+from batonmq.raft.follower import Follower
+from batonmq.raft.heartbeats import Heartbeats
 from batonmq.raft.log import RaftLog
 from batonmq.raft.memberships import Memberships
 from batonmq.raft.messages import AppendReply, VoteReply
 from batonmq.raft.outbox import Outbox
-from batonmq.raft.patience import Patience
 from batonmq.raft.progress import Progress
+from batonmq.raft.read_index import ReadIndex
+from batonmq.raft.replication import Replication
+from batonmq.raft.transfer import Transfer
 from tests.simulation import memory_disk
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.raft_sim import Shape, run_seed
@@ -28,17 +34,17 @@ def _no_fsync() -> list[Patch]:
 
 
 def _commit_alone() -> list[Patch]:
-    original = RaftCore._advance_commit
+    original = RaftCore.advance_commit
 
     def advance(self: RaftCore) -> None:
         with mock.patch.object(raft_core, "reached_by_majority", max):
             original(self)
 
-    return [(RaftCore, "_advance_commit", advance)]
+    return [(RaftCore, "advance_commit", advance)]
 
 
 def _commit_minority() -> list[Patch]:
-    original = RaftCore._advance_commit
+    original = RaftCore.advance_commit
 
     def nearly(values: Any) -> int:
         ordered = sorted(values)
@@ -51,7 +57,7 @@ def _commit_minority() -> list[Patch]:
         with mock.patch.object(raft_core, "reached_by_majority", nearly):
             original(self)
 
-    return [(RaftCore, "_advance_commit", advance)]
+    return [(RaftCore, "advance_commit", advance)]
 
 
 def _unsaved(kind: type) -> Callable[[], list[Patch]]:
@@ -70,17 +76,13 @@ def _unsaved(kind: type) -> Callable[[], list[Patch]]:
 
 
 def _vote_twice() -> list[Patch]:
-    original = RaftCore._on_vote
+    original = Election.on_vote
 
-    def on_vote(self: RaftCore, sender: str, message: Any) -> None:
-        self.voted_for = None
+    def on_vote(self: Election, sender: str, message: Any) -> None:
+        self._server.voted_for = None
         original(self, sender, message)
 
-    handlers = {
-        role: {kind: on_vote if handler is original else handler for kind, handler in by_type.items()}
-        for role, by_type in raft_core.STEP.items()
-    }
-    return [(raft_core, "STEP", handlers)]
+    return [(Election, "on_vote", on_vote)]
 
 
 def _any_log_wins() -> list[Patch]:
@@ -88,56 +90,57 @@ def _any_log_wins() -> list[Patch]:
 
 
 def _count_old_terms() -> list[Patch]:
-    original = RaftCore._advance_commit
+    original = RaftCore.advance_commit
 
     def advance(self: RaftCore) -> None:
         with mock.patch.object(self.log.__class__, "term", lambda log, index: self.term):
             original(self)
 
-    return [(RaftCore, "_advance_commit", advance)]
+    return [(RaftCore, "advance_commit", advance)]
 
 
 def _no_truncation() -> list[Patch]:
-    def drop_known(self: RaftCore, prev: int, entries: list[Any]) -> tuple[list[Any], int]:
-        have = self.log.last_index - prev
-        return (entries[have:], self.log.last_index) if have < len(entries) else ([], prev + len(entries))
+    def drop_known(self: Follower, prev: int, entries: list[Any]) -> tuple[list[Any], int]:
+        last = self._server.log.last_index
+        have = last - prev
+        return (entries[have:], last) if have < len(entries) else ([], prev + len(entries))
 
-    return [(RaftCore, "_drop_known", drop_known)]
+    return [(Follower, "_drop_known", drop_known)]
 
 
 def _read_at_once() -> list[Patch]:
-    return [(RaftCore, "_read", lambda self, context: self._answer_read(context, self.commit_index))]
+    return [(ReadIndex, "read", lambda self, context: self._answer(context, self._server.commit_index))]
 
 
 def _read_before_first_commit() -> list[Patch]:
-    original = RaftCore._read
+    original = ReadIndex.read
 
-    def read(self: RaftCore, context: Any) -> None:
-        with mock.patch.object(self, "_term_start_index", 0):
+    def read(self: ReadIndex, context: Any) -> None:
+        with mock.patch.object(self._server, "term_start_index", 0):
             original(self, context)
 
-    return [(RaftCore, "_read", read)]
+    return [(ReadIndex, "read", read)]
 
 
 def _not_sticky() -> list[Patch]:
-    return [(RaftCore, "_is_sticky", lambda self: False)]
+    return [(Election, "is_sticky", lambda self: False)]
 
 
 def _lost_despite_lease() -> list[Patch]:
     """Who has promised to honour a lease votes, and asks for votes, when it takes the leader for gone."""
-    is_sticky, arm = Patience.is_sticky, Patience.arm
+    is_sticky, arm = ElectionTimer.is_sticky, ElectionTimer.arm
 
-    def sticky(self: Patience, now_ms: int) -> bool:
+    def sticky(self: ElectionTimer, now_ms: int) -> bool:
         return is_sticky(self, now_ms) and self.lost_leader is None
 
-    def arm_at_once(self: Patience, now_ms: int, voters: Any) -> None:
+    def arm_at_once(self: ElectionTimer, now_ms: int, voters: Any) -> None:
         config, self.config = self.config, replace(self.config, lease_read=False)
         try:
             arm(self, now_ms, voters)
         finally:
             self.config = config
 
-    return [(Patience, "is_sticky", sticky), (Patience, "arm", arm_at_once)]
+    return [(ElectionTimer, "is_sticky", sticky), (ElectionTimer, "arm", arm_at_once)]
 
 
 def _not_sticky_after_restart() -> list[Patch]:
@@ -145,34 +148,30 @@ def _not_sticky_after_restart() -> list[Patch]:
 
     def init(self: RaftCore, *args: Any, **kw: Any) -> None:
         original(self, *args, **kw)
-        self._patience.contact_ms = None
+        self.election.timer.contact_ms = None
 
     return [(RaftCore, "__init__", init)]
 
 
 def _lease_survives_transfer() -> list[Patch]:
     class Never:
-        def __get__(self, core: Any, owner: Any) -> bool:
+        def __get__(self, transfer: Any, owner: Any) -> bool:
             return False
 
-        def __set__(self, core: Any, value: Any) -> None: ...
+        def __set__(self, transfer: Any, value: Any) -> None: ...
 
-    return [(RaftCore, "_lease_forbidden", Never())]
+    return [(Transfer, "offered", Never())]
 
 
 def _lease_from_answer() -> list[Patch]:
     """The lease begins when the answer arrives, not when the question was sent."""
-    original = RaftCore._on_heartbeat_reply
+    original = Heartbeats.on_reply
 
-    def on_reply(self: RaftCore, sender: str, message: Any) -> None:
-        message.sent_ms = self.now_ms
-        original(self, sender, message)
+    def on_reply(self: Heartbeats, sender: str, message: Any) -> bool:
+        message.sent_ms = self._server.now_ms
+        return original(self, sender, message)
 
-    handlers = {
-        role: {kind: on_reply if handler is original else handler for kind, handler in by_type.items()}
-        for role, by_type in raft_core.STEP.items()
-    }
-    return [(raft_core, "STEP", handlers)]
+    return [(Heartbeats, "on_reply", on_reply)]
 
 
 def _lease_by_the_past() -> list[Patch]:
@@ -202,35 +201,36 @@ def _change_before_first_commit() -> list[Patch]:
     original = RaftCore.change_members
 
     def change(self: RaftCore, members: Any) -> int:
-        with mock.patch.object(self, "_term_start_index", 0):
+        with mock.patch.object(self, "term_start_index", 0):
             return original(self, members)
 
     return [(RaftCore, "change_members", change)]
 
 
 def _membership_kept_on_truncation() -> list[Patch]:
-    original = RaftCore._truncate
+    original = Follower._truncate
 
-    def truncate(self: RaftCore, index: int) -> None:
-        members = self.members
+    def truncate(self: Follower, index: int) -> None:
+        server = self._server
+        members = server.members
         original(self, index)
-        self._memberships = Memberships(min(self.membership_index, self.log.last_index), members)
+        server.memberships = Memberships(min(server.membership_index, server.log.last_index), members)
 
-    return [(RaftCore, "_truncate", truncate)]
+    return [(Follower, "_truncate", truncate)]
 
 
 def _trust_progress() -> list[Patch]:
     """A leader takes for acknowledged what it has sent."""
-    original = RaftCore._send_append
+    original = Replication._send_append
 
-    def send(self: RaftCore, peer: str, progress: Progress, first: int) -> bool:
+    def send(self: Replication, peer: str, progress: Progress, first: int) -> bool:
         sent = original(self, peer, progress, first)
         if sent:
             progress.match = max(progress.match, first)
-            progress.match = min(progress.match, self.log.last_index)
+            progress.match = min(progress.match, self._server.log.last_index)
         return sent
 
-    return [(RaftCore, "_send_append", send)]
+    return [(Replication, "_send_append", send)]
 
 
 MUTATIONS: dict[str, Mutation[Shape]] = {

@@ -237,7 +237,9 @@ class Node:
             del self.pending[index]
 
     def take_snapshot(self) -> Snapshot:
-        meta = SnapshotMeta(self.applied_index, self.applied_term, self.core.members_at(self.applied_index))
+        meta = SnapshotMeta(
+            self.applied_index, self.applied_term, self.core.memberships.members_at(self.applied_index)
+        )
         return Snapshot(meta, msgspec.msgpack.encode(self.applied))
 
     def begin_snapshot(self) -> None:

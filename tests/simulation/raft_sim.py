@@ -318,7 +318,7 @@ class Simulation:
     def _wait_least(self, node: Node) -> None:
         """After a restart the wait is drawn from a wide range: here it is the shortest there is."""
         if node.alive:
-            node.core._patience.deadline_ms = node.now() + 2 * self.config.heartbeat_interval_ms
+            node.core.election.timer.deadline_ms = node.now() + 2 * self.config.heartbeat_interval_ms
             node.settle()
 
     def duel(self) -> None:

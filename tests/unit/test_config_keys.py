@@ -10,7 +10,9 @@ import pytest
 
 import batonmq
 from batonmq.broker.config import BrokerConfig
-from batonmq.common.config import ConfigError, build, describe
+from batonmq.common.config import ConfigError, changeable_keys, describe
+from batonmq.common.config_loader import build
+from batonmq.common.metrics_config import MetricsConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -84,3 +86,28 @@ def test_the_broker_id_of_rocketmqs_examples_is_none_of_its_own() -> None:
 def test_both_spellings_of_a_key_are_understood(key: str) -> None:
     (config,) = build({key: ("true", "controller.conf")}, ControllerConfig)
     assert config.is_process_read_event
+
+
+@pytest.mark.parametrize(
+    ("owner", "changeable", "fixed"),
+    [
+        (
+            BrokerConfig,
+            {"brokerPermission", "autoCreateTopicEnable", "namesrvAddr"},
+            {"brokerName", "listenPort"},
+        ),
+        (StoreConfig, {"fileReservedTime", "maxMessageSize"}, {"storePathRootDir", "flushDiskType"}),
+        (ControllerConfig, {"enableElectUncleanMaster"}, {"controllerRaftSecret", "configStorePath"}),
+        (NamesrvConfig, {"supportActingMaster"}, {"listenPort"}),
+    ],
+)
+def test_some_keys_may_change_while_the_program_runs(
+    owner: type, changeable: set[str], fixed: set[str]
+) -> None:
+    keys = changeable_keys(owner)
+    assert changeable <= keys and keys.isdisjoint(fixed)
+
+
+@pytest.mark.parametrize("owner", [HAConfig, TlsConfig, MetricsConfig])
+def test_all_keys_of_some_classes_are_read_at_start_only(owner: type) -> None:
+    assert changeable_keys(owner) == set()

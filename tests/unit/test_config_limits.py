@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 
 from batonmq.cli.configdoc import SECTIONS
-from batonmq.common.config import INT_MAX, ConfigError, KeyInfo, describe, load, update
+from batonmq.common.config import INT_MAX, ConfigError, KeyInfo, describe
+from batonmq.common.config_loader import load, update
 
 CLASSES = [owner for _, owner in SECTIONS]
 NUMBERS = [info for owner in CLASSES for info in describe(owner) if int in (info.type, *get_args(info.type))]

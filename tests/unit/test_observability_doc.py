@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from batonmq.broker.parts import all_metrics
+from batonmq.common.config import keys_of
 from batonmq.common.metrics import Metric
-from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.common.metrics_config import MetricsConfig
 from batonmq.controller import metrics as controller
 
 PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
@@ -31,4 +32,4 @@ def test_the_page_has_the_metrics_that_are_exported(metrics: Sequence[Metric]) -
 
 def test_the_page_names_every_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert {key for key in METRICS_KEYS if key not in page} == set()
+    assert {key for key in keys_of([MetricsConfig]) if key not in page} == set()

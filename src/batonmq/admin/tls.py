@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import click
 
-from batonmq.common.config import ConfigError, load
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import load
 from batonmq.net.tls import TlsConfig, client_context
 
 CONFIG_VARIABLE: Final = "BATONMQ_TLS_CONFIG"

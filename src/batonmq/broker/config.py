@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batonmq.common.config import INT_MAX, ConfigError, check_addresses, check_limits, number
+from batonmq.common.config import INT_MAX, ConfigError, changeable, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
 
 PERM_READ = 4
@@ -48,14 +48,14 @@ class BrokerConfig(MetricsConfig):
     """Port for clients, name servers and tools."""
     vip_channel_enabled: bool = True
     """Also listen on listenPort - 2, which clients with a VIP channel use."""
-    namesrv_addr: str = ""
+    namesrv_addr: str = changeable("")
     """Name servers, `host:port;host:port`; empty: register nowhere."""
-    broker_permission: int = number(PERM_READ | PERM_WRITE, 0, 7)
+    broker_permission: int = number(PERM_READ | PERM_WRITE, 0, 7, changeable=True)
     """4 read, 2 write, 6 both; taken from every topic at registration."""
 
-    auto_create_topic_enable: bool = True
+    auto_create_topic_enable: bool = changeable(True)
     """Create a topic from the template TBW102 when a message for an unknown one arrives."""
-    auto_create_subscription_group: bool = True
+    auto_create_subscription_group: bool = changeable(True)
     """Create a consumer group when an unknown one asks."""
     default_topic_queue_nums: int = number(8, 1)
     """Read and write queues of the template topic TBW102."""
@@ -67,99 +67,99 @@ class BrokerConfig(MetricsConfig):
     """Offer the message trace topic."""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     """Name of the message trace topic."""
-    region_id: str = "DefaultRegion"
+    region_id: str = changeable("DefaultRegion")
     """Written to each message as MSG_REGION."""
-    trace_on: bool = True
+    trace_on: bool = changeable(True)
     """Written to each message as TRACE_ON."""
 
-    register_broker_timeout_mills: int = number(24_000, 10)
+    register_broker_timeout_mills: int = number(24_000, 10, changeable=True)
     """How long a name server may take to answer a registration, ms."""
-    register_name_server_period: int = number(30_000, 10)
+    register_name_server_period: int = number(30_000, 10, changeable=True)
     """Time between registrations, ms; 10 000 to 60 000 as in RocketMQ."""
-    broker_heartbeat_interval: int = number(1_000, 10)
+    broker_heartbeat_interval: int = number(1_000, 10, changeable=True)
     """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
-    send_heartbeat_timeout_millis: int = number(1_000, 10)
+    send_heartbeat_timeout_millis: int = number(1_000, 10, changeable=True)
     """How long a heartbeat may take, ms."""
-    broker_not_active_timeout_millis: int = number(10_000, 10)
+    broker_not_active_timeout_millis: int = number(10_000, 10, changeable=True)
     """Silence after which name servers and controllers count this broker as gone, ms."""
-    enable_slave_acting_master: bool = False
+    enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
-    compatible_with_old_name_srv: bool = True
+    compatible_with_old_name_srv: bool = changeable(True)
     """Keep to requests that name servers before 5.0 understand."""
 
     enable_controller_mode: bool = False
     """The controllers decide who is master; brokerId and brokerRole of this file are ignored."""
-    controller_addr: str = ""
+    controller_addr: str = changeable("")
     """Controllers, `host:port;host:port`."""
-    sync_broker_metadata_period: int = number(5_000, 10)
+    sync_broker_metadata_period: int = number(5_000, 10, changeable=True)
     """Time between this broker's looks at its role at the controller, ms."""
-    check_sync_state_set_period: int = number(5_000, 10)
+    check_sync_state_set_period: int = number(5_000, 10, changeable=True)
     """Time between the master's looks for replicas to drop from the SyncStateSet, ms."""
-    sync_controller_metadata_period: int = number(10_000, 10)
+    sync_controller_metadata_period: int = number(10_000, 10, changeable=True)
     """Time between looks for the leading controller, ms."""
-    controller_heart_beat_timeout_mills: int = number(3_000, 10)
+    controller_heart_beat_timeout_mills: int = number(3_000, 10, changeable=True)
     """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat (RocketMQ:
     10 000)."""
-    broker_election_priority: int = number(2_147_483_647, -INT_MAX)
+    broker_election_priority: int = number(2_147_483_647, -INT_MAX, changeable=True)
     """Lower is preferred among equal candidates for master."""
 
-    all_ack_in_sync_state_set: bool = False
+    all_ack_in_sync_state_set: bool = changeable(False)
     """Controller mode: acknowledge when every member of the SyncStateSet has the message."""
-    in_sync_replicas: int = number(1, 1)
+    in_sync_replicas: int = number(1, 1, changeable=True)
     """Copies, the master's included, that a message needs before SYNC_MASTER acknowledges it."""
-    min_in_sync_replicas: int = number(1, 1)
+    min_in_sync_replicas: int = number(1, 1, changeable=True)
     """Refuse messages while fewer replicas than this, the master included, keep up."""
-    total_replicas: int = number(1, 1)
+    total_replicas: int = number(1, 1, changeable=True)
     """Copies configured in this group, the master's included."""
-    enable_auto_in_sync_replicas: bool = False
+    enable_auto_in_sync_replicas: bool = changeable(False)
     """Let inSyncReplicas sink to the replicas that keep up, not below minInSyncReplicas."""
-    slave_timeout: int = number(3_000, 1)
+    slave_timeout: int = number(3_000, 1, changeable=True)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
-    send_thread_pool_queue_capacity: int = number(10_000, 1)
+    send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
     """Messages that may wait for their acknowledgement at a time; above it SYSTEM_BUSY is answered."""
-    reject_transaction_message: bool = True
+    reject_transaction_message: bool = changeable(True)
     """Refuse transactional messages. They are not built yet: must stay true."""
-    start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX)
+    start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX, changeable=True)
     """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
-    long_polling_enable: bool = True
+    long_polling_enable: bool = changeable(True)
     """Hold a pull that finds nothing until a message arrives or its own time is up."""
-    short_polling_time_mills: int = number(1_000, 1)
+    short_polling_time_mills: int = number(1_000, 1, changeable=True)
     """Time such a pull is held with longPollingEnable=false, ms."""
-    lite_pull_message_enable: bool = True
+    lite_pull_message_enable: bool = changeable(True)
     """Accept LITE_PULL_MESSAGE."""
-    slave_read_enable: bool = False
+    slave_read_enable: bool = changeable(False)
     """Slaves answer pulls, and slow consumers are sent to them."""
-    enable_d_leger_commit_log: bool = False
+    enable_d_leger_commit_log: bool = changeable(False)
     """A commit log replicated by DLedger's Raft, RocketMQ's older way: must stay false, see
     enableControllerMode."""
-    enable_property_filter: bool = False
+    enable_property_filter: bool = changeable(False)
     """Accept SQL92 subscriptions. Not built yet: must stay false."""
-    use_server_side_reset_offset: bool = True
+    use_server_side_reset_offset: bool = changeable(True)
     """Offset resets are kept here and answered to the next pull."""
-    offset_check_in_slave: bool = False
+    offset_check_in_slave: bool = changeable(False)
     """A slave also answers PULL_OFFSET_MOVED."""
-    notify_consumer_ids_changed_enable: bool = True
+    notify_consumer_ids_changed_enable: bool = changeable(True)
     """Tell the members of a group when one joins or leaves."""
-    consumer_offset_update_version_step: int = number(500, 1)
+    consumer_offset_update_version_step: int = number(500, 1, changeable=True)
     """Offset commits between two data versions."""
-    reject_pull_consumer_enable: bool = False
+    reject_pull_consumer_enable: bool = changeable(False)
     """Refuse consumers that pull at their own pace: their heartbeats are not taken, and who sent none may
     not pull. Push consumers and RocketMQ's own groups are served."""
 
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
-    flush_delay_offset_interval: int = number(10_000, 10)
+    flush_delay_offset_interval: int = number(10_000, 10, changeable=True)
     """Time between writes of delayOffset.json, ms."""
-    flush_consumer_offset_interval: int = number(5_000, 10)
+    flush_consumer_offset_interval: int = number(5_000, 10, changeable=True)
     """Time between writes of consumerOffset.json, ms."""
-    channel_expired_timeout: int = number(120_000, 1000)
+    channel_expired_timeout: int = number(120_000, 1000, changeable=True)
     """Silence after which a client is forgotten, ms."""
-    subscription_expired_timeout: int = number(600_000, 1000)
+    subscription_expired_timeout: int = number(600_000, 1000, changeable=True)
     """Silence after which a subscription is forgotten, ms."""
-    validate_system_topic_when_update_topic: bool = True
+    validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
-    lock_in_strict_mode: bool = False
+    lock_in_strict_mode: bool = changeable(False)
     """Queue locks need a majority of the group. Not built yet: must stay false."""
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ from batonmq.broker.tables.tables import Tables
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common import log as logs
 from batonmq.common.clock import Clock, SystemClock
-from batonmq.common.config import changed_keys
+from batonmq.common.config_values import changed_keys
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batonmq.broker.versions import next_version
-from batonmq.common.config import update
 from batonmq.common.config_file import change_file
+from batonmq.common.config_loader import update
 from batonmq.protocol.bodies import DataVersion
 
 if TYPE_CHECKING:

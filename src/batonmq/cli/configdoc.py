@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.common.config import describe, to_text
+from batonmq.common.config import describe
+from batonmq.common.config_values import to_text
 from batonmq.common.metrics_config import MetricsConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
@@ -48,17 +49,25 @@ units and defaults are RocketMQ's unless a line says otherwise. `-p` prints the 
 """
 
 
+TABLES: Final = """
+In the column "running", "yes" marks a key that updateBrokerConfig, updateControllerConfig or
+updateNamesrvConfig may change while the program runs. All other keys take effect at start.
+"""
+TABLE_HEAD: Final = "| key | type | default | running | meaning |\n| --- | --- | --- | --- | --- |\n"
+
+
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    parts = [HEAD, TABLES]
     for title, owner in SECTIONS:
-        parts.append(f"\n## {title}\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
+        parts.append(f"\n## {title}\n\n{TABLE_HEAD}")
         for info in describe(owner):
             if info.field not in owner.__annotations__:
                 continue  # inherited, and in a section of its own
             default = to_text(info.default).replace(str(Path.home()), "~")
             kind = info.type_name if info.limits is None else f"{info.type_name}, {info.limits}"
-            cells = (f"`{info.key}`", kind, f"`{default}`" if default else "", info.doc)
+            running = "yes" if info.changeable else ""
+            cells = (f"`{info.key}`", kind, f"`{default}`" if default else "", running, info.doc)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(parts)
 

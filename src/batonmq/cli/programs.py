@@ -21,7 +21,9 @@ import click
 import uvloop
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.common.config import ConfigError, describe, load, to_properties
+from batonmq.common.config import ConfigError, describe
+from batonmq.common.config_loader import load
+from batonmq.common.config_values import to_properties
 from batonmq.common.files import reason
 from batonmq.common.log import set_up
 from batonmq.controller.config import ControllerConfig
@@ -165,8 +167,9 @@ def _explain(config: Path | None, classes: Sequence[type[Any]], overrides: dict[
     lines = []
     for key in describe(*classes):
         limits = "" if key.limits is None else f" [{key.limits}]"
+        running = " [may change while running]" if key.changeable else ""
         if key.doc:
-            lines.append(f"# {key.doc}{limits}")
+            lines.append(f"# {key.doc}{limits}{running}")
         lines.append(f"{key.key}={values.get(key.key, '')}")
     return "\n".join(lines) + "\n"
 

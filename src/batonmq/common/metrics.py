@@ -2,7 +2,7 @@
 
 A metric is declared once (`Metric`); the documentation's table and the check of the dashboards are derived
 from the declaration. The code that is measured bumps plain numbers: nothing here or there knows the exporter,
-which is imported only when a configuration asks for it (`metrics_otel.py`).
+which is imported only when a configuration asks for it (`metrics_exporter.py`).
 
 An exporter works in a thread of its own and never looks at a program's state. It asks the event loop to run a
 metric's *source*, a function that yields (label values, value) pairs; the loop does so a slice at a time.
@@ -12,17 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
-
-from batonmq.common.config import ConfigError
-from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
-
-if TYPE_CHECKING:
-    from batonmq.common.metrics_otel import OtelExporter
+from typing import NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -114,45 +108,3 @@ async def read(source: Source) -> list[Point]:
     """All points of a source."""
     points = source()
     return await sliced(await points if isinstance(points, Awaitable) else points)
-
-
-class Exporter:
-    """Shows metrics as the configuration says; with DISABLE it does nothing and imports nothing."""
-
-    def __init__(
-        self,
-        config: MetricsConfig,
-        scope: str,
-        labels: Mapping[str, str],
-        sources: Mapping[Metric, Source],
-        *,
-        host: str,
-    ) -> None:
-        """`scope` is the OpenTelemetry meter's name, `labels` go to every metric, `host` is where Prometheus
-        is listened for unless metricsPromExporterHost says so. Raises `ConfigError`: package missing."""
-        self._exporter: OtelExporter | None = None
-        if config.metrics_exporter_type is MetricsExporterType.DISABLE:
-            return
-        try:
-            from batonmq.common.metrics_otel import OtelExporter
-        except ModuleNotFoundError as missing:
-            raise ConfigError(
-                f"metricsExporterType={config.metrics_exporter_type.value} needs the package "
-                f"{missing.name!r}: pip install 'batonmq[metrics]', or in a checkout 'make all'"
-            ) from missing
-        self._exporter = OtelExporter(config, scope, {**labels, **config.labels}, sources, host)
-
-    @property
-    def port(self) -> int:
-        """The port that Prometheus is listened for on; 0 for other exporters."""
-        return 0 if self._exporter is None else self._exporter.port
-
-    async def start(self) -> None:
-        """Raises `OSError`, naming the port, when it cannot be listened on."""
-        if self._exporter is not None:
-            await self._exporter.start()
-
-    async def stop(self) -> None:
-        """Exports what was counted since the last time (OTLP_GRPC, LOG)."""
-        if self._exporter is not None:
-            await self._exporter.stop()

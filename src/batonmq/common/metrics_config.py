@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from batonmq.common.config import check_limits, keys_of, number, require
+from batonmq.common.config import check_limits, number, require
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +86,6 @@ class MetricsConfig:
         """The headers of metricsGrpcExporterHeader; gRPC requires lower-case names."""
         pairs = _pairs("metricsGrpcExporterHeader", self.metrics_grpc_exporter_header)
         return {name.lower(): value for name, value in pairs.items()}
-
-
-METRICS_KEYS = frozenset(keys_of([MetricsConfig]))
-"""Keys that are read once, at start."""
 
 
 def _pairs(key: str, text: str) -> dict[str, str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from batonmq.common.config import ConfigError, check_limits, number, require
-from batonmq.common.metrics_config import METRICS_KEYS, MetricsConfig
+from batonmq.common.config import ConfigError, changeable, check_limits, number, require
+from batonmq.common.metrics_config import MetricsConfig
 
 DLEDGER = "DLedger"
 JRAFT = "jRaft"
@@ -69,20 +69,20 @@ class ControllerConfig(MetricsConfig):
     controller.properties in controllerStorePath."""
     config_black_list: str = "configBlackList;configStorePath"
     """Keys that updateControllerConfig must not touch, separated by `;`."""
-    enable_elect_unclean_master: bool = False
+    enable_elect_unclean_master: bool = changeable(False)
     """Elect a replica outside the SyncStateSet when nobody inside is alive: acknowledged messages may get
     lost."""
-    scan_not_active_broker_interval: int = number(250, 10)
+    scan_not_active_broker_interval: int = number(250, 10, changeable=True)
     """How often brokers whose heartbeats stopped are looked for, ms (RocketMQ: 5 000)."""
-    scan_inactive_master_interval: int = number(5_000, 10)
+    scan_inactive_master_interval: int = number(5_000, 10, changeable=True)
     """How often broker sets without a living master are looked for, ms."""
-    elect_master_max_retry_count: int = number(3, 0)
+    elect_master_max_retry_count: int = number(3, 0, changeable=True)
     """How often an election that could not be written to the log is tried again."""
-    notify_broker_role_changed: bool = True
+    notify_broker_role_changed: bool = changeable(True)
     """Tell the replicas of a new master at once; else they find out when they next ask."""
-    is_process_read_event: bool = False
+    is_process_read_event: bool = changeable(False)
     """Confirm each read with a quorum even where a lease would allow to answer alone."""
-    controller_request_thread_pool_queue_capacity: int = number(50_000, 1)
+    controller_request_thread_pool_queue_capacity: int = number(50_000, 1, changeable=True)
     """Requests waiting to be written to the log before more are refused with SYSTEM_BUSY."""
 
     # our own
@@ -97,7 +97,7 @@ class ControllerConfig(MetricsConfig):
     run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""
     lease_read_clock_drift_percent: int = number(10, 0, 99)
     """By how much the speeds of two controllers' clocks may differ at most, percent; shortens the lease."""
-    enable_follower_read: bool = False
+    enable_follower_read: bool = changeable(False)
     """Controllers that do not lead answer consistent reads too, after they have asked the leader how far it
     is; else they name the leader."""
     follower_read_max_lag: int = number(1_000, 0)
@@ -108,9 +108,9 @@ class ControllerConfig(MetricsConfig):
     controller_raft_tls_enable: bool = False
     """TLS on the Raft port with certificates on both sides, from the tls.server.* keys; brokers' port is as
     tls.* says. jRaft only: where Raft and brokers share a port, tls.* must demand certificates of all."""
-    heartbeat_coalesce_ms: int = number(2, 0, 1000)
+    heartbeat_coalesce_ms: int = number(2, 0, 1000, changeable=True)
     """Heartbeats that arrive within this time share one log entry, ms."""
-    request_timeout_ms: int = number(5_000, 10)
+    request_timeout_ms: int = number(5_000, 10, changeable=True)
     """A request whose outcome the log has not decided by then is answered with an error, ms."""
     event_log_max_bytes: int = number(16 << 20, 1)
     """events.jsonl is rotated at this size."""
@@ -198,35 +198,6 @@ class ControllerConfig(MetricsConfig):
             False,
             self.controller_join_running_group,
         )
-
-
-FIXED_KEYS = frozenset(
-    {
-        "controllerType",
-        "controllerDLegerGroup",
-        "controllerDLegerPeers",
-        "controllerDLegerSelfId",
-        "jRaftGroupId",
-        "jRaftServerId",
-        "jRaftInitConf",
-        "jRaftControllerRPCAddr",
-        "jRaftElectionTimeoutMs",
-        "jRaftSnapshotIntervalSecs",
-        "bindAddress",
-        "controllerStorePath",
-        "controllerJoinRunningGroup",
-        "controllerMaxConnections",
-        "enableLeaseRead",
-        "leaseReadClockDriftPercent",
-        "followerReadMaxLag",
-        "controllerRaftSecret",
-        "controllerRaftTlsEnable",
-        "eventLogMaxBytes",
-        "eventLogBackups",
-        *METRICS_KEYS,
-    }
-)
-"""Keys that a running controller cannot change."""
 
 
 def _split(text: str, separator: str) -> list[str]:

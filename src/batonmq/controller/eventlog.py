@@ -1,8 +1,8 @@
-"""events.jsonl: what the leading controller decided, one JSON object a line.
+"""events.jsonl: the decisions of the leading controller, one JSON object a line.
 
 Elections (who, when, why, from which set), changes of a SyncStateSet, replicas that came and went. Only the
-leader writes, when the decision is applied, so no decision is counted twice within a reign. The file is
-rotated by size; lines are written behind the event loop's back and the last few may be lost in a crash. What
+leader writes, when the decision is applied, so no decision is counted twice in a term. The file is
+rotated by size; lines are written in the executor, and the last few may be lost in a crash. What
 a crash or a full disk left of a line is cut off before the next one: readers take each line for JSON.
 """
 
@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from batonmq.controller.machine import Effect
+from batonmq.controller.effects import Effect
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
-"""What may stand in the controller's replicated log.
+"""The entries of the controller's replicated log.
 
 One log entry carries the events of one turn of the leader's loop and the time they are judged by: the leader
-stamps it once, so every replica sees the same heartbeats as fresh and elects the same master (RIP-67).
+stamps it once, so every replica counts the same brokers as alive and elects the same master (RIP-67).
 Whatever else a decision needs beyond the state, such as whether an unclean election is allowed, travels in
 the event too.
 
@@ -47,7 +47,7 @@ class ElectMaster(Event, frozen=True, tag="elect"):
 
 
 class ApplyBrokerId(Event, frozen=True, tag="apply-id"):
-    """A broker claims an id; the check code (`address;timestamp`) tells its retry from a rival's claim."""
+    """A broker claims an id. The check code (`address;timestamp`) identifies it: a retry has the same."""
 
     cluster_name: str
     broker_name: str
@@ -74,7 +74,7 @@ class CleanBrokerData(Event, frozen=True, tag="clean"):
 
 
 class Beat(msgspec.Struct, array_like=True, frozen=True):
-    """One broker's heartbeat; `session` names the connection it came over, unique within a leader's reign."""
+    """One broker's heartbeat; `session` names its connection, and is unique while one controller leads."""
 
     cluster_name: str
     broker_name: str
@@ -103,8 +103,8 @@ class ChannelClosed(Event, frozen=True, tag="closed"):
 
 
 class LeaderStarted(Event, frozen=True, tag="leader"):
-    """First event of a leader. Times are counted anew by its clock (that of the former leader may differ);
-    of open connections only those to this leader are known."""
+    """First event of a leader. Times restart by its clock, which may differ from the former leader's; only
+    connections to this leader are known."""
 
     node_id: str
     sessions: tuple[tuple[str, int, int], ...]

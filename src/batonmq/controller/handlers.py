@@ -22,13 +22,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
-from batonmq.common import config as conf
-from batonmq.common.config import ConfigError
-from batonmq.controller import events
-from batonmq.controller.config import FIXED_KEYS, ControllerConfig, Topology
+from batonmq.common.config import ConfigError, changeable_keys, parse_properties
+from batonmq.common.config_loader import canonical, known_to, update
+from batonmq.common.config_values import to_properties
+from batonmq.controller import events, queries
+from batonmq.controller.config import ControllerConfig, Topology
+from batonmq.controller.effects import Outcome
 from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
-from batonmq.controller.machine import ControllerMachine, Outcome
-from batonmq.controller.membership import VOTER, Membership
+from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.replicas import FIRST_BROKER_ID
@@ -96,8 +98,8 @@ class Handlers:
         dispatcher.on(BrokerHeartbeat, self.on_heartbeat)
         for header, read in CONSISTENT_READS.items():
             dispatcher.on(header, partial(self._consistent_read, read))
-        for header, look in UNSAFE_READS.items():
-            dispatcher.on(header, partial(self._unsafe_read, look))
+        for header, read in UNSAFE_READS.items():
+            dispatcher.on(header, partial(self._unsafe_read, read))
         dispatcher.on(wire.GetMetadata, self.on_get_metadata)
         dispatcher.on(wire.GetControllerMembers, self.on_get_members)
         dispatcher.on(wire.AddController, self.on_add)
@@ -199,7 +201,7 @@ class Handlers:
         return Reply(
             code=NOT_LEADER.code,
             remark=f"{remark}; ask {leader_id} at {address}",
-            ext={"controllerLeaderId": leader_id, "controllerLeaderAddress": address},
+            ext=leader_fields(leader_id, address),
         )
 
     # -- of no class: about this controller ----------------------------------------------------------------
@@ -251,32 +253,31 @@ class Handlers:
             controller_raft_secret="",
             metrics_grpc_exporter_header="",
         )
-        return Reply(body=conf.to_properties(shown).encode())
+        return Reply(body=to_properties(shown).encode())
 
     async def on_update_config(self, request: Request, header: wire.UpdateControllerConfig) -> Reply:
         controller = self._controller
         try:
-            changes = conf.canonical(
-                conf.parse_properties(bytes(request.command.body).decode()), ControllerConfig
-            )
+            changes = canonical(parse_properties(bytes(request.command.body).decode()), ControllerConfig)
         except (UnicodeDecodeError, ConfigError) as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"body is no properties file: {error}") from error
         forbidden = {"configBlackList", "configStorePath", "rocketmqHome"}
         forbidden.update(controller.config.config_black_list.split(";"))
+        own = known_to(changes, ControllerConfig)
+        fixed = own.keys() - changeable_keys(ControllerConfig)
         for key in changes:
             if key in forbidden:
                 raise MQError(ResponseCode.NO_PERMISSION, f"Can not update config in black list: {key}")
-            if key in FIXED_KEYS:
+            if key in fixed:
                 raise MQError(
                     ResponseCode.NO_PERMISSION, f"{key} takes effect at start only; edit the file and restart"
                 )
-        own = conf.known_to(changes, ControllerConfig)
         unknown = changes.keys() - own.keys()
         if unknown:
             log.warning("updateControllerConfig: unknown keys are ignored: %s", ", ".join(sorted(unknown)))
         async with self._changing:
             try:
-                config = conf.update(controller.config, changes, source="updateControllerConfig")
+                config = update(controller.config, changes, source="updateControllerConfig")
             except ConfigError as error:
                 raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from error
             try:
@@ -315,7 +316,7 @@ def _too_large(size: int, most: int) -> MQError:
 
 def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> events.AnyEvent:
     if header.designate_elect and header.broker_id < FIRST_BROKER_ID:
-        # NO_BROKER is the controller's own word, and may depose a master.
+        # NO_BROKER is for the controller itself, and may depose a master.
         raise MQError(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"broker set {header.broker_name} has no replica {header.broker_id}, ids begin with 1",
@@ -332,8 +333,8 @@ def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> even
 def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     replica = None if broker_set is None else broker_set.replicas.get(header.broker_id)
-    # Two with one id would both rule in the same epoch. One that has moved comes after its old connection was
-    # closed, or has to wait until its old self counts as dead. (RocketMQ takes its word.)
+    # Two brokers with one id could both be master in the same epoch. A broker whose address changed registers
+    # after its old connection was closed, or once its old address counts as down. (RocketMQ does not check.)
     if (
         broker_set is not None
         and replica is not None
@@ -358,7 +359,7 @@ def _apply_broker_id(controller: Controller, _: Request, header: wire.ApplyBroke
         )
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     if broker_set is not None and header.applied_broker_id > broker_set.next_broker_id + MAX_ID_GAP:
-        # Ids are given out upwards of the greatest: one at the end of the numbers would be the last.
+        # The next id follows the greatest one: an id at the end of the range would be the last.
         raise MQError(
             ResponseCode.CONTROLLER_BROKER_ID_INVALID,
             f"{header.applied_broker_id} is no broker id of {header.broker_name}, whose next is "
@@ -379,17 +380,17 @@ def _clean(_: Controller, __: Request, header: wire.CleanBrokerData) -> events.A
 
 
 def _replica_info(controller: Controller, _: Request, header: wire.GetReplicaInfo) -> Outcome:
-    return controller.machine.replica_info(header.broker_name)
+    return queries.replica_info(controller.machine.broker_sets, header.broker_name)
 
 
 def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrokerId) -> Outcome:
-    return controller.machine.next_broker_id(header.cluster_name, header.broker_name)
+    return queries.next_broker_id(controller.machine.broker_sets, header.cluster_name, header.broker_name)
 
 
 def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Outcome:
     body = request.command.body
     names = wire.decode_broker_names(body) if len(body) else []
-    return controller.machine.sync_state_data(names, controller.leader_now_ms())
+    return queries.sync_state_data(controller.machine.broker_sets, names, controller.leader_now_ms())
 
 
 WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(
@@ -402,7 +403,7 @@ WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(
     }
 )
 """Request -> the event it becomes; heartbeats (`Handlers.on_heartbeat`) are writes too. The controller's own
-writes, from its timers and connections, are in `service.py`."""
+writes, from its timers and connections, are in `leadership.py`."""
 
 CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
     {wire.GetReplicaInfo: _replica_info, wire.GetNextBrokerId: _next_broker_id}
@@ -410,5 +411,5 @@ CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
 """Request -> what is read once the barrier has passed."""
 
 UNSAFE_READS: Mapping[type[Header], Read] = MappingProxyType({wire.GetSyncStateData: _sync_state_data})
-"""Request -> what is read at once. The controller's own unsafe reads are the looks of its timers for silent
-brokers and sets without master (`service.py`): what they find is decided anew by the event they write."""
+"""Request -> what is read at once. The controller's own unsafe reads are those of its timers
+(`leadership.py`): the event that they write decides again when it is applied."""

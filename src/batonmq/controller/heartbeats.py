@@ -30,3 +30,8 @@ class LiveBroker(msgspec.Struct, array_like=True):
 
     def is_alive(self, now_ms: int) -> bool:
         return now_ms - self.updated_ms <= self.timeout_ms
+
+
+def without_heartbeat(now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> LiveBroker:
+    """A replica that counts as alive for ``timeout_ms`` without a heartbeat."""
+    return LiveBroker(now_ms, timeout_ms, UNKNOWN_SESSION, NO_EPOCH, NO_OFFSET, NO_OFFSET, LOWEST_PRIORITY)

@@ -11,122 +11,35 @@ turns elections into role change notices and writes all of them to the event log
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from batonmq.controller import events
-from batonmq.controller.elect import elect
-from batonmq.controller.events import NO_BROKER
-from batonmq.controller.heartbeats import (
-    DEFAULT_TIMEOUT_MS,
-    LOWEST_PRIORITY,
-    NO_EPOCH,
-    NO_OFFSET,
-    UNKNOWN_SESSION,
-    LiveBroker,
+from batonmq.controller.effects import (
+    NOTHING,
+    Cleaned,
+    Effect,
+    LeadershipStarted,
+    Outcome,
+    ReplicaAdded,
+    ReplicaMoved,
+    ReplicaUp,
+    SyncStateSetAltered,
+    refusal,
 )
+from batonmq.controller.elections import count_as_down, hold_election
+from batonmq.controller.events import NO_BROKER
+from batonmq.controller.heartbeats import UNKNOWN_SESSION, LiveBroker, without_heartbeat
+from batonmq.controller.liveness import sets_to_elect, silent_brokers
 from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.registry import Header
 from batonmq.raft.errors import UnreadableState
 
 SNAPSHOT_VERSION = 1
 GRACE_PART = 3
-"""A broker that a new leader has not heard of for long gets this part of its timeout to be heard."""
-
-# -- what comes out ----------------------------------------------------------------------------------------
-
-
-class Election(msgspec.Struct, frozen=True, tag="election", tag_field="event"):
-    """An election was decided. `result` is new-master, kept-master, no-master or refused."""
-
-    cluster_name: str
-    broker_name: str
-    cause: str
-    result: str
-    old_master: int | None
-    new_master: int | None
-    master_epoch: int
-    sync_state_set_epoch: int
-    candidates: tuple[int, ...]
-    """The SyncStateSet that was elected from."""
-    alive: tuple[int, ...]
-    asked_for: int
-    unclean: bool
-
-
-class SyncStateSetAltered(msgspec.Struct, frozen=True, tag="sync-state-set", tag_field="event"):
-    broker_name: str
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    sync_state_set_epoch: int
-    master_epoch: int
-
-
-class ReplicaAdded(msgspec.Struct, frozen=True, tag="replica-added", tag_field="event"):
-    cluster_name: str
-    broker_name: str
-    broker_id: int
-    address: str
-
-
-class ReplicaMoved(msgspec.Struct, frozen=True, tag="replica-moved", tag_field="event"):
-    broker_name: str
-    broker_id: int
-    old_address: str
-    address: str
-
-
-class ReplicaUp(msgspec.Struct, frozen=True, tag="replica-up", tag_field="event"):
-    """First heartbeat of a replica that was not counted as alive."""
-
-    broker_name: str
-    broker_id: int
-    epoch: int
-    max_offset: int
-
-
-class ReplicaDown(msgspec.Struct, frozen=True, tag="replica-down", tag_field="event"):
-    """A replica stopped counting as alive: `cause` is channel-closed, heartbeat-timeout or restarted."""
-
-    broker_name: str
-    broker_id: int
-    cause: str
-
-
-class Cleaned(msgspec.Struct, frozen=True, tag="cleaned", tag_field="event"):
-    """An operator removed replicas; no ids mean the whole broker set."""
-
-    broker_name: str
-    broker_ids: tuple[int, ...]
-
-
-class ReignStarted(msgspec.Struct, frozen=True, tag="leader", tag_field="event"):
-    node_id: str
-
-
-Effect: TypeAlias = (
-    Election
-    | SyncStateSetAltered
-    | ReplicaAdded
-    | ReplicaMoved
-    | ReplicaUp
-    | ReplicaDown
-    | Cleaned
-    | ReignStarted
-)
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """The answer to one event, and what the leader has to do about it."""
-
-    code: int = 0
-    remark: str | None = None
-    header: Header | None = None
-    body: wire.Body | None = None
-    effects: tuple[Effect, ...] = ()
+"""When a new leader begins, a silent broker has at least one such part of its timeout left."""
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -139,16 +52,6 @@ class _SnapshotHead(msgspec.Struct, array_like=True):
     """Its beginning in every version."""
 
     version: int
-
-
-_DONE = Outcome()
-
-
-def _refuse(code: ResponseCode, remark: str, *effects: Effect) -> Outcome:
-    return Outcome(code=int(code), remark=remark, effects=effects)
-
-
-# -- the machine -------------------------------------------------------------------------------------------
 
 
 class ControllerMachine:
@@ -192,46 +95,46 @@ class ControllerMachine:
     def _alter_sync_state_set(self, event: events.AlterSyncStateSet) -> Outcome:
         broker_set = self.broker_sets.get(event.broker_name)
         if broker_set is None:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
                 f"broker set {event.broker_name} is not registered",
             )
         wanted = set(event.sync_state_set)
         if wanted == set(broker_set.sync_state_set):
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
                 f"the SyncStateSet is {sorted(wanted)} already",
             )
         if broker_set.master_id is None or broker_set.master_id != event.master_id:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_INVALID_MASTER,
                 f"the master of {event.broker_name} is {broker_set.master_id}, not {event.master_id}",
             )
         if broker_set.master_epoch != event.master_epoch:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
                 f"the master epoch of {event.broker_name} is {broker_set.master_epoch}, "
                 f"not {event.master_epoch}",
             )
         if broker_set.sync_state_set_epoch != event.sync_state_set_epoch:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
                 f"the SyncStateSet epoch of {event.broker_name} is {broker_set.sync_state_set_epoch}, "
                 f"not {event.sync_state_set_epoch}",
             )
         for broker_id in sorted(wanted):
             if broker_id not in broker_set.replicas:
-                return _refuse(
+                return refusal(
                     ResponseCode.CONTROLLER_INVALID_REPLICAS,
                     f"broker set {event.broker_name} has no replica {broker_id}",
                 )
             if not broker_set.is_alive(broker_id, self.now_ms):
-                return _refuse(
+                return refusal(
                     ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
                     f"replica {broker_id} of {event.broker_name} is not alive",
                 )
         if broker_set.master_id not in wanted:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
                 f"the new SyncStateSet {sorted(wanted)} lacks the master {broker_set.master_id}",
             )
@@ -251,93 +154,38 @@ class ControllerMachine:
     def _elect_master(self, event: events.ElectMaster) -> Outcome:
         broker_set = self.broker_sets.get(event.broker_name)
         if broker_set is None:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"broker set {event.broker_name} is not registered",
             )
         asked = event.broker_id
         if asked != NO_BROKER and asked not in broker_set.replicas:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"broker set {event.broker_name} has no replica {asked}, only {_ids(broker_set.replicas)}",
             )
         if asked != NO_BROKER and not event.designated and asked not in broker_set.live:
             # Who asks for itself lives, though its first heartbeat may still be on the way (Java brokers send
             # it from another thread). Without this a scan could depose a master just elected.
-            broker_set.live[asked] = _not_heard_yet(self.now_ms)
-        return self._elect(broker_set, event.cause, asked, event.designated, event.allow_unclean)
-
-    def _elect(
-        self, broker_set: BrokerSet, cause: str, asked: int, designated: bool, allow_unclean: bool
-    ) -> Outcome:
-        alive = broker_set.alive(self.now_ms)
-        old_master = broker_set.master_id
-        candidates = broker_set.sync_state_set
-        master = elect(
+            broker_set.live[asked] = without_heartbeat(self.now_ms)
+        return hold_election(
             broker_set,
-            alive,
-            asking=None if asked == NO_BROKER else asked,
-            designated=asked if designated else None,
-            allow_unclean=allow_unclean,
-        )
-
-        def election(result: str, *, unclean: bool = False) -> Election:
-            return Election(
-                cluster_name=broker_set.cluster_name,
-                broker_name=broker_set.broker_name,
-                cause=cause,
-                result=result,
-                old_master=old_master,
-                new_master=broker_set.master_id,
-                master_epoch=broker_set.master_epoch,
-                sync_state_set_epoch=broker_set.sync_state_set_epoch,
-                candidates=candidates,
-                alive=tuple(sorted(alive)),
-                asked_for=asked,
-                unclean=unclean,
-            )
-
-        if master is not None and master == old_master:
-            return Outcome(
-                code=int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST),
-                remark=f"the master {master} of {broker_set.broker_name} is alive, nothing to elect",
-                header=_elect_reply(broker_set),
-                body=wire.ElectMasterBody(sync_state_set=broker_set.sync_state_set),
-                effects=(election("kept-master"),),
-            )
-        if master is not None:
-            unclean = not broker_set.never_had_master and master not in candidates
-            broker_set.set_master(master)
-            return Outcome(
-                header=_elect_reply(broker_set),
-                body=_elect_body(broker_set),
-                effects=(election("new-master", unclean=unclean),),
-            )
-        if asked != NO_BROKER:
-            return _refuse(
-                ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-                f"no replica of {broker_set.broker_name} may become master: SyncStateSet {list(candidates)}, "
-                f"alive {sorted(alive)}",
-                election("refused"),
-            )
-        if old_master is not None:
-            broker_set.lose_master()
-        return _refuse(
-            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
-            f"the master of {broker_set.broker_name} is down and no member of the SyncStateSet "
-            f"{list(candidates)} is alive",
-            election("no-master"),
+            self.now_ms,
+            event.cause,
+            asked=asked,
+            designated=event.designated,
+            allow_unclean=event.allow_unclean,
         )
 
     def _apply_broker_id(self, event: events.ApplyBrokerId) -> Outcome:
         name, broker_id, check_code = event.broker_name, event.broker_id, event.register_check_code
         broker_set = self.broker_sets.get(name)
         if broker_id < FIRST_BROKER_ID or not name:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"{broker_id} of {name!r} is no broker id"
             )
         if broker_set is None and broker_id != FIRST_BROKER_ID:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID,
                 f"broker set {name} is not registered; its first id is {FIRST_BROKER_ID}, not {broker_id}",
             )
@@ -347,7 +195,7 @@ class ControllerMachine:
         elif broker_id in broker_set.replicas:
             if broker_set.replicas[broker_id].register_check_code == check_code:
                 return done  # the same broker again: its first answer got lost
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"broker id {broker_id} of {name} is taken"
             )
         address = check_code.split(";", 1)[0]
@@ -359,13 +207,13 @@ class ControllerMachine:
     def _register_broker(self, event: events.RegisterBroker) -> Outcome:
         broker_set = self.broker_sets.get(event.broker_name)
         if broker_set is None:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"broker set {event.broker_name} is not registered",
             )
         replica = broker_set.replicas.get(event.broker_id)
         if replica is None:
-            return _refuse(
+            return refusal(
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
                 f"broker set {event.broker_name} has no replica {event.broker_id}",
             )
@@ -376,14 +224,14 @@ class ControllerMachine:
             )
             replica.address = event.broker_address
         if event.broker_id == broker_set.master_id:
-            # A broker registers when it starts. A master that restarted may have lost what its disk had not
-            # yet taken; ruling on in its old epoch it would make the others truncate acknowledged messages,
-            # or give one epoch two histories. (Java lets it rule on until its connection is seen to be
+            # A broker registers when it starts. A master that restarted may have lost what was not on its
+            # disk yet; as master of its old epoch it would make the others truncate acknowledged messages, or
+            # give one epoch two histories. (In Java it stays master until its connection is seen to be
             # closed.)
             if event.broker_id in broker_set.live:
-                effects += self._drop([(broker_set, event.broker_id)], "restarted", allow_unclean=False)
+                effects += count_as_down([(broker_set, event.broker_id)], self.now_ms, "restarted")
             else:
-                effects += self._elect(broker_set, "restarted", NO_BROKER, False, False).effects
+                effects += hold_election(broker_set, self.now_ms, "restarted").effects
         reply = wire.RegisterBrokerToControllerReply(event.cluster_name, event.broker_name)
         if broker_set.is_alive(broker_set.master_id, self.now_ms):
             reply.master_broker_id = broker_set.master_id
@@ -403,19 +251,19 @@ class ControllerMachine:
         try:
             broker_ids = tuple(sorted({int(part) for part in event.broker_ids.split(";") if part.strip()}))
         except ValueError:
-            return _refuse(
+            return refusal(
                 invalid, f"brokerControllerIdsToClean is {event.broker_ids!r}, expected ids separated by ';'"
             )
         if broker_set is None:
-            return _refuse(invalid, f"broker set {name} is not registered")
+            return refusal(invalid, f"broker set {name} is not registered")
         if not event.clean_living:
             if not broker_ids and broker_set.master_id is not None:
-                return _refuse(
+                return refusal(
                     invalid, f"broker set {name} has a master, {broker_set.master_id}; nothing was cleaned"
                 )
             for broker_id in broker_ids:
                 if broker_set.is_alive(broker_id, self.now_ms):
-                    return _refuse(
+                    return refusal(
                         invalid, f"replica {broker_id} of {name} is still alive; nothing was cleaned"
                     )
         if broker_ids:
@@ -434,17 +282,16 @@ class ControllerMachine:
                 or beat.broker_id not in broker_set.replicas
                 or beat.cluster_name != broker_set.cluster_name
             ):
-                continue  # nobody that registered: remembering it would let strangers fill our memory
+                continue  # not registered: anybody could fill the memory with such names
             before = broker_set.live.get(beat.broker_id)
             if before is None:
                 effects.append(ReplicaUp(beat.broker_name, beat.broker_id, beat.epoch, beat.max_offset))
                 if not broker_set.live and broker_set.master_id is not None:
-                    # Everybody was silent, so perhaps nobody was down: the master gets time to be heard, too.
-                    broker_set.live[broker_set.master_id] = _not_heard_yet(now_ms, beat.timeout_ms)
+                    # All were silent, so perhaps none was down: the master gets time for a heartbeat, too.
+                    broker_set.live[broker_set.master_id] = without_heartbeat(now_ms, beat.timeout_ms)
             elif beat.session < before.session:
-                # After a partition TCP still delivers what was written to a connection that the broker has
-                # given up, and then its end: were that the connection that counts, a master that is well
-                # would lose its role.
+                # After a partition TCP still delivers what was sent over a connection that the broker has
+                # given up, and then its close. Counting that connection would depose a healthy master.
                 continue
             broker_set.live[beat.broker_id] = LiveBroker(
                 now_ms,
@@ -456,10 +303,10 @@ class ControllerMachine:
                 beat.election_priority,
             )
             if broker_set.master_id is None and beat.broker_id in broker_set.sync_state_set:
-                # Nobody could be elected when the master was lost, perhaps only because this one's own
+                # No replica could be elected when the master was lost, perhaps only because this one's
                 # connection broke just then. Waiting for the next scan would cost seconds without service.
-                effects.extend(self._elect(broker_set, "replica-up", NO_BROKER, False, False).effects)
-        return Outcome(effects=tuple(effects)) if effects else _DONE
+                effects += hold_election(broker_set, now_ms, "replica-up").effects
+        return Outcome(effects=tuple(effects)) if effects else NOTHING
 
     def _channel_closed(self, event: events.ChannelClosed) -> Outcome:
         gone: list[tuple[BrokerSet, int]] = []
@@ -469,7 +316,8 @@ class ControllerMachine:
             # With another session it has a newer connection; without, it was counted as down before.
             if broker_set is not None and live is not None and live.session == event.session:
                 gone.append((broker_set, broker_id))
-        return Outcome(effects=tuple(self._drop(gone, "channel-closed", event.allow_unclean)))
+        effects = count_as_down(gone, self.now_ms, "channel-closed", allow_unclean=event.allow_unclean)
+        return Outcome(effects=tuple(effects))
 
     def _leader_started(self, event: events.LeaderStarted) -> Outcome:
         sessions = {(name, broker_id): session for name, broker_id, session in event.sessions}
@@ -478,156 +326,30 @@ class ControllerMachine:
             name = broker_set.broker_name
             for broker_id, live in broker_set.live.items():
                 live.session = sessions.get((name, broker_id), UNKNOWN_SESSION)
-            # Brokers tell all controllers that they live, so this one knows who has been silent for how long:
-            # to count that from its own beginning would add an election of controllers to each of brokers.
-            # Who is silent has a moment left to be heard, and all of it where nobody was heard here.
+            # Brokers send heartbeats to all controllers, so this one knows how long each has been silent.
+            # Counting from the start of its leadership would make the election of a master wait for that of a
+            # controller. A silent broker has some time left; all of it if this node got no heartbeats.
             before = {broker_id: silent.get((name, broker_id)) for broker_id in broker_set.live}
-            heard_here = any(
+            any_here = any(
                 silent_ms is not None and silent_ms <= broker_set.live[broker_id].timeout_ms // 2
                 for broker_id, silent_ms in before.items()
             )
             for broker_id, live in broker_set.live.items():
                 longest_ms = live.timeout_ms - live.timeout_ms // GRACE_PART
-                silent_ms = (before[broker_id] or 0) if heard_here else 0
+                silent_ms = (before[broker_id] or 0) if any_here else 0
                 live.updated_ms = self.now_ms - min(silent_ms, longest_ms)
-        return Outcome(effects=(ReignStarted(event.node_id),))
+        return Outcome(effects=(LeadershipStarted(event.node_id),))
 
     def _scan(self, event: events.Scan) -> Outcome:
         effects: list[Effect] = []
+        now_ms, unclean = self.now_ms, event.allow_unclean
         if event.brokers:
-            silent = self.silent_brokers(self.now_ms)
-            effects += self._drop(silent, "heartbeat-timeout", event.allow_unclean)
+            silent = silent_brokers(self.broker_sets, now_ms)
+            effects += count_as_down(silent, now_ms, "heartbeat-timeout", allow_unclean=unclean)
         if event.masters:
-            for broker_set in self.sets_to_elect(self.now_ms, event.allow_unclean):
-                outcome = self._elect(broker_set, "scan", NO_BROKER, False, event.allow_unclean)
-                effects.extend(outcome.effects)
+            for broker_set in sets_to_elect(self.broker_sets, now_ms, allow_unclean=unclean):
+                effects += hold_election(broker_set, now_ms, "scan", allow_unclean=unclean).effects
         return Outcome(effects=tuple(effects))
-
-    def _drop(self, gone: list[tuple[BrokerSet, int]], cause: str, allow_unclean: bool) -> list[Effect]:
-        """Counts replicas as down, and then elects at once where the master was among them."""
-        effects: list[Effect] = []
-        for broker_set, broker_id in gone:
-            del broker_set.live[broker_id]
-            effects.append(ReplicaDown(broker_set.broker_name, broker_id, cause))
-        for broker_set, broker_id in gone:
-            if broker_set.master_id == broker_id and (broker_set.live or cause != "heartbeat-timeout"):
-                effects.extend(self._elect(broker_set, cause, NO_BROKER, False, allow_unclean).effects)
-        return effects
-
-    # -- what the leader's timers ask ----------------------------------------------------------------------
-
-    def silent_brokers(self, now_ms: int) -> list[tuple[BrokerSet, int]]:
-        """Replicas counted as alive whose heartbeats stopped.
-
-        Of a set that is silent as a whole they are told together, so that none is elected on the ground of
-        having been heard a moment later than the master.
-        """
-        found = []
-        for broker_set in self.broker_sets.values():
-            # All sets are looked at four times a second, and as good as all are well: without calls.
-            for live in broker_set.live.values():
-                if now_ms - live.updated_ms > live.timeout_ms:
-                    break
-            else:
-                continue
-            silent = [number for number, live in broker_set.live.items() if not live.is_alive(now_ms)]
-            if len(silent) == len(broker_set.live) or not broker_set.is_unheard(now_ms):
-                found += [(broker_set, broker_id) for broker_id in silent]
-        return found
-
-    def sets_to_elect(self, now_ms: int, allow_unclean: bool) -> list[BrokerSet]:
-        """Sets whose master is gone although some replica lives, where an election would change something."""
-        found = []
-        for broker_set in self.broker_sets.values():
-            master = broker_set.master_id
-            if broker_set.never_had_master or broker_set.is_alive(master, now_ms):
-                continue
-            if master in broker_set.live and broker_set.is_unheard(now_ms):
-                continue
-            eligible: Iterable[int] = broker_set.replicas if allow_unclean else broker_set.sync_state_set
-            if any(broker_set.is_alive(broker_id, now_ms) for broker_id in eligible) or (
-                master is not None and broker_set.alive(now_ms)
-            ):
-                found.append(broker_set)
-        return found
-
-    # -- reads ---------------------------------------------------------------------------------------------
-
-    def replica_info(self, broker_name: str) -> Outcome:
-        """Answer to getReplicaInfo."""
-        broker_set = self.broker_sets.get(broker_name)
-        if broker_set is None:
-            return _refuse(
-                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-                f"broker set {broker_name} is not registered",
-            )
-        return Outcome(
-            header=wire.GetReplicaInfoReply(
-                broker_set.master_id, broker_set.master_address, broker_set.master_epoch
-            ),
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
-        )
-
-    def next_broker_id(self, cluster_name: str | None, broker_name: str) -> Outcome:
-        """Answer to getNextBrokerId."""
-        broker_set = self.broker_sets.get(broker_name)
-        next_id = FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id
-        return Outcome(
-            header=wire.GetNextBrokerIdReply(
-                cluster_name=cluster_name, broker_name=broker_name, next_broker_id=next_id
-            )
-        )
-
-    def sync_state_data(self, broker_names: Iterable[str], now_ms: int) -> Outcome:
-        """Answer to getSyncStateSet; names that are not registered are left out."""
-        table: dict[str, wire.ReplicasInfo] = {}
-        for name in broker_names:
-            broker_set = self.broker_sets.get(name)
-            if broker_set is None:
-                continue
-            in_sync: list[wire.ReplicaIdentity] = []
-            behind: list[wire.ReplicaIdentity] = []
-            for broker_id, replica in sorted(broker_set.replicas.items()):
-                identity = wire.ReplicaIdentity(
-                    name, broker_id, replica.address, broker_set.is_alive(broker_id, now_ms)
-                )
-                (in_sync if broker_id in broker_set.sync_state_set else behind).append(identity)
-            table[name] = wire.ReplicasInfo(
-                in_sync,
-                behind,
-                broker_set.master_id,
-                broker_set.master_address,
-                broker_set.master_epoch,
-                broker_set.sync_state_set_epoch,
-            )
-        return Outcome(body=wire.BrokerReplicasInfo(table))
-
-
-def _not_heard_yet(now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> LiveBroker:
-    """Counts as alive for so long without a heartbeat."""
-    return LiveBroker(now_ms, timeout_ms, UNKNOWN_SESSION, NO_EPOCH, NO_OFFSET, NO_OFFSET, LOWEST_PRIORITY)
-
-
-def _elect_reply(broker_set: BrokerSet) -> wire.ElectMasterReply:
-    return wire.ElectMasterReply(
-        broker_set.master_id,
-        broker_set.master_address,
-        broker_set.master_epoch,
-        broker_set.sync_state_set_epoch,
-    )
-
-
-def _elect_body(broker_set: BrokerSet) -> wire.ElectMasterBody:
-    addresses = {broker_id: replica.address for broker_id, replica in broker_set.replicas.items()}
-    return wire.ElectMasterBody(
-        sync_state_set=broker_set.sync_state_set,
-        broker_member_group=wire.BrokerMemberGroup(
-            broker_set.cluster_name, broker_set.broker_name, addresses
-        ),
-        cluster=broker_set.cluster_name,
-        broker_name=broker_set.broker_name,
-        broker_addrs=addresses,
-    )
 
 
 _HANDLERS: dict[type[events.Event], Callable[[ControllerMachine, Any], Outcome]] = {

@@ -35,7 +35,7 @@ from batonmq.raft.state import Role
 MAX_LAG: Final = 100
 """A learner that is no more entries than this behind becomes a voter."""
 VOTER, LEARNER, JOINING, REMOVED = "voter", "learner", "joining", "removed"
-"""What a controller is to its group; joining: waits for somebody to add it."""
+"""A controller's place in its group; joining: it waits to be added."""
 
 
 def founders(topology: Topology) -> Members:
@@ -68,7 +68,7 @@ class Membership:
 
     @property
     def leader_id(self) -> str | None:
-        """Whom this node takes for the leader; None during an election, and until it has recovered."""
+        """The leader, as far as this node knows; None during an election, and until it has recovered."""
         try:
             return self._node.leader_id
         except NodeStopped:
@@ -117,7 +117,7 @@ class Membership:
         shown = []
         for peer, address in members.all().items():
             role = VOTER if peer in members.voters else LEARNER
-            lag = core.lag(peer) if leads else None
+            lag = core.replication.lag(peer) if leads else None
             shown.append(
                 wire.ControllerMember(
                     peer,
@@ -142,18 +142,18 @@ class Membership:
     # -- changes, by the leader
 
     async def add(self, node_id: str, raft_address: str, rpc_address: str) -> wire.AddControllerReply:
-        """One step: makes a stranger a learner, a learner that has caught up a voter; says which it is."""
+        """One step: a new controller becomes a learner, a learner that caught up a voter; returns which."""
         self._check_newcomer(node_id, raft_address, rpc_address)
         node = self._node
         with self._errors():
             self._require_leader()
             async with asyncio.timeout(self._timeout_s):
                 if node_id not in self.members.all():
-                    await node.add_learner(node_id, raft_address, rpc_address)
-                lag = node.core.lag(node_id)
+                    await node.changes.add_learner(node_id, raft_address, rpc_address)
+                lag = node.core.replication.lag(node_id)
                 if node_id in self.members.learners and lag is not None and lag <= MAX_LAG:
-                    await node.promote(node_id, max_lag=MAX_LAG)
-                    lag = node.core.lag(node_id)
+                    await node.changes.promote(node_id, max_lag=MAX_LAG)
+                    lag = node.core.replication.lag(node_id)
         return wire.AddControllerReply(VOTER if node_id in self.members.voters else LEARNER, lag)
 
     def _check_newcomer(self, node_id: str, raft_address: str, rpc_address: str) -> None:
@@ -186,8 +186,7 @@ class Membership:
             self._require_leader()
             core = self._node.core
             if node_id not in self.members.all():
-                # By this order, whose answer was lost or whose giver was told an old membership. It is not
-                # done until it is committed.
+                # Perhaps by this very request, whose answer was lost. It is not done until it is committed.
                 if core.membership_index > core.commit_index:
                     raise MembershipBusy("a change of the members is under way")
                 return
@@ -195,7 +194,7 @@ class Membership:
                 await self.hand_over()
                 raise NotLeader(self._node.leader_id)
             async with asyncio.timeout(self._timeout_s):
-                await self._node.remove(node_id)
+                await self._node.changes.remove(node_id)
 
     async def transfer(self, node_id: str) -> None:
         """Makes another controller the leader; returns at once if it is."""
@@ -203,20 +202,20 @@ class Membership:
             self._require_leader()
             if node_id == self._topology.self_id:
                 return
-            if node_id in self.members.voters and not self._node.core.heard([node_id]):
+            if node_id in self.members.voters and not self._node.core.replication.active([node_id]):
                 raise MembershipRefused(f"{node_id} does not answer")
             async with asyncio.timeout(self._timeout_s):
-                await self._node.transfer_leadership(node_id)
+                await self._node.changes.transfer_leadership(node_id)
 
     async def hand_over(self) -> None:
         """To the voter with the most of the log. Raises RaftError, TimeoutError."""
         core = self._node.core
-        others = core.heard(peer for peer in core.members.voters if peer != core.id)
+        others = core.replication.active(peer for peer in core.members.voters if peer != core.id)
         best = max(others, key=lambda peer: core.peers[peer].match, default=None)
         if best is None:
             raise MembershipRefused("no other voter answers")
         async with asyncio.timeout(self._timeout_s):
-            await self._node.transfer_leadership(best)
+            await self._node.changes.transfer_leadership(best)
 
     def _require_leader(self) -> None:
         if self._node.role is not Role.LEADER:
@@ -229,13 +228,10 @@ class Membership:
         except (NotLeader, NodeStopped) as error:
             leader = self.leader_id
             address = self.rpc_address(leader)
-            ext = {"controllerLeaderId": leader, "controllerLeaderAddress": address}
-            known = leader is not None and address is not None and leader != self._topology.self_id
-            raise MQError(
-                ResponseCode.CONTROLLER_NOT_LEADER,
-                str(error),
-                {key: value for key, value in ext.items() if value} if known else {},
-            ) from error
+            fields: dict[str, str] = {}
+            if leader is not None and address is not None and leader != self._topology.self_id:
+                fields = leader_fields(leader, address)
+            raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, str(error), fields) from error
         except (MembershipBusy, TransferInProgress, Overloaded) as error:
             raise MQError(ResponseCode.SYSTEM_BUSY, str(error)) from error
         except MembershipRefused as error:
@@ -245,6 +241,11 @@ class Membership:
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, text) from error
         except RaftError as error:
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, str(error)) from error
+
+
+def leader_fields(leader_id: str, address: str) -> dict[str, str]:
+    """The fields in which a refusal names the leader, as in the answer to getControllerMetaData."""
+    return {"controllerLeaderId": leader_id, "controllerLeaderAddress": address}
 
 
 def _refused(why: str) -> MQError:

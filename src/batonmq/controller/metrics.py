@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source
+from batonmq.common.metrics import Histogram, Kind, Metric, Point, Source
 from batonmq.common.metrics_config import MetricsExporterType
+from batonmq.common.metrics_exporter import Exporter
 from batonmq.controller.config import ControllerConfig, Topology
-from batonmq.controller.machine import ControllerMachine, Election
+from batonmq.controller.effects import Election
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import Log
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
@@ -112,7 +114,7 @@ _HANDLE_STATUS: Final = {
     int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR): TIMEOUT,
 }
 """A refusal by the rules is a success, as in RocketMQ; a failure is a request that was not handled, a timeout
-one whose outcome the log did not tell in time."""
+one whose outcome was not known in time."""
 NEW_MASTER: Final = "new_master_elected"
 _ELECTION_RESULTS: Final = {
     "new-master": NEW_MASTER,
@@ -203,7 +205,7 @@ class MeasuredLog:
 
 
 class Measured(Protocol):
-    """What is looked at of the service around this."""
+    """The part of the service that the metrics read."""
 
     config: ControllerConfig
     topology: Topology
@@ -295,7 +297,7 @@ class ControllerMetrics:
     def _election_totals(self) -> Iterable[Point]:
         known = self._controller.machine.broker_sets
         for key in list(self._elections):
-            if key[1] not in known:  # cleaned away by an operator; names must not gather here for ever
+            if key[1] not in known:  # cleaned away by an operator; names must not pile up here
                 del self._elections[key]
         # From 0 on, on every controller: to Prometheus a series that begins with 1 has no increase, and the
         # first failover under a new leader would not show.

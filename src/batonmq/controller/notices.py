@@ -1,4 +1,4 @@
-"""Tells the replicas of a broker set who their new master is, until each shows that it knows.
+"""Notifies the replicas of a broker set of their new master, until each shows that it knows.
 
 Each replica has its own task: a slow or dead broker delays nobody. A notice is repeated, ever more seldom,
 until the replica's heartbeat carries the new master epoch, until the new master counts it as in sync, until
@@ -25,7 +25,7 @@ CALL_TIMEOUT_MS = 3_000
 
 
 class RoleChangeNotices:
-    """Belongs to the leader: `stop` when the reign ends."""
+    """Belongs to the leading controller: `stop` when it no longer leads."""
 
     def __init__(self, machine: ControllerMachine, client: RemotingClient) -> None:
         self._machine = machine
@@ -34,11 +34,11 @@ class RoleChangeNotices:
 
     @property
     def pending(self) -> int:
-        """Replicas that are being told."""
+        """Replicas to which a notice is under way."""
         return len(self._tasks)
 
     def announce(self, broker_set: BrokerSet) -> None:
-        """A master was elected: tell every living replica now."""
+        """A master was elected: notify every living replica now."""
         for broker_id in broker_set.live:
             self._start(broker_set, broker_id, pause_ms=0)
 
@@ -69,7 +69,7 @@ class RoleChangeNotices:
                 return
             running[1].cancel()
         epoch = broker_set.master_epoch
-        task = asyncio.get_running_loop().create_task(self._tell(key, epoch, pause_ms))
+        task = asyncio.get_running_loop().create_task(self._notify(key, epoch, pause_ms))
         self._tasks[key] = (epoch, task)
         task.add_done_callback(lambda done: self._ended(key, done))
 
@@ -77,9 +77,9 @@ class RoleChangeNotices:
         if key in self._tasks and self._tasks[key][1] is task:
             del self._tasks[key]
         if not task.cancelled() and task.exception() is not None:
-            log.error("telling replica %d of %s failed", key[1], key[0], exc_info=task.exception())
+            log.error("notifying replica %d of %s failed", key[1], key[0], exc_info=task.exception())
 
-    async def _tell(self, key: tuple[str, int], epoch: int, pause_ms: int) -> None:
+    async def _notify(self, key: tuple[str, int], epoch: int, pause_ms: int) -> None:
         name, broker_id = key
         attempt = 0
         if pause_ms:
@@ -108,11 +108,11 @@ class RoleChangeNotices:
         try:
             await self._client.call(address, header, body, timeout_ms=CALL_TIMEOUT_MS)
             log.debug(
-                "replica %d of %s (%s) was told of its master", broker_id, broker_set.broker_name, address
+                "replica %d of %s (%s) was notified of its master", broker_id, broker_set.broker_name, address
             )
         except (NetError, MQError) as error:
             log.info(
-                "replica %d of %s could not be told of master %s epoch=%d: %s",
+                "replica %d of %s could not be notified of master %s epoch=%d: %s",
                 broker_id,
                 broker_set.broker_name,
                 broker_set.master_id,
@@ -122,9 +122,9 @@ class RoleChangeNotices:
 
 
 def _follows(broker_set: BrokerSet, broker_id: int) -> bool:
-    """The replica is known to have heard of the master: it shows the epoch, or the SyncStateSet proves it.
+    """Whether the replica knows the master: it shows the epoch, or the SyncStateSet proves it.
 
-    Where nothing is being written, Java brokers go on showing the old epoch: a slave learns a new one with
+    If nothing is being written, Java brokers keep showing the old epoch: a slave learns a new one with
     its first message, and a master records none that begins where the last one began. But an election
     leaves the master alone in the SyncStateSet; others in it mean that the master, in this epoch, has asked
     for that, and that they have connected to it.

@@ -1,8 +1,8 @@
 """Events on their way into the log: all that arrive in one turn of the loop share one entry.
 
 Order is kept: an event is applied after everything that was submitted before it, also across the heartbeats,
-which may wait a little for company. While an entry is under way the next one gathers until it is worth its
-price (`COMPANY`), and at most `PIPELINE` are under way: under load entries grow instead of queues.
+which may wait a little for others. While an entry is under way, the next one collects `MIN_BATCH` events, and
+at most `PIPELINE` entries are under way: under load entries grow instead of queues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from batonmq.controller import events
-from batonmq.controller.machine import Outcome
+from batonmq.controller.effects import Outcome
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.errors import NotLeader, Overloaded, RaftError, TransferInProgress
 
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 PIPELINE = 2
 """Entries under way at once: the second travels while the first is on the disks."""
-COMPANY = 32
-"""Events that are worth an entry while another is under way. On all three controllers together an entry costs
-some 1,000 µs of processor time, each event in it some 20: with so many, more company would gain little."""
+MIN_BATCH = 32
+"""Events that make another entry while one is under way. On all three controllers together an entry costs
+some 1,000 µs of processor time, each event in it some 20: larger batches would gain little."""
 MAX_EVENTS = 2_048
 """Events of one entry; applying them blocks the loop for some 10 µs each."""
 MAX_BEATS = 512
@@ -127,12 +127,12 @@ class Proposer:
             self._callbacks.append(_to_all(callbacks))
 
     def _arm(self) -> None:
-        """Sees to it that what waits is sent when it is due."""
+        """Schedule the next entry for when it is due."""
         under_way = len(self._tasks)
-        company = len(self._events) + len(self._beats) >= COMPANY
-        if under_way and (under_way >= PIPELINE or not company):
+        full = len(self._events) + len(self._beats) >= MIN_BATCH
+        if under_way and (under_way >= PIPELINE or not full):
             return  # the next entry to be decided comes here again
-        if not self._events and not company:
+        if not self._events and not full:
             if self._timer is None:
                 delay = self._beats_due - self._loop.time()
                 self._timer = self._loop.call_later(max(0, delay), self._flush)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from batonmq.controller.machine import Outcome
+from batonmq.controller.effects import Outcome
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.errors import NodeStopped, NotLeader, RaftError, ReplicaLagging

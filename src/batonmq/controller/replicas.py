@@ -1,4 +1,4 @@
-"""What the controller knows of a broker set: its replicas, their SyncStateSet and their master.
+"""The state of a broker set: its replicas, their SyncStateSet and their master.
 
 Owns the rules by which this state may change, so that no caller can break them:
 
@@ -11,7 +11,7 @@ Names and numbers follow RocketMQ's controller mode (RIP-44): ids start at 1, ep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -20,11 +20,12 @@ from batonmq.controller.heartbeats import LiveBroker
 
 FIRST_BROKER_ID = 1
 Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Counted up by one: one that was counted is never so large, and one beyond could not be written any more."""
+"""Rises by one: no real epoch is so large, and a larger one could not be encoded."""
 
 
 class Replica(msgspec.Struct, array_like=True):
-    """One registered replica: `address` is host:port for clients, the check code tells who claimed the id."""
+    """One registered replica: `address` is host:port for clients; the check code identifies the broker that
+    claimed the id."""
 
     address: str
     register_check_code: str
@@ -46,7 +47,7 @@ class BrokerSet(msgspec.Struct, array_like=True):
     """Last heartbeat of every replica that is not known to be down."""
 
     def __post_init__(self) -> None:
-        """What is read from bytes is held to the rules, too. Raises ValueError that says which it breaks."""
+        """Checks what is decoded from bytes, too. Raises ValueError naming the rule that is broken."""
         replicas, in_sync = self.replicas.keys(), self.sync_state_set
         if not replicas >= {*in_sync, *self.live}:
             raise ValueError("some that are in sync or alive are not registered")
@@ -77,10 +78,11 @@ class BrokerSet(msgspec.Struct, array_like=True):
     def alive(self, now_ms: int) -> dict[int, LiveBroker]:
         return {broker_id: live for broker_id, live in self.live.items() if live.is_alive(now_ms)}
 
-    def is_unheard(self, now_ms: int) -> bool:
-        """Whether nobody of the set was heard for half its timeout.
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether each replica counted as alive has sent no heartbeat for half its timeout.
 
-        Rather is the way to all of them cut than all of them down, and an election helps in neither case.
+        It is more likely that the network to all of them is cut than that all are down, and an election helps
+        in neither case.
         """
         return all(now_ms - live.updated_ms > live.timeout_ms // 2 for live in self.live.values())
 
@@ -119,3 +121,7 @@ class BrokerSet(msgspec.Struct, array_like=True):
             self.lose_master()
         if gone & set(self.sync_state_set):
             self.set_sync_state_set(member for member in self.sync_state_set if member not in gone)
+
+
+BrokerSets: TypeAlias = Mapping[str, BrokerSet]
+"""All broker sets, by name."""

@@ -1,7 +1,7 @@
 """Which brokers send their heartbeats over which connection.
 
 Every controller keeps this for the connections made to it, leading or not: brokers send heartbeats to all
-controllers, so that a new leader knows at once whose closing means a broker's death.
+controllers, so that a new leader knows at once which connections are those of brokers.
 """
 
 from __future__ import annotations

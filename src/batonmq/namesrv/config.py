@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq.common.config import check_limits, number
+from batonmq.common.config import changeable, check_limits, number
 
 DEFAULT_PORT = 9876
 
@@ -37,27 +37,27 @@ class NamesrvConfig:
     """File that updateNamesrvConfig changes; the file given with -c, if one is."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """Keys that updateNamesrvConfig refuses to change, separated by semicolons."""
-    order_message_enable: bool = False
+    order_message_enable: bool = changeable(False)
     """Put the order configuration of a topic into its route."""
-    return_order_topic_config_to_broker: bool = True
+    return_order_topic_config_to_broker: bool = changeable(True)
     """Send all order configurations to a broker when it registers."""
-    scan_not_active_broker_interval: int = number(5_000, 10)
+    scan_not_active_broker_interval: int = number(5_000, 10, changeable=True)
     """Milliseconds between looks for brokers that fell silent."""
-    support_acting_master: bool = False
+    support_acting_master: bool = changeable(False)
     """Show the live slave with the least id as master of a group that has none (slave acting master)."""
-    notify_min_broker_id_changed: bool = False
+    notify_min_broker_id_changed: bool = changeable(False)
     """Tell the brokers of a group when the least live id among them changes (slave acting master)."""
-    enable_all_topic_list: bool = True
+    enable_all_topic_list: bool = changeable(True)
     """Answer the request for all topics."""
-    enable_topic_list: bool = True
+    enable_topic_list: bool = changeable(True)
     """Answer the requests for the topics of a cluster and for unit topics."""
     enable_controller_in_namesrv: bool = False
     """Run a controller in this process as well; it has keys of its own."""
-    need_wait_for_service: bool = False
+    need_wait_for_service: bool = changeable(False)
     """Answer no route until waitSecondsForService after the start, when brokers have had time to register."""
-    wait_seconds_for_service: int = number(45, 0)
+    wait_seconds_for_service: int = number(45, 0, changeable=True)
     """Seconds, see needWaitForService."""
-    delete_topic_with_broker_registration: bool = False
+    delete_topic_with_broker_registration: bool = changeable(False)
     """Take topics out of the routes that a broker no longer registers; its brokers then need
     enableSingleTopicRegister."""
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.common import config as configuration
 from batonmq.common.clock import Clock
-from batonmq.common.config import ConfigError
+from batonmq.common.config import ConfigError, parse_properties
 from batonmq.common.config_file import change_file
+from batonmq.common.config_loader import known_to, update
+from batonmq.common.config_values import to_properties
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
@@ -266,14 +267,14 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
     """Change keys now and in the file, so that a restart keeps them; all of them or none."""
     try:
         text = bytes(request.command.body).decode()
-        changes = configuration.parse_properties(text)
+        changes = parse_properties(text)
         if not server.config.protected_keys.isdisjoint(changes):
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         async with server.writing:
-            changed = configuration.update(server.config, changes, source="updateNamesrvConfig")
+            changed = update(server.config, changes, source="updateNamesrvConfig")
             if changed != server.config:
                 # No others: the file may be a controller's, too.
-                own = configuration.known_to(changes, NamesrvConfig)
+                own = known_to(changes, NamesrvConfig)
                 path = Path(server.config.config_store_path)
                 await asyncio.get_running_loop().run_in_executor(None, change_file, path, own)
                 server.config = changed
@@ -287,4 +288,4 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
 
 
 def get_config(server: NameServer, request: Request, header: wire.GetNamesrvConfig) -> Reply:
-    return Reply(body=configuration.to_properties(server.config).encode())
+    return Reply(body=to_properties(server.config).encode())

@@ -1,70 +1,136 @@
-"""Reads that wait until a node's state machine shows all that was committed before they were asked (6.4).
+"""Reads that wait until a node's state machine shows all that was committed before they came (6.4).
 
-All that come in one turn are one question to the core. Its answer is an index, and they wait on until that
-much is applied.
+All reads of one turn share one request to the core. Its answer is an index, and they wait on until that much
+is applied.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import TypeAlias
 
-Waiting = list[asyncio.Future[None]]
+from batonmq.raft.applier import Applier
+from batonmq.raft.config import RaftConfig
+from batonmq.raft.core import RaftCore
+from batonmq.raft.errors import NodeStopped, NotLeader, ReplicaLagging
+from batonmq.raft.proposals import fail
+from batonmq.raft.state import Role
+
+Waiting: TypeAlias = list[asyncio.Future[None]]
 
 
 class Barriers:
-    """``first_number`` must be larger than any of the node's earlier lives: a leader's answer to a question
-    of one of those could pass for that to a new one."""
+    """The waiting reads by what they wait for.
+
+    ``first_number`` must be larger than any number before a restart: a leader's answer to a request of that
+    time could pass for the answer to a new one.
+    """
 
     def __init__(self, first_number: int) -> None:
         self.number = first_number
-        """Of the last question."""
-        self._unasked: Waiting = []
+        """Of the last request."""
+        self.unasked: Waiting = []
+        """Those of this turn."""
         self._asked: dict[int, Waiting] = {}
-        self._to_apply: list[tuple[int, Waiting]] = []
+        self.held: list[tuple[int, Waiting]] = []
+        """(index, reads) that wait until the index is applied."""
 
     def add(self, future: asyncio.Future[None]) -> None:
-        self._unasked.append(future)
+        self.unasked.append(future)
 
     def ask(self) -> int | None:
-        """Number of the question for all that came since the last, None if none did."""
-        if not self._unasked:
+        """The number of one request for all reads since the last; None if there are none."""
+        if not self.unasked:
             return None
         self.number += 1
-        self._asked[self.number], self._unasked = self._unasked, []
+        self._asked[self.number], self.unasked = self.unasked, []
         return self.number
 
     def answered(self, number: int) -> Waiting:
-        """Who asked; nobody if they have given up. Those that may be served go on to ``hold``."""
+        """The reads of this request; none if they gave up. Those that may go on are given to ``hold``."""
         return self._asked.pop(number, [])
 
     def hold(self, index: int, waiting: Waiting) -> None:
-        """They are served once ``index`` is applied."""
-        self._to_apply.append((index, waiting))
+        """The reads return once ``index`` is applied."""
+        self.held.append((index, waiting))
 
     def applied(self, index: int) -> None:
         """All up to ``index`` is applied."""
-        if not self._to_apply:
+        if not self.held:
             return
         later: list[tuple[int, Waiting]] = []
-        for wanted, waiting in self._to_apply:
+        for wanted, waiting in self.held:
             if wanted > index:
                 later.append((wanted, waiting))
                 continue
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
-        self._to_apply = later
+        self.held = later
 
     def forget(self, number: int) -> bool:
-        """Nobody waits for the answer any more; whether somebody still did."""
+        """The reads of this request give up; returns whether any still waited."""
         return self._asked.pop(number, None) is not None
 
     def give_up(self) -> Waiting:
-        """All that wait for anything, who have to be told."""
-        everyone = [*self._unasked]
+        """All that wait for anything; the caller fails them."""
+        everyone = [*self.unasked]
         for waiting in self._asked.values():
             everyone += waiting
-        for _, waiting in self._to_apply:
+        for _, waiting in self.held:
             everyone += waiting
-        self._unasked, self._asked, self._to_apply = [], {}, []
+        self.unasked, self._asked, self.held = [], {}, []
         return everyone
+
+
+class ReadBarriers:
+    """The read barriers of one running node: between its callers, its core and its state machine."""
+
+    def __init__(self, core: RaftCore, config: RaftConfig, applier: Applier, *, first_number: int) -> None:
+        self._core = core
+        self._config = config
+        self._applier = applier
+        self._loop = asyncio.get_running_loop()
+        self.barriers = Barriers(first_number)
+
+    def add(self) -> asyncio.Future[None]:
+        """A new read, which is asked for in the next turn. Raises NotLeader or ReplicaLagging."""
+        core = self._core
+        if core.leader_id is None:
+            raise NotLeader(None)
+        if self._lags_behind(core.commit_index):
+            raise ReplicaLagging(f"{core.commit_index - self._applier.index} entries behind")
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.barriers.add(future)
+        return future
+
+    def ask(self, now_ms: int) -> None:
+        """Ask the core for the reads of this turn."""
+        number = self.barriers.ask()
+        if number is not None:
+            self._core.read(number, now_ms)
+            self._loop.call_later(self._config.read_timeout_ms / 1000, self._expire, number)
+
+    def _expire(self, number: int) -> None:
+        if self.barriers.forget(number):
+            self._core.reads.forget(number)
+
+    def answered(self, number: int, index: int | None) -> None:
+        """The core's answer: the index that the reads must see, or None if it refuses them."""
+        waiting = self.barriers.answered(number)
+        if index is None:
+            fail(waiting, NotLeader(self._core.leader_id))
+        elif self._lags_behind(index):
+            # Only the leader's answer shows how far a follower is behind that was cut off.
+            fail(waiting, ReplicaLagging(f"{index - self._applier.index} entries behind"))
+        else:
+            self.barriers.hold(index, waiting)
+
+    def _lags_behind(self, index: int) -> bool:
+        """Whether a read that must see ``index`` had better go to the leader (``max_read_lag``)."""
+        most, behind = self._config.max_read_lag, index - self._applier.index
+        return 0 < most < behind and self._core.role is not Role.LEADER
+
+    def stop(self, cause: BaseException) -> None:
+        """The node has stopped."""
+        fail(self.barriers.give_up(), NodeStopped("the node has stopped"), cause)

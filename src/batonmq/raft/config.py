@@ -10,9 +10,9 @@ class RaftConfig:
     election_timeout_ms: int = 1_000
     """Silence of the leader after which a follower asks for votes; each wait is random in [1, 2) of it."""
     heartbeat_interval_ms: int = 0
-    """How often an idle leader speaks; 0 means a tenth of the election timeout."""
+    """How often an idle leader sends heartbeats; 0 means a tenth of the election timeout."""
     commit_notice_ms: int = 10
-    """How long a leader waits for a next entry to send along with the news that others are committed."""
+    """How long a leader waits for a next entry to carry the commit index, before it sends that alone."""
     max_append_bytes: int = 1 << 20
     """Payload of one Append message; one entry may be larger."""
     max_inflight_bytes: int = 2 << 20
@@ -38,9 +38,9 @@ class RaftConfig:
     segment_bytes: int = 16 << 20
     """A log file of this size is closed and the next begun."""
     lease_read: bool = False
-    """Answer read barriers from the leader's lease: no message round, but safe only if clocks run alike.
-    Followers must have it too: without it one votes at once when it has restarted, or when it takes its
-    leader for gone, so no lease counts on it."""
+    """Answer read barriers from the leader's lease: no message round, but safe only if clocks run at nearly
+    the same speed. Followers must have it, too: a follower without it votes as soon as it has restarted or
+    lost its leader, so its answers extend no lease."""
     max_clock_drift: float = 0.1
     """Share by which the speeds of two clocks may differ; shortens the lease."""
     max_read_lag: int = 0
@@ -61,7 +61,7 @@ class RaftConfig:
 
     @property
     def lease_promise_ms(self) -> int:
-        """How long after each word of its leader a follower gives no vote whatever happens; 0: no leases.
+        """How long after each message of its leader a follower gives no vote whatever happens; 0: no leases.
 
         Long enough that a lease survives a lost heartbeat, short so that a leader that died is soon replaced.
         """
@@ -69,8 +69,8 @@ class RaftConfig:
 
     @property
     def refused_snapshot_ms(self) -> int:
-        """How long a leader spares a peer that refused its snapshot. What that one cannot read today it can
-        when it runs another version; meanwhile each attempt costs both of them a whole transfer."""
+        """How long a leader waits before it sends a snapshot again that a peer refused. The peer may take it
+        once it runs another version; meanwhile each attempt costs both of them a whole transfer."""
         return 10 * self.election_timeout_ms
 
     @property

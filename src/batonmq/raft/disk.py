@@ -54,7 +54,7 @@ class Disk(Protocol):
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """The system knows a descriptor by its number alone: its errors get the name that people look for."""
+    """Errors on a descriptor carry no file name: add it."""
     try:
         yield
     except OSError as e:

@@ -12,7 +12,7 @@ RaftError
  ├─ MembershipRefused    the change breaks a rule of chapter 4
  │   └─ MembershipBusy   it does so only now: ask again shortly
  ├─ NodeStopped          the node was stopped or has failed
- ├─ UnreadableState      a snapshot's contents are none that this state machine can have; it is not taken
+ ├─ UnreadableState      the state machine cannot restore a snapshot, which is refused
  └─ StorageCorrupt       the log or snapshot on disk cannot be trusted; the node must not start
 """
 
@@ -76,8 +76,8 @@ class NodeStopped(RaftError):
 
 
 class UnreadableState(RaftError):
-    """What a state machine says of a snapshot that it cannot restore: of another version, broken, forged. It
-    goes on with the state it has."""
+    """A snapshot that the state machine cannot restore: of another version, damaged or forged. The state
+    machine keeps the state it has."""
 
 
 class StorageCorrupt(RaftError):

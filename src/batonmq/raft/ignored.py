@@ -1,4 +1,4 @@
-"""Messages that a role has no handler for (`core.STEP`), and why it may ignore them."""
+"""Messages that a role has no handler for (`RaftCore.handlers`), and why it may ignore them."""
 
 from __future__ import annotations
 

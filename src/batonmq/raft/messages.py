@@ -1,7 +1,7 @@
-"""What Raft peers say to each other, and what the log is made of.
+"""The messages between Raft peers, and the entries of the log.
 
-Every type is a msgspec struct, written to the wire and to disk as a msgpack array (no field names). All that
-one peer has to tell another at the end of a loop turn travels in one ``Envelope``.
+Every type is a msgspec struct, written to the wire and to disk as a msgpack array (no field names). All
+messages to one peer at the end of a loop turn travel in one ``Envelope``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Members(msgspec.Struct, array_like=True, frozen=True):
     voters: dict[str, str]
     learners: dict[str, str] = {}
     services: dict[str, str] = {}
-    """Where members serve others than their peers, for those of whom that is known and another address."""
+    """Where members serve others than their peers, if that address is known and differs."""
 
     def all(self) -> dict[str, str]:
         return {**self.voters, **self.learners}
@@ -144,7 +144,7 @@ class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
     round: Number
     sent_ms: Number
     promise_ms: Number = 0
-    """For so long from now on the sender gives no vote, whatever it hears, and also if it restarts."""
+    """For so long from now on the sender gives no vote, whatever it receives, even if it restarts."""
 
 
 class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):
@@ -233,8 +233,8 @@ def encode(value: Envelope | Members) -> bytes:
 
 def decode_envelope(payload: bytes | memoryview) -> Envelope:
     """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
-    with what no node says: an entry that is no membership though it says so, a membership that no change
-    leads to, a snapshot of a later term than its sender's."""
+    with what no node sends: an entry whose kind is MEMBERS but that is no membership, a membership that no
+    change leads to, a snapshot of a later term than its sender's."""
     try:
         envelope = _envelope_decoder.decode(payload)
         for message in envelope.messages:

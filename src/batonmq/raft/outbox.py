@@ -8,10 +8,10 @@ from batonmq.raft.state import HardState, Save
 
 
 class Outbox:
-    """One node's. Keeps track of what its disk holds of ``log``, term and vote."""
+    """One node's outgoing messages and saves. Tracks what its disk holds of ``log``, term and vote."""
 
     def __init__(self, log: RaftLog, term: int) -> None:
-        """Both are as they were found on the disk."""
+        """Both as read from the disk."""
         self._log = log
         self._messages: list[tuple[str, Message]] = []
         self.durable_index = log.last_index

@@ -1,4 +1,4 @@
-"""What the core is in, and what passes between it and its shell: work for the disk, what came of a turn."""
+"""The roles, and what passes between the core and its shell: work for the disk, the output of a turn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ReadContext: TypeAlias = int | tuple[str, int]
 
 @dataclass(slots=True)
 class Offer:
-    """A snapshot that came whole from ``sender``. Nobody has looked at its contents yet."""
+    """A complete snapshot from ``sender``, whose contents were not checked yet."""
 
     sender: str
     snapshot: Snapshot
@@ -60,10 +60,10 @@ class Ready:
     entries: list[Entry]
     """Committed entries from ``first_index`` on, to be applied in order."""
     offer: Offer | None
-    """After ``entries``, which it makes needless: restore the state machine from it and call ``install``; if
-    that cannot be done, ``refuse``. Before any other input in either case."""
+    """It covers ``entries``, too: restore the state machine from it and call ``install``, or ``refuse`` if
+    that is not possible; in either case before any other input."""
     refused: list[tuple[str, str]]
-    """(sender, why) of snapshots that are not taken: for people to know."""
+    """(sender, why) of snapshots that were refused, for the log."""
     reads: list[tuple[int, int | None]]
     """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
     needs_snapshot: bool

@@ -31,15 +31,15 @@ _BACKLOG_BYTES = 4 << 20
 _RETRY_S = 0.2
 """Pause after a failed connection, in which payloads for the peer are dropped."""
 _LONGEST_NAME = 255
-"""Bytes of a node's id: it is kept, and no id of a configuration is longer."""
-_STRANGERS = 64
-"""Senders of unknown address of whom it is remembered how to answer them."""
-_LOOK_MS = 1_000
-"""How long a peer whose connection closed may take to show that it lives."""
-_LOOKS = 8
-_LOOK_AGAIN_S = 0.005
-"""A process that dies closes one socket after the other, and a look may meet the last of them: so many, each
-after a pause longer by so much."""
+"""Bytes of a node's id: the id is stored, and no id in a configuration is longer."""
+_UNKNOWN_SENDERS = 64
+"""Connections kept of senders that are no members, so that they can be answered."""
+_PROBE_MS = 1_000
+"""How long a peer whose connection closed may take to answer."""
+_PROBES = 8
+_PROBE_AGAIN_S = 0.005
+"""A process that ends closes one socket after the other, and a probe may still reach the last of them: hence
+so many probes, with pauses that grow by so much."""
 
 
 class Authenticator(Protocol):
@@ -85,8 +85,8 @@ class RemotingTransport:
     """The ``RaftTransport`` of one node.
 
     ``dispatcher`` is that of the port where peers reach this node (one group a port), and of ``client``, so
-    that answers can come back on the connection of a question: that is how a node is answered whose address
-    nobody here knows, because it has just been removed or knows the members of long ago. ``bind`` says who
+    that answers can use the connection of a request: this reaches nodes whose address is not known here,
+    because they have just been removed or know an old membership. ``bind`` says who
     takes what arrives, and ``connection_closed`` must be told when a connection to that port ends.
     """
 
@@ -107,8 +107,8 @@ class RemotingTransport:
         self._addresses: dict[str, str] = {}
         self._lost: Callable[[str], None] | None = None
         self._incoming: dict[str, Connection] = {}
-        """Over which connection each sender spoke last."""
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        """The connection of each sender's last message."""
+        self._probing: dict[str, asyncio.Task[None]] = {}
         self._backlog: dict[str, list[bytes]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -134,9 +134,9 @@ class RemotingTransport:
             return
         address = self._addresses.get(peer_id)
         if address is None:
-            stranger = self._incoming.get(peer_id)
-            if stranger is not None and not (stranger.closed or stranger.congested):
-                stranger.oneway(self._header, self._authenticator.seal(payload))
+            connection = self._incoming.get(peer_id)
+            if connection is not None and not (connection.closed or connection.congested):
+                connection.oneway(self._header, self._authenticator.seal(payload))
             return
         connection = self._client.connected(address)
         if connection is not None:
@@ -177,13 +177,13 @@ class RemotingTransport:
     async def close(self) -> None:
         """Give up connecting. The client and the server are closed by their owner."""
         self._closed = True
-        tasks = [*self._connecting.values(), *self._looking.values()]
+        tasks = [*self._connecting.values(), *self._probing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_message(self, request: Request, header: RaftMessage) -> Reply:
-        """Nodes send these oneway and hear nothing; whoever waits for an answer gets one."""
+        """Nodes send these oneway; a sender that waits for an answer gets an empty one."""
         if len(header.sender) > _LONGEST_NAME:
             raise self._refuse(request, header, "has an impossible name")
         if header.group != self._group:
@@ -198,11 +198,11 @@ class RemotingTransport:
         return Reply()
 
     def _remember(self, sender: str, connection: Connection) -> None:
-        strangers = [name for name in self._incoming if name not in self._addresses]
-        if sender in strangers:
-            strangers.remove(sender)
-        if len(strangers) >= _STRANGERS and sender not in self._addresses:
-            del self._incoming[strangers[0]]
+        unknown = [name for name in self._incoming if name not in self._addresses]
+        if sender in unknown:
+            unknown.remove(sender)
+        if len(unknown) >= _UNKNOWN_SENDERS and sender not in self._addresses:
+            del self._incoming[unknown[0]]
         self._incoming[sender] = connection
 
     # ------------------------------------------------------------------ is a peer still there?
@@ -212,36 +212,36 @@ class RemotingTransport:
         for peer in [name for name, each in self._incoming.items() if each is connection]:
             del self._incoming[peer]
             address = self._addresses.get(peer)
-            if address is not None and peer not in self._looking and not self._closed:
+            if address is not None and peer not in self._probing and not self._closed:
                 loop = asyncio.get_running_loop()
-                self._looking[peer] = loop.create_task(self._look(peer, address))
+                self._probing[peer] = loop.create_task(self._probe(peer, address))
 
-    async def _look(self, peer: str, address: str) -> None:
-        """Reports ``peer`` as lost if its address refuses connections: a process that lives accepts them."""
+    async def _probe(self, peer: str, address: str) -> None:
+        """Report ``peer`` as lost if its address refuses connections: a running process accepts them."""
         try:
             if await self._is_gone(address, peer) and peer not in self._incoming and self._lost is not None:
                 log.info("raft %s/%s: %s at %s is gone", self._group, self._id, peer, address)
                 self._lost(peer)
         finally:
-            del self._looking[peer]
+            del self._probing[peer]
 
     async def _is_gone(self, address: str, peer: str) -> bool:
         empty = self._authenticator.seal(encode(Envelope(self._group, self._id, peer, [])))
-        for attempt in range(_LOOKS):
+        for attempt in range(_PROBES):
             try:
-                await self._client.call(address, self._header, empty, timeout_ms=_LOOK_MS)
+                await self._client.call(address, self._header, empty, timeout_ms=_PROBE_MS)
                 return False
             except ConnectFailed as e:
                 if isinstance(e.__cause__, ConnectionRefusedError):
                     return True
                 if not isinstance(e.__cause__, ConnectionError):
-                    return False  # nothing is heard, which says nothing
+                    return False  # no answer proves nothing
             except ConnectionLost:
-                pass  # the connection to it was as dead as the one from it, or it is just dying
+                pass  # this connection was dead, too, or the process is just ending
             except (NetError, MQError) as e:
-                log.debug("raft %s/%s: whether %s lives is not known: %s", self._group, self._id, peer, e)
+                log.debug("raft %s/%s: it is not known whether %s runs: %s", self._group, self._id, peer, e)
                 return False
-            await asyncio.sleep(_LOOK_AGAIN_S * attempt)
+            await asyncio.sleep(_PROBE_AGAIN_S * attempt)
         return False
 
     def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:

@@ -1,4 +1,4 @@
-"""Who does a node's disk work, one job after the other: a thread beside the loop, or the loop itself."""
+"""Workers for a node's disk, one job after the other: a thread beside the loop, or the loop itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Done: TypeAlias = Callable[[BaseException | None], None]
 
 
 class Worker(Protocol):
-    """Does blocking jobs in the order in which they come, none before the one before is done."""
+    """Does blocking jobs one after the other, in the order in which they come."""
 
     def submit(self, job: Job, done: Done, *, brief: bool = False) -> None:
-        """``brief``: a write that a good disk has done before anything else of this node waits for it."""
+        """``brief``: a write that takes a good disk less time than anything of this node would wait."""
         ...
 
     def stop(self) -> None:
-        """No job comes any more. Those submitted are still done."""
+        """No further jobs come; those submitted are still done."""
 
 
 class ThreadWorker:

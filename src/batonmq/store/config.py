@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from batonmq.common.config import check_limits, number, require
+from batonmq.common.config import changeable, check_limits, number, require
 
 UNIT_SIZE = 20
 """Bytes of one consume queue unit."""
@@ -37,19 +37,19 @@ class StoreConfig:
     """Bytes of one commit log file; all files of a store have the same size."""
     mapped_file_size_consume_queue: int = number(300_000 * UNIT_SIZE, UNIT_SIZE)
     """Bytes of one consume queue file; rounded up to whole units of 20."""
-    max_message_size: int = number(4 << 20, 1, 1 << 30)
+    max_message_size: int = number(4 << 20, 1, 1 << 30, changeable=True)
     """Largest message body in bytes; also of a whole batch."""
-    max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1)
+    max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1, changeable=True)
     """Most bytes that one pull answer carries of messages that are likely in the page cache."""
-    max_transfer_count_on_message_in_memory: int = number(32, 1)
+    max_transfer_count_on_message_in_memory: int = number(32, 1, changeable=True)
     """Most messages of such an answer."""
-    max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1)
+    max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1, changeable=True)
     """Most bytes that one pull answer carries of messages that must be read from disk."""
-    max_transfer_count_on_message_in_disk: int = number(8, 1)
+    max_transfer_count_on_message_in_disk: int = number(8, 1, changeable=True)
     """Most messages of such an answer."""
     access_message_in_memory_max_ratio: int = number(40, 0, 100)
     """Percent of the machine's memory; messages further back than that count as on disk."""
-    max_filter_message_size: int = number(16_000, 1)
+    max_filter_message_size: int = number(16_000, 1, changeable=True)
     """Bytes of consume queue that one pull looks through for messages its filter accepts."""
     message_index_enable: bool = True
     """Keep an index of keys and unique ids, for queryMsgByKey and queryMsgByUniqueKey."""
@@ -57,7 +57,7 @@ class StoreConfig:
     """Hash slots of one index file."""
     max_index_num: int = number(20_000_000, 2, (1 << 27) - 1)
     """Entries of one index file."""
-    max_msgs_num_batch: int = number(64, 1)
+    max_msgs_num_batch: int = number(64, 1, changeable=True)
     """Most messages that one query by key returns."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     """SYNC_FLUSH: a message is acknowledged once it is on disk; ASYNC_FLUSH: once it is in the page cache."""
@@ -69,21 +69,21 @@ class StoreConfig:
     """Milliseconds that a message waits for its flush with SYNC_FLUSH before FLUSH_DISK_TIMEOUT."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
     """Check every body's CRC in the part of the log that recovery walks."""
-    file_reserved_time: int = number(72, 0)
+    file_reserved_time: int = number(72, 0, changeable=True)
     """Hours after its last write when a commit log file may be deleted."""
-    delete_when: str = "04"
+    delete_when: str = changeable("04")
     """Hours of the day, local time, in which old files are deleted, `;` between several."""
-    delete_file_batch_max: int = number(10, 1)
+    delete_file_batch_max: int = number(10, 1, changeable=True)
     """Most commit log files deleted at a time."""
     clean_resource_interval: int = number(10_000, 10)
     """Milliseconds between two looks for files to delete and at the disk's usage."""
-    disk_max_used_space_ratio: int = number(75, 0, 100)
+    disk_max_used_space_ratio: int = number(75, 0, 100, changeable=True)
     """Percent of disk usage from which old files are deleted at any hour; 10 to 95."""
-    disk_space_clean_forcibly_ratio: int = number(85, 0, 100)
+    disk_space_clean_forcibly_ratio: int = number(85, 0, 100, changeable=True)
     """Percent of disk usage from which files are deleted before their time; held between 30 and 85."""
-    disk_space_warning_level_ratio: int = number(90, 0, 100)
+    disk_space_warning_level_ratio: int = number(90, 0, 100, changeable=True)
     """Percent of disk usage from which no message is accepted; held between 35 and 90."""
-    clean_file_forcibly_enable: bool = True
+    clean_file_forcibly_enable: bool = changeable(True)
     """Allow deletion before fileReservedTime when the disk is nearly full."""
 
     def __post_init__(self) -> None:

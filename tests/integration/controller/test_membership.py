@@ -155,12 +155,12 @@ async def test_who_is_removed_says_so_once_and_disturbs_nobody(
 
 
 @calm
-async def test_a_learner_that_is_removed_is_told_so(
+async def test_a_learner_that_is_removed_learns_of_it(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = await operator.leader()
     new = await operator.newcomer("n3")
-    await leader.node.add_learner("n3", operator.group.address(new))
+    await leader.node.changes.add_learner("n3", operator.group.address(new))
     await until(lambda: new.membership.standing == "learner", "it receives the log")
     term = leader.node.term
     with caplog.at_level(logging.WARNING):
@@ -219,7 +219,9 @@ async def test_what_would_be_a_mistake_is_refused(
         await controllers.add(operator.admin, operator.addresses, "n5", f"127.0.0.1:{port}", "", 1)
     followers = [each for each in operator.group.services.values() if each is not leader]
     await operator.group.stop(operator.number(followers[0]))
-    await until(lambda: len(leader.node.core.heard(leader.node.members.voters)) == 2, "one is silent")
+    await until(
+        lambda: len(leader.node.core.replication.active(leader.node.members.voters)) == 2, "one is silent"
+    )
     with pytest.raises(MQError, match=r"only n\d would answer: no majority"):
         await operator.remove(followers[1].topology.self_id)  # the one that lives
     assert leader.leading and len(leader.node.members.voters) == 3

@@ -590,7 +590,7 @@ async def test_the_loss_of_the_leading_controller_changes_no_master_and_the_next
         await second.stop()
 
 
-async def test_without_a_quorum_nothing_is_decided_and_the_sender_is_told(tmp_path: Path) -> None:
+async def test_without_a_quorum_nothing_is_decided_and_the_sender_gets_an_error(tmp_path: Path) -> None:
     group = Group(tmp_path, 3, request_timeout_ms=300)
     await group.start()
     leader = await group.leader()
@@ -660,7 +660,7 @@ async def test_elections_are_written_down(one: Group) -> None:
         await first.elect(address)
         await first.alter(address, 1, (1, 2), 1)
         await first.drop_connections()
-        await until(lambda: service.elections == 2, "two elections")
+        await until(lambda: service.leadership.elections == 2, "two elections")
     finally:
         await first.stop()
         await second.stop()

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
-from batonmq.broker.admin.handlers import NEEDS_RESTART
+from batonmq.broker.config import BrokerConfig
 from batonmq.broker.messages import metrics as messages
 from batonmq.broker.messages.appender import Appender
 from batonmq.broker.monitoring.metrics import BrokerMetrics, RpcMeter
@@ -18,8 +18,9 @@ from batonmq.broker.replica import metrics as replica
 from batonmq.broker.tables import metrics as tables
 from batonmq.broker.tables.metrics import LAG_AGE_MS, version_name
 from batonmq.broker.upkeep import metrics as upkeep
+from batonmq.common.config import changeable_keys, keys_of
 from batonmq.common.metrics import Metric, read
-from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.common.metrics_config import MetricsConfig
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.bodies import (
     ConsumeFromWhere,
@@ -225,4 +226,4 @@ def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> 
 
 def test_every_metric_has_a_source_and_its_keys_need_a_restart(metrics: BrokerMetrics) -> None:
     assert set(metrics.sources()) == set(all_metrics())
-    assert METRICS_KEYS <= NEEDS_RESTART
+    assert changeable_keys(BrokerConfig).isdisjoint(keys_of([MetricsConfig]))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.cli.main import COMMANDS, main
-from batonmq.common.config import load
+from batonmq.common.config_loader import load
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig

@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from batonmq.common.clock import ManualClock, SystemClock
-from batonmq.common.config import (
-    ConfigError,
-    convert,
-    describe,
-    load,
-    parse_properties,
-    require,
-    to_properties,
-    update,
-)
+from batonmq.common.config import ConfigError, describe, parse_properties, require
+from batonmq.common.config_loader import load, update
+from batonmq.common.config_values import convert, to_properties
 
 
 class Flush(Enum):

@@ -28,9 +28,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from tests.scrape import scrape
 
-from batonmq.common.config import ConfigError, build
-from batonmq.common.metrics import Buckets, Exporter, Histogram, Kind, Metric, Point, read
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import build
+from batonmq.common.metrics import Buckets, Histogram, Kind, Metric, Point, read
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
+from batonmq.common.metrics_exporter import Exporter
 
 DONE = Metric("done_total", Kind.COUNTER, "Things done", ("what", "well"))
 WAITING = Metric("waiting", Kind.GAUGE, "Things waiting", unit="bytes")

@@ -21,8 +21,9 @@ REWRITE_TABLES=1 pytest … writes the actual output into the file; read the dif
 
 from __future__ import annotations
 
-from batonmq.controller import events
-from batonmq.controller.machine import ControllerMachine, Election, Outcome
+from batonmq.controller import events, queries
+from batonmq.controller.effects import Election, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.protocol.codes import ResponseCode
 
 START_MS = 1_000
@@ -59,9 +60,9 @@ class Script:
                 self._command("beat", {"set": name, "id": str(number), "session": str(number)})
             return []
         if verb == "info":
-            return [_answer(verb, self.machine.replica_info(name))]
+            return [_answer(verb, queries.replica_info(self.machine.broker_sets, name))]
         if verb == "next":
-            return [_answer(verb, self.machine.next_broker_id("c", name))]
+            return [_answer(verb, queries.next_broker_id(self.machine.broker_sets, "c", name))]
         outcome = self.apply(self._event(verb, name, args))
         lines = [_answer(verb, outcome)]
         lines += [f"  {_effect(effect)}" for effect in outcome.effects]

@@ -124,7 +124,7 @@ class Follower:
 
     async def until_applied(self, index: int) -> None:
         async with asyncio.timeout(5):
-            while self.node.applied_index < index or self.node._disk_busy:
+            while self.node.applied_index < index or self.node._persistence.busy:
                 await asyncio.sleep(0.002)
 
     def snapshots(self) -> list[str]:

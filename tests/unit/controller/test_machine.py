@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonmq.controller import events
-from batonmq.controller.machine import ControllerMachine, Election, Outcome
+from batonmq.controller import events, queries
+from batonmq.controller.effects import Election, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.errors import UnreadableState
 
@@ -243,7 +244,7 @@ def test_answers_have_the_shapes_that_java_reads() -> None:
         "brokerName": "s",
         "brokerAddrs": {"1": "h:1"},
     }
-    data = machine.sync_state_data(["s", "unknown"], 1_000)
+    data = queries.sync_state_data(machine.broker_sets, ["s", "unknown"], 1_000)
     assert data.body is not None
     assert msgspec.json.decode(data.body.encode()) == {
         "replicasInfoTable": {
@@ -257,4 +258,7 @@ def test_answers_have_the_shapes_that_java_reads() -> None:
             }
         }
     }
-    assert machine.replica_info("unknown").code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+    assert (
+        queries.replica_info(machine.broker_sets, "unknown").code
+        == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+    )

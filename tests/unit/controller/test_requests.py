@@ -10,8 +10,9 @@ import pytest
 
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
+from batonmq.controller.effects import Outcome
 from batonmq.controller.handlers import CONSISTENT_READS, UNSAFE_READS, WRITES, Controller, Handlers
-from batonmq.controller.machine import ControllerMachine, Outcome
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.codes import ResponseCode

@@ -13,15 +13,16 @@ from typing import cast
 import pytest
 
 from batonmq.controller import events, notices
+from batonmq.controller.effects import Cleaned, LeadershipStarted, Outcome
 from batonmq.controller.eventlog import EventLog
 from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
-from batonmq.controller.machine import Cleaned, ControllerMachine, Outcome, ReignStarted
+from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import (
-    COMPANY,
     MAX_BEATS,
     MAX_ENTRY_BYTES,
     MAX_EVENTS,
+    MIN_BATCH,
     PIPELINE,
     Proposer,
 )
@@ -132,13 +133,13 @@ async def test_under_load_entries_grow_instead_of_queues() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     log.gate = asyncio.Event()
     mine = proposer(log)
-    total = 2 * COMPANY + 10
+    total = 2 * MIN_BATCH + 10
     for number in range(1, total + 1):
         mine.submit(claim(number), outcomes.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     # The first goes alone; the second when it has company; all others wait for one of the two.
-    assert [len(entry.events) for entry in log.entries] == [1, COMPANY]
+    assert [len(entry.events) for entry in log.entries] == [1, MIN_BATCH]
     log.gate.set()
     await settle(lambda: len(outcomes) == total)
     assert len(log.entries) == PIPELINE + 1
@@ -150,9 +151,9 @@ async def test_under_load_entries_grow_instead_of_queues() -> None:
 async def test_a_full_company_of_heartbeats_does_not_wait_for_more() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     mine = proposer(log, coalesce_ms=60_000)
-    for number in range(COMPANY):
+    for number in range(MIN_BATCH):
         mine.submit_beat(beat(number), outcomes.append)
-    await settle(lambda: len(outcomes) == COMPANY)
+    await settle(lambda: len(outcomes) == MIN_BATCH)
     assert len(log.entries) == 1
     await mine.close()
 
@@ -345,7 +346,7 @@ async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, who
     path = tmp_path / "events.jsonl"
     path.write_text('{"time_ms":0}\n' * whole + '{"time_ms":1,"bro' + "x" * 70_000)
     log = EventLog(path, max_bytes=60_000, backups=1)
-    log.write(2, "n0", [ReignStarted("n0")])
+    log.write(2, "n0", [LeadershipStarted("n0")])
     await log.close()
     assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [0] * whole + [2]
 
@@ -353,19 +354,19 @@ async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, who
 async def test_an_event_log_goes_on_after_a_line_that_the_disk_took_half_of(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, max_bytes=10_000, backups=1)
-    log.write(1, "n0", [ReignStarted("n0")])
+    log.write(1, "n0", [LeadershipStarted("n0")])
     await log.close()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limit[1]))
     try:
-        log.write(2, "n0", [ReignStarted("n0")])
+        log.write(2, "n0", [LeadershipStarted("n0")])
         await log.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handled)
     assert not path.read_bytes().endswith(b"\n")
-    log.write(3, "n0", [ReignStarted("n0")])
+    log.write(3, "n0", [LeadershipStarted("n0")])
     await log.close()
     assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [1, 3]
 
@@ -378,11 +379,11 @@ async def test_an_event_log_that_cannot_be_written_stops_nobody(
     path = tmp_path / "file" / "events.jsonl"
     log = EventLog(path, max_bytes=300, backups=1)
     for _ in range(3):
-        log.write(1, "n0", [ReignStarted("n0")])
+        log.write(1, "n0", [LeadershipStarted("n0")])
         await log.close()
     (tmp_path / "file").unlink()
     for _ in range(3):
-        log.write(2, "n0", [ReignStarted("n0")])
+        log.write(2, "n0", [LeadershipStarted("n0")])
         await log.close()
     assert caplog.messages == [
         f"{path}: events are not recorded: File exists",
@@ -412,7 +413,7 @@ def notified_set() -> tuple[ControllerMachine, BrokerSet, Mailbox, RoleChangeNot
     return machine, machine.broker_sets["s"], mailbox, mine
 
 
-async def test_a_replica_that_shows_the_epoch_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_shows_the_epoch_is_notified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 5)
     _, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)
@@ -421,7 +422,7 @@ async def test_a_replica_that_shows_the_epoch_is_told_once(monkeypatch: pytest.M
     assert sorted(mailbox.calls) == [("h1:1", 1), ("h2:1", 1)]
 
 
-async def test_others_are_told_until_the_master_has_them_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_are_notified_until_the_master_has_them_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
     machine, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)
@@ -445,7 +446,7 @@ async def test_the_next_election_replaces_the_notice(monkeypatch: pytest.MonkeyP
     assert mine.pending == 0
 
 
-async def test_a_dead_replica_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_replica_is_not_notified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
     machine, broker_set, mailbox, mine = notified_set()
     mine.announce(broker_set)

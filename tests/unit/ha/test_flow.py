@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.common.config import ConfigError, build
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import build
 from batonmq.ha.config import HAConfig
 from batonmq.ha.flow import BURST_S, LEAST_WINDOW, PIECE_BYTES, FlowControl, Window
 

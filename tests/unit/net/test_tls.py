@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from batonmq.common.config import ConfigError, load
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import load
 from batonmq.net import (
     ConnectFailed,
     ConnectionLost,

@@ -175,12 +175,12 @@ class Script:
         for _ in range(100):
             self.collect()
             for name, core in self.cores.items():
-                if core.has_save():
+                if core.outbox.has_save():
                     self.do_save(name)
             self.collect()
             if self.under_way:
                 self.do_deliver()
-            elif not any(core.has_save() for core in self.cores.values()):
+            elif not any(core.outbox.has_save() for core in self.cores.values()):
                 return
         raise AssertionError("the group does not settle")
 
@@ -223,7 +223,8 @@ class Script:
         term = core.log.term(index)
         assert term is not None
         return Snapshot(
-            SnapshotMeta(index, term, core.members_at(index)), " ".join(self.applied[name]).encode()
+            SnapshotMeta(index, term, core.memberships.members_at(index)),
+            " ".join(self.applied[name]).encode(),
         )
 
     def do_crash(self, name: str) -> None:

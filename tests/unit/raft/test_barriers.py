@@ -46,7 +46,7 @@ async def test_an_answer_that_comes_too_late_finds_nobody() -> None:
     assert barriers.answered(number) == []
 
 
-async def test_whoever_waits_for_anything_is_told_when_all_is_given_up() -> None:
+async def test_all_waiting_reads_are_returned_when_all_is_given_up() -> None:
     barriers = Barriers(0)
     asked = futures(barriers, 1)
     barriers.ask()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from batonmq.raft.config import RaftConfig
-from batonmq.raft.core import STEP, RaftCore
+from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import MembershipRefused, NotLeader, Overloaded
 from batonmq.raft.ignored import IGNORED
 from batonmq.raft.messages import (
@@ -57,7 +57,7 @@ def leading(**options: object) -> RaftCore:
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.__name__)
 def test_each_message_is_handled_or_ignored_for_a_reason(role: Role, message: type) -> None:
-    assert (message in STEP[role]) != ((role, message) in IGNORED)
+    assert (message in core().handlers[role]) != ((role, message) in IGNORED)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_only_a_voter_was_handed_the_leadership(sender: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [VoteReply(9, False), AppendReply(9, 0), ReadReply(9, 1, 0)])
-def test_answers_of_strangers_depose_nobody(answer: Message) -> None:
+def test_answers_of_nodes_that_are_no_members_depose_nobody(answer: Message) -> None:
     leader = leading()
     leader.step("stranger", answer, 10)
     assert (leader.role, leader.term) == (Role.LEADER, 1)
@@ -144,8 +144,8 @@ def test_too_much_uncommitted_is_refused_and_taken_again_later() -> None:
 def test_flow_control_bounds_what_is_under_way() -> None:
     leader = core(max_append_bytes=100, max_inflight_bytes=300, max_inflight_messages=50)
     leader.become_candidate(transfer=False)
-    leader._note_vote("n1", True)
-    leader._note_vote("n0", True)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
     leader.ready(0)
     leader.step("n1", AppendReply(1, 1), 0)
     leader.propose([bytes(34) for _ in range(100)])
@@ -163,7 +163,7 @@ def test_cutting_a_committed_entry_stops_the_node() -> None:
     follower.step("n1", Append(1, 0, 0, 1, [Entry(1, Kind.NOOP, b"")]), 10)
     assert follower.commit_index == 1
     with pytest.raises(AssertionError, match="a committed entry would be cut at 1"):
-        follower._drop_known(0, [Entry(2, Kind.NOOP, b"")])
+        follower.follower._drop_known(0, [Entry(2, Kind.NOOP, b"")])
 
 
 def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
@@ -173,7 +173,7 @@ def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
     leader.become_candidate(transfer=False)
     while (save := leader.take_save()) is not None:
         leader.saved(save, 10)
-    leader._note_vote("n1", True)
+    leader.election.count("n1", True)
     assert leader.role is Role.LEADER
     leader.step("n1", AppendReply(leader.term, 1), 20)
     leader.step("n2", AppendReply(leader.term, 1), 20)
@@ -188,8 +188,8 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
     """One without `lease_read` votes at once when it has restarted: it must not hold a lease up."""
     leader = core(lease_read=True)
     leader.become_candidate(transfer=False)
-    leader._note_vote("n1", True)
-    leader._note_vote("n0", True)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
     follower = core("n1", lease_read=honoured)
     follower.step("n0", Heartbeat(1, 0, 1, 10), 10)
     save = follower.take_save()
@@ -198,7 +198,7 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
         m for _, m in [*follower.saved(save, 10), *follower.ready(10).messages] if type(m) is HeartbeatReply
     ]
     leader.step("n1", reply, 20)
-    assert leader.has_lease is honoured
+    assert leader.heartbeats.has_lease is honoured
 
 
 def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() -> None:
@@ -206,40 +206,40 @@ def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() 
     for seed in range(50):
         leader = core(lease_read=True, max_clock_drift=0.0)
         leader.become_candidate(transfer=False)
-        leader._note_vote("n1", True)
-        leader._note_vote("n0", True)
+        leader.election.count("n1", True)
+        leader.election.count("n0", True)
         leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 0)
-        assert leader.has_lease
+        assert leader.heartbeats.has_lease
         restarted = core("n1", seed=seed, lease_read=True)
         due_ms = restarted.next_deadline_ms()
         restarted.tick(due_ms)
         assert restarted.role is Role.PRE_CANDIDATE
         # n2, if it has not heard of n0 for long, votes for it at once.
         leader.tick(due_ms)
-        assert not leader.has_lease, f"both could answer at {due_ms} ms"
+        assert not leader.heartbeats.has_lease, f"both could answer at {due_ms} ms"
 
 
 def test_a_leader_that_removed_itself_has_no_lease() -> None:
     """The one voter that remains elects itself without asking anybody, as soon as it starts again."""
     leader = core(size=2, lease_read=True)
     leader.become_candidate(transfer=False)
-    leader._note_vote("n1", True)
-    leader._note_vote("n0", True)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
     while (save := leader.take_save()) is not None:
         leader.saved(save, 0)
     leader.step("n1", AppendReply(leader.term, 1), 0)
     leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 1)
-    assert leader.has_lease
+    assert leader.heartbeats.has_lease
     leader.change_members(Members({"n1": ""}))
-    assert leader.role is Role.LEADER and not leader.has_lease
+    assert leader.role is Role.LEADER and not leader.heartbeats.has_lease
 
 
 def test_a_new_leader_changes_no_membership_before_its_first_commit() -> None:
     """Two leaders could else commit with majorities that do not overlap (the 2015 erratum)."""
     leader = core()
     leader.become_candidate(transfer=False)
-    leader._note_vote("n1", True)
-    leader._note_vote("n0", True)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
     smaller = Members({"n0": "", "n1": ""})
     with pytest.raises(MembershipRefused, match="has not yet committed an entry of its term"):
         leader.change_members(smaller)
@@ -254,7 +254,7 @@ def test_a_snapshot_over_the_limit_is_not_collected() -> None:
     follower = core(max_snapshot_bytes=10)
     meta = SnapshotMeta(5, 1, Members({"n1": ""}))
     follower.step("n1", InstallSnapshot(1, meta, 11, 0, 0, bytes(5)), 10)
-    assert follower._incoming is None
+    assert follower.receiver.partial is None
 
 
 def test_a_damaged_snapshot_transfer_starts_again() -> None:

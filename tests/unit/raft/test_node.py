@@ -166,14 +166,14 @@ async def test_one_node_serves_at_once_and_remembers(group: Group) -> None:
     assert again.machine.words == [b"w%d" % i for i in range(50)]
 
 
-async def test_questions_of_a_former_life_are_told_from_those_of_this_one(group: Group) -> None:
-    """A leader's late answer to an old read would else pass for the answer to a new one."""
+async def test_numbers_of_reads_rise_over_a_restart(group: Group) -> None:
+    """Otherwise a leader's late answer to an old read could pass for the answer to a new one."""
     await group.begin("n0")
     before = (await group.leader()).node
     await before.read_index()
     await group.leave("n0")
     after = (await group.restart("n0")).node
-    assert after._barriers.number > before._barriers.number
+    assert after._reads.barriers.number > before._reads.barriers.number
 
 
 async def test_three_nodes_agree_and_survive_their_leader(group: Group) -> None:
@@ -272,8 +272,8 @@ async def test_leadership_moves_on_request(group: Group) -> None:
     await leader.node.propose(b"x")
     target = next(p for p in group.running() if p is not leader)
     changes: list[tuple[Role, int, str | None]] = []
-    target.node.on_role_change = lambda *change: changes.append(change)
-    await leader.node.transfer_leadership(target.name)
+    target.node.status.on_role_change = lambda *change: changes.append(change)
+    await leader.node.changes.transfer_leadership(target.name)
     await until(lambda: target.node.role is Role.LEADER)
     assert (Role.LEADER, target.node.term, target.name) in changes
     await target.node.propose(b"y")
@@ -288,16 +288,16 @@ async def test_a_node_is_replaced(group: Group) -> None:
     address = f"127.0.0.1:{new.server.port}"
     await new.join(Members(group.members.voters, {"m0": address}))
     old = next(p for p in group.running() if p not in (leader, new))
-    await leader.node.replace(old.name, "m0", address)
+    await leader.node.changes.replace(old.name, "m0", address)
     assert set(leader.node.members.voters) == {*group.members.voters, "m0"} - {old.name}
     await leader.node.propose(b"after")
     await until(lambda: new.machine.words == [b"before", b"after"])
     with pytest.raises(MembershipRefused):
-        await leader.node.remove("stranger")
+        await leader.node.changes.remove("stranger")
 
 
 @pytest.mark.parametrize(("other_group", "secret"), [("other", "s"), ("g", "wrong")])
-async def test_a_stranger_is_refused(
+async def test_a_node_of_another_group_or_secret_is_refused(
     group: Group, other_group: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await group.begin("n0", "n1", "n2")
@@ -357,15 +357,15 @@ async def test_a_damaged_snapshot_that_a_follower_needs_stops_the_node_in_a_line
     await node.take_snapshot()
     (path,) = (group.directory / "n0").glob("snapshot-*")
     path.write_bytes(path.read_bytes()[:-1])
-    node._load_wanted = True
-    node._wake_disk()
+    node._persistence.load_snapshot()
+    node._persistence.wake()
     await until(lambda: not node._running)
     (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
     assert line.getMessage().startswith(f"raft g/n0 stops itself: {path}: offset 0: damaged snapshot")
     assert line.exc_info is None
 
 
-async def test_a_disk_that_fails_when_its_files_are_closed_is_told_in_a_line(
+async def test_a_disk_that_fails_when_its_files_are_closed_is_logged_in_a_line(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever stops a node has more to close."""
@@ -460,15 +460,15 @@ async def _with_a_hanging_disk(
     monkeypatch.setattr(sys.modules[__name__], "ThreadWorker", _Gated)
     await group.begin("n0")
     node = (await group.leader()).node
-    assert isinstance(node._worker, _Gated)
-    await until(lambda: not node._disk_busy)
-    gate = node._worker.gate = threading.Event()
+    assert isinstance(node._persistence._worker, _Gated)
+    await until(lambda: not node._persistence.busy)
+    gate = node._persistence._worker.gate = threading.Event()
     proposal = asyncio.ensure_future(node.propose(b"x"))
-    await until(lambda: node._disk_busy)
+    await until(lambda: node._persistence.busy)
     return node, gate, proposal
 
 
-async def test_what_the_disk_says_while_a_node_stops_is_told(
+async def test_a_disk_failure_while_a_node_stops_is_logged(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also to whoever stops it a second time, or gives up waiting and tries again."""
@@ -488,7 +488,7 @@ async def test_what_the_disk_says_while_a_node_stops_is_told(
 async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("batonmq.raft.node.DISK_PATIENCE_S", 0.05)
+    monkeypatch.setattr("batonmq.raft.persistence.DISK_PATIENCE_S", 0.05)
     node, gate, proposal = await _with_a_hanging_disk(group, monkeypatch)
     async with asyncio.timeout(2):
         await asyncio.gather(node.stop(), node.stop())

@@ -10,7 +10,6 @@ import pytest
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
-from batonmq.raft.incoming import MAX_INDEX_STEP
 from batonmq.raft.messages import (
     Append,
     AppendReply,
@@ -28,6 +27,7 @@ from batonmq.raft.messages import (
     decode_envelope,
     encode,
 )
+from batonmq.raft.snapshot_receiver import MAX_INDEX_STEP
 from batonmq.raft.state import Offer, Role
 
 MEMBERS = Members({"n0": "", "n1": "", "n2": ""})
@@ -64,7 +64,7 @@ def seen(node: RaftCore) -> object:
     return (
         [log.term(index) for index in range(log.base_index, log.last_index + 1)],
         (node.commit_index, node.members, node.snapshot, node.term, node.leader_id),
-        node.has_save(),
+        node.outbox.has_save(),
     )
 
 
@@ -88,7 +88,7 @@ def test_nothing_changes_until_it_is_installed() -> None:
     assert node.saved(save, 20) == [("n1", AppendReply(3, 10))]
 
 
-def test_a_refused_one_changes_nothing_and_is_told() -> None:
+def test_a_refused_one_changes_nothing_and_its_sender_gets_an_answer() -> None:
     node = follower()
     before = seen(node)
     node.refuse(offered(node, snapshot()), "no state of ours")
@@ -122,7 +122,7 @@ def test_one_that_cannot_be_true_is_refused_before_it_is_gathered(message: Insta
     ready = node.ready(20)
     assert ready.refused == [("n1", why)]
     assert ready.messages == [("n1", InstallReply(3, message.meta.index, 0, refused=True))]
-    assert ready.offer is None and node._incoming is None
+    assert ready.offer is None and node.receiver.partial is None
     assert seen(node) == before
 
 

@@ -95,7 +95,7 @@ async def test_a_disk_that_hung_has_to_show_for_long_that_it_is_quick(stopwatch:
 
 
 @pytest.mark.usefixtures("stopwatch")
-async def test_what_a_job_raises_is_told_wherever_it_is_done() -> None:
+async def test_what_a_job_raises_is_passed_on_wherever_it_is_done() -> None:
     worker = QuickDiskWorker("disk")
 
     def broken() -> None:

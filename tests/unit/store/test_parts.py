@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.common.config import ConfigError, load
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import load
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.disk import expired_count, judge, used_ratio

@@ -14,8 +14,8 @@ from batonmq.broker.context import Broker
 from batonmq.broker.stats import Counter
 from batonmq.broker.tables.consumers import Member
 from batonmq.broker.upkeep.part import unlink
-from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties
-from batonmq.common.metrics_config import METRICS_KEYS
+from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
+from batonmq.common.config_values import to_properties
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies import (
     Connection,
@@ -38,49 +38,6 @@ VERSION = "V5_5_0"
 
 NEVER_FROM_OUTSIDE = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 """Keys that no request may change."""
-NEEDS_RESTART = frozenset(
-    {
-        "brokerName",
-        "brokerClusterName",
-        "brokerId",
-        "brokerRole",
-        "brokerIP1",
-        "brokerIP2",
-        "bindAddress",
-        "listenPort",
-        "vipChannelEnabled",
-        "enableControllerMode",
-        "messageDelayLevel",
-        "defaultTopicQueueNums",
-        "clusterTopicEnable",
-        "brokerTopicEnable",
-        "traceTopicEnable",
-        "msgTraceTopicName",
-        *METRICS_KEYS,
-    }
-)
-"""Keys that are read once, at start."""
-
-STORE_KEYS = frozenset(
-    {
-        "fileReservedTime",
-        "deleteWhen",
-        "deleteFileBatchMax",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "cleanFileForciblyEnable",
-        "maxMessageSize",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInMemory",
-        "maxTransferBytesOnMessageInDisk",
-        "maxTransferCountOnMessageInDisk",
-        "maxFilterMessageSize",
-        "maxMsgsNumBatch",
-    }
-)
-"""Keys of the store that it reads each time it needs them."""
-
 UNLIMITED_QUEUE = "100000"
 """Shown as capacity of the thread pools that this broker does not have."""
 
@@ -142,14 +99,14 @@ class _AdminHandlers:
 
     def _refuse_what_has_no_effect(self, changes: dict[str, str]) -> None:
         broker = self._broker
-        running = keys_of([BrokerConfig]) | STORE_KEYS
-        known = running | keys_of([type(broker.settings.store), type(broker.settings.ha)])
+        classes = (BrokerConfig, type(broker.settings.store), type(broker.settings.ha))
+        known, changeable = keys_of(classes), changeable_keys(*classes)
         for key in changes:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{hint}")
-            if key in NEEDS_RESTART or key not in running:
+            if key not in changeable:
                 raise MQError(
                     ResponseCode.SYSTEM_ERROR,
                     f"{key} cannot change while the broker runs; set it in its file and restart",

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source
+from batonmq.common.metrics import Histogram, Kind, Metric, Point, Source
 from batonmq.common.metrics_config import MetricsExporterType
+from batonmq.common.metrics_exporter import Exporter
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
 

@@ -1,4 +1,4 @@
-"""Reads that wait (6.4): at a leader to be confirmed, at a follower for its leader's answer."""
+"""Reads that wait (6.4): on a leader for confirmation, on a follower for its leader's answer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from batonmq.raft.state import ReadContext
 
 
-class Reads:
-    """One node's. Who may be answered when is the core's to say."""
+class PendingReads:
+    """The reads that wait on one node, by what they wait for. `ReadIndex` decides when they go on."""
 
     def __init__(self) -> None:
         self.early: list[ReadContext] = []
-        """Until this leader has committed an entry of its term."""
+        """They wait until this leader has committed an entry of its term."""
         self.new: list[ReadContext] = []
-        """For the next round of heartbeats."""
+        """They wait for the next round of heartbeats."""
         self.in_rounds: deque[tuple[int, int, list[ReadContext]]] = deque()
         """(round, commit index when it began, reads that it confirms), oldest first."""
         self._forwarded: set[int] = set()
@@ -38,8 +38,8 @@ class Reads:
             answers += [(context, index) for context in contexts]
         return answers
 
-    def give_up(self) -> list[ReadContext]:
-        """All that wait for confirmation, and now for nothing."""
+    def take_unconfirmed(self) -> list[ReadContext]:
+        """All that wait for confirmation, which will not come."""
         waiting = [*self.early, *self.new]
         for _, _, contexts in self.in_rounds:
             waiting += contexts
@@ -52,7 +52,7 @@ class Reads:
         self._forwarded.add(number)
 
     def forget(self, number: int) -> None:
-        """The asker gave up."""
+        """The caller gave up."""
         self._forwarded.discard(number)
 
     def answered(self, number: int, index: int | None) -> None:
@@ -71,5 +71,6 @@ class Reads:
         self._done.append((number, index))
 
     def take_done(self) -> list[tuple[int, int | None]]:
+        """(number, index) of this node's reads that were decided; None: refused."""
         done, self._done = self._done, []
         return done

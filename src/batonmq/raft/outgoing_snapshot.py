@@ -7,30 +7,30 @@ import zlib
 from batonmq.raft.messages import InstallSnapshot, Snapshot
 
 
-class Outgoing:
+class OutgoingSnapshot:
     """Read from the disk when a peer needs it, and kept for as long as one does."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._checksum = 0
-        self.asked = False
-        """The shell is to read the newest one."""
+        self.wanted = False
+        """The shell is to read the newest snapshot from the disk."""
 
     @property
     def index(self) -> int | None:
-        """Of the snapshot, if there is one at hand."""
+        """Index of the snapshot; None if none is loaded."""
         return self._snapshot.meta.index if self._snapshot is not None else None
 
     def reaches(self, base_index: int) -> bool:
-        """Whether there is one at hand from which a log with this base goes on; else one is asked for."""
+        """Whether the loaded snapshot reaches the base of the log; if not, a newer one is wanted."""
         if self._snapshot is None or self._snapshot.meta.index < base_index:
             self._snapshot = None
-            self.asked = True
+            self.wanted = True
             return False
         return True
 
     def loaded(self, snapshot: Snapshot) -> None:
-        self.asked = False
+        self.wanted = False
         self._snapshot = snapshot
         self._checksum = zlib.crc32(snapshot.data)
 
@@ -41,7 +41,7 @@ class Outgoing:
             term, self._snapshot.meta, len(data), self._checksum, offset, data[offset : offset + size]
         )
 
-    def forget(self) -> None:
-        """Nobody needs one now."""
+    def release(self) -> None:
+        """No peer needs one now."""
         self._snapshot = None
-        self.asked = False
+        self.wanted = False

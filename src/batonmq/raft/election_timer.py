@@ -11,26 +11,26 @@ EARLY_ATTEMPTS = 3
 """How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
 
 
-class Chance(Protocol):
-    """The part of random.Random that spreads election timeouts; a core imports no source of chance."""
+class RandomSource(Protocol):
+    """The part of random.Random that spreads election timeouts; a core does not import `random`."""
 
     def randrange(self, start: int, stop: int, /) -> int: ...
 
 
-class Patience:
-    """One node's. Times are the core's, in ms; ``voters`` are those of the membership in force."""
+class ElectionTimer:
+    """One node's election timer. Times are in ms; ``voters`` are those of the membership in force."""
 
-    def __init__(self, node_id: str, config: RaftConfig, rng: Chance, now_ms: int) -> None:
+    def __init__(self, node_id: str, config: RaftConfig, rng: RandomSource, now_ms: int) -> None:
         self._id = node_id
         self.config = config
         self._rng = rng
         self.deadline_ms = now_ms
-        """When it asks for votes, unless it hears a leader before."""
-        # With leases: before the restart this node may have heard a leader whose lease still runs.
+        """When the node asks for votes, unless a leader contacts it before."""
+        # With leases: before the restart this node may have answered a leader whose lease still runs.
         self.contact_ms: int | None = now_ms if config.lease_read else None
-        """When a leader was last heard."""
+        """When a leader's last message arrived."""
         self.lost_leader: str | None = None
-        """A leader whose process is gone, until another one, or it itself, is heard."""
+        """A leader whose process is gone, until a message of any leader arrives."""
         self._early_attempts = 0
 
     def arm_first(self, now_ms: int) -> None:
@@ -44,7 +44,7 @@ class Patience:
         self.deadline_ms = now_ms + later + self._rng.randrange(shortest, config.election_timeout_ms)
 
     def arm(self, now_ms: int, voters: Iterable[str]) -> None:
-        """Begin to wait anew."""
+        """Start a new election timeout."""
         if self._early_attempts:
             promised = now_ms if self.contact_ms is None else self.contact_ms + self.config.lease_promise_ms
             self.deadline_ms = max(now_ms, promised) + self._early_wait_ms(voters)
@@ -64,7 +64,7 @@ class Patience:
         return place * interval + self._rng.randrange(0, interval // 2 + 1)
 
     def lose(self, leader: str) -> bool:
-        """The process of ``leader`` is gone; whether that is news. The next waits are short."""
+        """The process of ``leader`` is gone: the next timeouts are short. Returns False if that was known."""
         if self.lost_leader is not None:
             return False
         self.lost_leader = leader
@@ -77,11 +77,11 @@ class Patience:
         self._early_attempts = 0
 
     def yield_to_candidate(self) -> None:
-        """It voted for another, who gets a full timeout."""
+        """The node voted for another, which gets a full timeout."""
         self._early_attempts = 0
 
     def is_sticky(self, now_ms: int) -> bool:
-        """Whether it refuses to help elect another leader than the one it has heard lately."""
+        """Whether the node refuses to help elect another leader than the one that contacted it lately."""
         if self.contact_ms is None:
             return False
         config = self.config

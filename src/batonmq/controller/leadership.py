@@ -1,0 +1,222 @@
+"""What a controller does while it leads: its timers, its own events in the log, and notices to brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from batonmq.common.clock import Clock
+from batonmq.controller import events
+from batonmq.controller.config import ControllerConfig
+from batonmq.controller.effects import Election, Outcome, ReplicaUp
+from batonmq.controller.eventlog import EventSink
+from batonmq.controller.liveness import sets_to_elect, silent_brokers
+from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.notices import RoleChangeNotices
+from batonmq.controller.proposer import Proposer
+from batonmq.controller.sessions import Sessions
+from batonmq.net.connection import Connection
+from batonmq.protocol.codes import ResponseCode
+from batonmq.raft.state import Role
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN_MS = 2_000
+"""When a new leader first scans for silent brokers (Java waits as long)."""
+
+
+class Leadership:
+    """One controller's. `leading` means that the state machine knows this leader, its clock and connections.
+
+    `elected` is called with each election that was decided while this node leads.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        own_id: str,
+        clock: Clock,
+        machine: ControllerMachine,
+        sessions: Sessions[Connection],
+        elected: Callable[[Election], None],
+    ) -> None:
+        self.leading = False
+        self.elections = 0
+        """New masters that were elected while this node led."""
+        self._config = config
+        self._own_id = own_id
+        self._clock = clock
+        self._machine = machine
+        self._sessions = sessions
+        self._elected = elected
+        self._proposer: Proposer
+        self._notices: RoleChangeNotices
+        self._events: EventSink
+        self._term = 0
+        """The Raft term in which this node leads; 0: it does not."""
+        self._began_wall_ms = 0
+        self._began_monotonic_ms = 0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def start(self, proposer: Proposer, notices: RoleChangeNotices, event_sink: EventSink) -> None:
+        """What a leader works with; to be called before the Raft node starts."""
+        self._proposer, self._notices, self._events = proposer, notices, event_sink
+
+    def retire(self) -> None:
+        """The controller stops: from now on it does not begin to lead, and may hand over."""
+        self._stopping = True
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- beginning and end ---------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The leader's time: the wall clock as of when it was elected, and steady from there on."""
+        return self._began_wall_ms + self._clock.monotonic_ms() - self._began_monotonic_ms
+
+    def role_changed(self, role: Role, term: int) -> None:
+        """The Raft node's role or term changed."""
+        leads = role is Role.LEADER and not self._stopping
+        if leads and term != self._term:
+            self.end()
+            self._term = term
+            self._began_wall_ms = self._clock.now_ms()
+            self._began_monotonic_ms = self._clock.monotonic_ms()
+            self._begin(term)
+        elif not leads and self._term:
+            self.end()
+
+    def _begin(self, term: int) -> None:
+        """First of all the state machine must know the new leader, its clock and its connections."""
+
+        def begun(outcome: Outcome) -> None:
+            if self._term != term or self._stopping:
+                return
+            if outcome.code:
+                log.warning("the leadership in term %d has not begun yet: %s", term, outcome.remark)
+                self._at("begin", 100, lambda: self._begin(term))
+                return
+            self.leading = True
+            log.info("controller %s leads in term %d", self._own_id, term)
+            self.decided(outcome)
+            if self._config.notify_broker_role_changed:
+                self._notices.remind_all()
+            # Heartbeats that arrived meanwhile did not count: the scans wait as much longer.
+            lost_ms = self._clock.monotonic_ms() - asked_ms
+            first_ms = min(FIRST_SCAN_MS, self._config.scan_not_active_broker_interval)
+            self._at("brokers", lost_ms + first_ms, self._scan_brokers)
+            self._at("masters", lost_ms + self._config.scan_inactive_master_interval, self._scan_masters)
+
+        asked_ms = self._clock.monotonic_ms()
+        started = events.LeaderStarted(self._own_id, self._sessions.known(), self._sessions.silent(asked_ms))
+        self._proposer.submit(started, begun, urgent=True)
+
+    def end(self) -> None:
+        """This node does not lead, or has failed."""
+        self._term = 0
+        self.leading = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if not self._stopping:
+            self._spawn(self._notices.stop())
+
+    def configure(self, config: ControllerConfig) -> None:
+        """Another configuration is in force."""
+        self._config = config
+        if self.leading:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._at("brokers", config.scan_not_active_broker_interval, self._scan_brokers)
+            self._at("masters", config.scan_inactive_master_interval, self._scan_masters)
+
+    # -- timers and connections ----------------------------------------------------------------------------
+
+    def _at(self, name: str, delay_ms: int, call: Callable[[], None]) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_ms / 1000, call)
+
+    def _scan_brokers(self) -> None:
+        self._at("brokers", self._config.scan_not_active_broker_interval, self._scan_brokers)
+        silent = silent_brokers(self._machine.broker_sets, self.now_ms())
+        if silent:  # only to spare the log an entry: the event itself looks again when it is applied
+            for broker_set, broker_id in silent:
+                log.warning("replica %d of %s is silent", broker_id, broker_set.broker_name)
+            self._decide(events.Scan(True, False, self._config.enable_elect_unclean_master))
+
+    def _scan_masters(self) -> None:
+        self._at("masters", self._config.scan_inactive_master_interval, self._scan_masters)
+        unclean = self._config.enable_elect_unclean_master
+        if sets_to_elect(self._machine.broker_sets, self.now_ms(), allow_unclean=unclean):
+            self._decide(events.Scan(False, True, unclean))
+
+    def connection_closed(self, connection: Connection) -> None:
+        """If heartbeats came over it, its brokers are down. Every controller forgets the session."""
+        session = self._sessions.closed(connection)
+        if session is None or not session.brokers or not self._term or self._stopping:
+            return
+        brokers = tuple(sorted(session.brokers))
+        log.info("connection %s of brokers %s closed", connection.peer, brokers)
+        self._decide(events.ChannelClosed(session.id, brokers, self._config.enable_elect_unclean_master))
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def _decide(self, event: events.AnyEvent, attempt: int = 0) -> None:
+        """Put an event of the controller itself into the log; try again while this node leads."""
+        term = self._term
+
+        def answer(outcome: Outcome) -> None:
+            if outcome.code == 0:
+                self.decided(outcome)
+            elif outcome.code == ResponseCode.CONTROLLER_NOT_LEADER or term != self._term:
+                log.info("%s was not decided here: %s", type(event).__name__, outcome.remark)
+            elif attempt < self._config.elect_master_max_retry_count:
+                log.warning("%s was not decided, trying again: %s", type(event).__name__, outcome.remark)
+                self._decide(event, attempt + 1)
+            else:
+                log.error("%s was not decided: %s", type(event).__name__, outcome.remark)
+
+        self._proposer.submit(event, answer, urgent=True)
+
+    def decided(self, outcome: Outcome) -> None:
+        """Act on what the state machine decided while this node leads."""
+        self._events.write(self.now_ms(), self._own_id, outcome.effects)
+        for effect in outcome.effects:
+            if isinstance(effect, Election):
+                self._on_election(effect)
+            elif isinstance(effect, ReplicaUp) and self._config.notify_broker_role_changed and self.leading:
+                self._notices.remind(self._machine.broker_sets[effect.broker_name], effect.broker_id)
+
+    def _on_election(self, election: Election) -> None:
+        level = logging.INFO if election.result == "new-master" else logging.WARNING
+        log.log(
+            level,
+            "election in %s by %s: %s, master %s -> %s epoch=%d from %s alive %s",
+            election.broker_name,
+            election.cause,
+            election.result,
+            election.old_master,
+            election.new_master,
+            election.master_epoch,
+            election.candidates,
+            election.alive,
+        )
+        self._elected(election)
+        if election.result != "new-master":
+            return
+        self.elections += 1
+        broker_set = self._machine.broker_sets.get(election.broker_name)
+        if broker_set is not None and self._config.notify_broker_role_changed and self._term:
+            self._notices.announce(broker_set)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,44 @@
+"""What the timers of a leader scan for: brokers that fell silent, and sets that need another master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batonmq.controller.replicas import BrokerSet, BrokerSets
+
+
+def silent_brokers(broker_sets: BrokerSets, now_ms: int) -> list[tuple[BrokerSet, int]]:
+    """Replicas counted as alive whose heartbeats stopped.
+
+    If a whole set is silent, its replicas are listed together, once the last of them has timed out: otherwise
+    one could win an election only because its last heartbeat came a moment after the master's.
+    """
+    found = []
+    for broker_set in broker_sets.values():
+        # Every set is checked four times a second, and nearly all are well: hence no calls here.
+        for live in broker_set.live.values():
+            if now_ms - live.updated_ms > live.timeout_ms:
+                break
+        else:
+            continue
+        silent = [number for number, live in broker_set.live.items() if not live.is_alive(now_ms)]
+        if len(silent) == len(broker_set.live) or not broker_set.is_silent(now_ms):
+            found += [(broker_set, broker_id) for broker_id in silent]
+    return found
+
+
+def sets_to_elect(broker_sets: BrokerSets, now_ms: int, *, allow_unclean: bool) -> list[BrokerSet]:
+    """Sets whose master is gone although some replica lives, where an election would change something."""
+    found = []
+    for broker_set in broker_sets.values():
+        master = broker_set.master_id
+        if broker_set.never_had_master or broker_set.is_alive(master, now_ms):
+            continue
+        if master in broker_set.live and broker_set.is_silent(now_ms):
+            continue
+        eligible: Iterable[int] = broker_set.replicas if allow_unclean else broker_set.sync_state_set
+        if any(broker_set.is_alive(broker_id, now_ms) for broker_id in eligible) or (
+            master is not None and broker_set.alive(now_ms)
+        ):
+            found.append(broker_set)
+    return found

@@ -1,0 +1,62 @@
+"""Answers to requests that read the state of broker sets and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batonmq.controller.effects import Outcome, refusal
+from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSets
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.headers import controller as wire
+
+
+def replica_info(broker_sets: BrokerSets, broker_name: str) -> Outcome:
+    """Answer to getReplicaInfo."""
+    broker_set = broker_sets.get(broker_name)
+    if broker_set is None:
+        return refusal(
+            ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+            f"broker set {broker_name} is not registered",
+        )
+    return Outcome(
+        header=wire.GetReplicaInfoReply(
+            broker_set.master_id, broker_set.master_address, broker_set.master_epoch
+        ),
+        body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+    )
+
+
+def next_broker_id(broker_sets: BrokerSets, cluster_name: str | None, broker_name: str) -> Outcome:
+    """Answer to getNextBrokerId."""
+    broker_set = broker_sets.get(broker_name)
+    next_id = FIRST_BROKER_ID if broker_set is None else broker_set.next_broker_id
+    return Outcome(
+        header=wire.GetNextBrokerIdReply(
+            cluster_name=cluster_name, broker_name=broker_name, next_broker_id=next_id
+        )
+    )
+
+
+def sync_state_data(broker_sets: BrokerSets, broker_names: Iterable[str], now_ms: int) -> Outcome:
+    """Answer to getSyncStateSet; names that are not registered are left out."""
+    table: dict[str, wire.ReplicasInfo] = {}
+    for name in broker_names:
+        broker_set = broker_sets.get(name)
+        if broker_set is None:
+            continue
+        in_sync: list[wire.ReplicaIdentity] = []
+        behind: list[wire.ReplicaIdentity] = []
+        for broker_id, replica in sorted(broker_set.replicas.items()):
+            identity = wire.ReplicaIdentity(
+                name, broker_id, replica.address, broker_set.is_alive(broker_id, now_ms)
+            )
+            (in_sync if broker_id in broker_set.sync_state_set else behind).append(identity)
+        table[name] = wire.ReplicasInfo(
+            in_sync,
+            behind,
+            broker_set.master_id,
+            broker_set.master_address,
+            broker_set.master_epoch,
+            broker_set.sync_state_set_epoch,
+        )
+    return Outcome(body=wire.BrokerReplicasInfo(table))

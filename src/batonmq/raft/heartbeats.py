@@ -1,0 +1,95 @@
+"""A leader's heartbeats, and what their answers prove: that it still leads (6.2), for how long (6.4.1)."""
+
+from __future__ import annotations
+
+from batonmq.raft.messages import Heartbeat, HeartbeatReply
+from batonmq.raft.quorum import reached_by_majority
+from batonmq.raft.replication import Replication
+from batonmq.raft.server import Server
+from batonmq.raft.state import Role
+from batonmq.raft.transfer import Transfer
+
+
+class Heartbeats:
+    """Rounds of heartbeats. A round that a majority answered confirms the leader as of its beginning."""
+
+    def __init__(self, server: Server, replication: Replication, transfer: Transfer) -> None:
+        self._server = server
+        self._replication = replication
+        self._transfer = transfer
+        self.deadline_ms = server.now_ms
+        self._round = 0
+
+    def begin(self) -> None:
+        """This node was elected: the first round is due now."""
+        self.deadline_ms = self._server.now_ms
+
+    def tick(self) -> None:
+        server = self._server
+        if server.now_ms < self.deadline_ms:
+            return
+        config = server.config
+        self._transfer.expire()
+        if not server.is_alone():
+            contact = reached_by_majority(
+                server.now_ms if voter == server.id else server.peers[voter].contact_ms
+                for voter in server.members.voters
+            )
+            if server.now_ms - contact >= config.election_timeout_ms:
+                # Check-quorum (6.2): a leader that cannot commit must not keep clients waiting.
+                server.become_follower(server.term, None)
+                return
+        self.deadline_ms = server.now_ms + config.heartbeat_interval_ms
+        self.start_round()
+        for progress in server.peers.values():
+            progress.retransmit(server.now_ms, config)
+
+    def start_round(self) -> int:
+        """Send a round of heartbeats; returns its number."""
+        self._round += 1
+        self.broadcast(self._round)
+        return self._round
+
+    def broadcast(self, round_number: int) -> None:
+        """Round 0 asks for no answers: it only carries the commit index."""
+        server = self._server
+        for peer, progress in server.peers.items():
+            if peer != server.id:
+                commit = server.peer_commit(progress)
+                progress.sent_commit = max(progress.sent_commit, commit)
+                server.outbox.send(peer, Heartbeat(server.term, commit, round_number, server.now_ms))
+
+    def on_reply(self, sender: str, message: HeartbeatReply) -> bool:
+        """Returns whether ``sender`` is a member, whose answer counts."""
+        progress = self._replication.contact(sender)
+        if progress is None:
+            return False
+        progress.acked_round = max(progress.acked_round, message.round)
+        if message.promise_ms:
+            length = int(message.promise_ms * (1 - self._server.config.max_clock_drift))
+            progress.lease_until_ms = max(progress.lease_until_ms, message.sent_ms + length)
+        return True
+
+    def confirmed_round(self) -> int:
+        """The newest round that a majority answered."""
+        server = self._server
+        return reached_by_majority(
+            self._round if voter == server.id else server.peers[voter].acked_round
+            for voter in server.members.voters
+        )
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether no other leader can exist now, given the bound on clock drift (6.4.1)."""
+        server = self._server
+        if server.role is not Role.LEADER or self._transfer.offered:
+            return False
+        if server.is_alone():
+            return True
+        if server.id not in server.members.voters:
+            # It leads until the group without it is committed. If that is one node, that one needs no votes.
+            return False
+        return server.now_ms < reached_by_majority(
+            server.now_ms + 1 if voter == server.id else server.peers[voter].lease_until_ms
+            for voter in server.members.voters
+        )
