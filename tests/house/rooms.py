@@ -21,6 +21,7 @@ from .source import PACKAGE, ROOT
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms -->", "<!-- /rooms -->"
 _LINE = re.compile(r"^\W*`(?P<directory>[\w./]*/)` — (?P<text>.*)$")
+_SOURCES = {".py", ".j2"}  # not what is compiled from them
 _FILE = re.compile(r"`([\w*.]+\.[a-z0-9]+)`")
 
 
@@ -58,7 +59,7 @@ def present() -> dict[str, list[str]]:
     """Directory -> its files, as they are on disk."""
     found: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.suffix in _SOURCES or path.name == "py.typed":
             directory = f"{path.parent.relative_to(PACKAGE).as_posix()}/"
             names = found.setdefault(directory, [])
             if path.name != "__init__.py":
