@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from batonmq.client.producer import Producer
     from batonmq.client.reader import Pulled, QueueReader
     from batonmq.net.errors import NetError
-    from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+    from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+    from batonmq.protocol.bodies.common import MessageQueue
     from batonmq.protocol.compression import CompressionType
     from batonmq.protocol.errors import MQError, TopicNotExistError
-    from batonmq.protocol.message import MessageExt
+    from batonmq.protocol.message.record import MessageExt
 
 _HOMES = {
     "Admin": "batonmq.client.admin",
     "ClientError": "batonmq.client.errors",
     "CompressionType": "batonmq.protocol.compression",
-    "ConsumeFromWhere": "batonmq.protocol.bodies",
+    "ConsumeFromWhere": "batonmq.protocol.bodies.clients",
     "Consumer": "batonmq.client.consumer",
     "MQError": "batonmq.protocol.errors",
     "Message": "batonmq.client.message",
-    "MessageExt": "batonmq.protocol.message",
-    "MessageModel": "batonmq.protocol.bodies",
-    "MessageQueue": "batonmq.protocol.bodies",
+    "MessageExt": "batonmq.protocol.message.record",
+    "MessageModel": "batonmq.protocol.bodies.clients",
+    "MessageQueue": "batonmq.protocol.bodies.common",
     "NetError": "batonmq.net.errors",
     "NoNameServer": "batonmq.client.errors",
     "NotSafelyStored": "batonmq.client.errors",

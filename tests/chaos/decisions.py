@@ -17,11 +17,12 @@ from pathlib import Path
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet, decode
+from batonmq.protocol.bodies.controller import ElectMasterResponseBody, SyncStateSet
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError, code_name
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 from tests.chaos.decision_check import Decision
 from tests.chaos.load import now_us

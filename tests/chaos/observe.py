@@ -10,7 +10,7 @@ from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import GroupState
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.bodies.controller import SyncStateSet
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import (
     GetMetadata,
@@ -18,6 +18,7 @@ from batonmq.protocol.headers.controller import (
     GetReplicaInfo,
     GetReplicaInfoReply,
 )
+from batonmq.protocol.json import decode
 
 POLL_S = 0.05
 ASK_TIMEOUT_MS = 1_000

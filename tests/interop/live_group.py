@@ -17,7 +17,7 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 from tests.interop.conftest import JavaProcess, Peer
 
 TOPIC = "numbers"

@@ -26,7 +26,7 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
-from batonmq.protocol.bodies import ConsumeFromWhere
+from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat

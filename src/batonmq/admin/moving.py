@@ -31,10 +31,11 @@ import msgspec
 from batonmq.admin.session import Admin, AdminError
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
-from batonmq.protocol.bodies import BrokerReplicasInfo, ReplicasInfo, decode
-from batonmq.protocol.headers import broker as broker_wire
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.headers.broker import admin as broker_wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 NOWHERE: Final = "0.0.0.0:1"

@@ -12,13 +12,17 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import ConnectionLost, NetError
-from batonmq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue, TopicRouteData, decode
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as broker_wire
+from batonmq.protocol.headers import broker as broker_requests
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
-from batonmq.protocol.message import MessageExt, decode_records
+from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
+from batonmq.protocol.headers.broker.pull import PullMessage
+from batonmq.protocol.json import decode
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.registry import Header
 
 MASTER_ID = 0
@@ -52,11 +56,17 @@ _KINDS: Mapping[str, _Kind] = {
     controller_wire.__name__: _Kind(
         "controller", "-a", "controllers, as in controllerAddr of the brokers", controller_wire.GetMetadata()
     ),
-    broker_wire.__name__: _Kind(
-        "broker", "-b", "a broker, as clusterList shows it", broker_wire.GetBrokerRuntimeInfo()
+    broker_requests.__name__: _Kind(
+        "broker", "-b", "a broker, as clusterList shows it", GetBrokerRuntimeInfo()
     ),
 }
-"""By the module that declares the requests of that kind of program."""
+"""By the module or package that declares the requests of that kind of program."""
+
+
+def _kind_of_request(header: Header) -> _Kind | None:
+    """Which kind of program serves this request; None for one that clients serve."""
+    module = type(header).__module__
+    return next((kind for home, kind in _KINDS.items() if f"{module}.".startswith(f"{home}.")), None)
 
 
 class Admin:
@@ -102,7 +112,7 @@ class Admin:
             self._answered.add(address)
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            wanted, found = _KINDS.get(type(header).__module__), await self._kind_of(address)
+            wanted, found = _kind_of_request(header), await self._kind_of(address)
             if wanted is None or found is None or found is wanted:
                 raise
             raise AdminError(
@@ -199,7 +209,7 @@ class Admin:
 
     async def pull(self, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
         """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
-        header = broker_wire.PullMessage(
+        header = PullMessage(
             consumer_group="TOOLS_CONSUMER",
             topic=queue.topic,
             queue_id=queue.queue_id,

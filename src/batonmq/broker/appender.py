@@ -24,7 +24,7 @@ from batonmq.store.results import PutStatus as StorePutStatus
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.held_pulls import QueueKey
-    from batonmq.protocol.message import StoredMessage
+    from batonmq.protocol.message.record import StoredMessage
 
 log = logging.getLogger(__name__)
 

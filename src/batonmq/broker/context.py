@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batonmq.broker.locks import LockTable
 from batonmq.broker.table_watch import TableWatch
-from batonmq.protocol.bodies import DataVersion
+from batonmq.protocol.bodies.common import DataVersion
 
 if TYPE_CHECKING:
     import random
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from batonmq.ha.service import HAService
     from batonmq.net import Connection
     from batonmq.net.client import RemotingClient
-    from batonmq.protocol.bodies import MessageQueue
+    from batonmq.protocol.bodies.common import MessageQueue
     from batonmq.store.config import StoreConfig
     from batonmq.store.store import MessageStore
 

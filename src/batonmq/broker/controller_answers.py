@@ -7,11 +7,11 @@ from typing import TypeVar
 from batonmq.broker.replicas_core import Role
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net.connection import Response
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import decode
+from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 H = TypeVar("H", bound=Header)

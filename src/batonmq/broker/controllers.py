@@ -11,11 +11,11 @@ import msgspec
 
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import decode
+from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 if TYPE_CHECKING:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batonmq.common.config import ConfigError
-from batonmq.protocol.message import (
+from batonmq.protocol.message.properties import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    MessageExt,
-    StoredMessage,
     decode_properties,
     encode_properties,
 )
+from batonmq.protocol.message.record import MessageExt, StoredMessage
 from batonmq.protocol.names import SCHEDULE_TOPIC
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from batonmq.protocol.bodies import SubscriptionData
+from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.store.scan import java_hash
 
 ALL = "*"

@@ -22,7 +22,7 @@ from batonmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS,
 from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source, sliced
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.net.dispatch import Dispatcher, Request
-from batonmq.protocol.bodies import ConsumeType
+from batonmq.protocol.bodies.clients import ConsumeType
 from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, Perm, RequestCode, ResponseCode
 from batonmq.protocol.names import (
     SCHEDULE_TOPIC,

@@ -16,13 +16,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    KVTable,
+from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    decode,
-    encode,
 )
 from batonmq.protocol.codes import Perm
 from batonmq.protocol.errors import MQError
@@ -33,6 +31,7 @@ from batonmq.protocol.headers.namesrv import (
     RegisterBrokerResponse,
     UnregisterBroker,
 )
+from batonmq.protocol.json import decode, encode
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker

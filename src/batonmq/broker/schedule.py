@@ -19,8 +19,9 @@ from batonmq.broker.appender import PutStatus
 from batonmq.broker.delay import deliver_at_ms, from_schedule_topic, parse_delay_levels
 from batonmq.broker.held_pulls import QueueKey
 from batonmq.broker.versions import next_version
-from batonmq.protocol.bodies import DataVersion, decode, encode
-from batonmq.protocol.message import MessageExt, decode_record
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.record import MessageExt, decode_record
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.results import GetStatus, PutResult
 

@@ -15,23 +15,16 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.table_watch import HOLD_S
 from batonmq.common.log import some
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    DataVersion,
-    SubscriptionGroupWrapper,
-    TopicConfigAndMappingSerializeWrapper,
-    decode,
-)
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.groups import SubscriptionGroupWrapper
+from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
+from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import (
-    GetAllConsumerOffset,
-    GetAllDelayOffset,
-    GetAllSubscriptionGroup,
-    GetAllTopicConfig,
-    WatchTables,
-    WatchTablesResponse,
-)
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, GetAllDelayOffset
+from batonmq.protocol.headers.broker.replication import WatchTables, WatchTablesResponse
+from batonmq.protocol.headers.broker.topics import GetAllSubscriptionGroup, GetAllTopicConfig
+from batonmq.protocol.json import decode
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from batonmq.protocol.message import StoredMessage
+    from batonmq.protocol.message.record import StoredMessage
     from batonmq.store.results import PutResult
 
 SAMPLE_INTERVAL_MS = 10_000

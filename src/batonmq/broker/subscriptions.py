@@ -15,13 +15,9 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
-from batonmq.protocol.bodies import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    decode,
-    encode,
-)
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import group_error
 
 log = logging.getLogger(__name__)

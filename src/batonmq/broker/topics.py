@@ -17,7 +17,9 @@ from batonmq.broker.deleted_topics import DeletedTopics
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
-from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode, encode
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,

@@ -33,7 +33,8 @@ from batonmq.client.session import Session
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
-from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.names import check_group, check_topic, retry_topic
 
 __all__ = ["BatchHandler", "Consumer", "Handler", "RetryLater"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonmq.protocol.bodies import SubscriptionData
+from batonmq.protocol.bodies.clients import SubscriptionData
 
 
 def java_hash(text: str) -> int:

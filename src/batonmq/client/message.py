@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from batonmq.protocol import message as wire
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
 
 RESERVED_PROPERTIES = frozenset(
@@ -103,8 +104,8 @@ class Message:
                 )
             properties[name] = value
         try:
-            return wire.encode_properties(properties)
-        except wire.MessageFormatError as error:
+            return encode_properties(properties)
+        except MessageFormatError as error:
             raise MQError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
 
     def check(self, max_size: int) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Protocol
 
 from batonmq.client.session import Session
-from batonmq.protocol.bodies import BodyError, MessageQueue, ResetOffsetBody, decode, encode
+from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.headers.broker.pull import (
     QueryConsumerOffset,
     QueryConsumerOffsetResponse,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.json import BodyError, decode, encode
 
 
 class OffsetStore(Protocol):

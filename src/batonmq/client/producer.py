@@ -25,14 +25,17 @@ from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType, compress
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import Heartbeat, SendMessageResponse, SendMessageV2, UnregisterClient
-from batonmq.protocol.message import BatchItem, UniqueIds, encode_batch
+from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
+from batonmq.protocol.headers.broker.send import SendMessageResponse, SendMessageV2
+from batonmq.protocol.json import encode
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import UniqueIds
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_group
 
 log = logging.getLogger(__name__)
@@ -413,9 +416,7 @@ class Producer:
             self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
 
     async def _beat(self) -> None:
-        body = bodies.encode(
-            bodies.HeartbeatData(self.client_id, producer_data_set=[bodies.ProducerData(self.group)])
-        )
+        body = encode(HeartbeatData(self.client_id, producer_data_set=[ProducerData(self.group)]))
         while True:
             masters: dict[str, None] = {}
             for topic in self._session.topics:

@@ -15,11 +15,11 @@ from batonmq.client.errors import NoNameServer
 from batonmq.client.routes import TopicRoute
 from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.headers.broker.pull import (
     GetMaxOffset,
     GetMaxOffsetResponse,
     GetMinOffset,
@@ -43,7 +43,7 @@ _EMPTY = frozenset(
 
 
 class Pulled(NamedTuple):
-    """What one pull brought: whole stored records one after another (`protocol.message` decodes them)."""
+    """What one pull brought: whole stored records one after another (see `protocol.message.record`)."""
 
     records: bytes | memoryview
     next_offset: int

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from batonmq.net.client import split_address
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue, TopicRouteData
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, Perm
 
 FAULT_MS = 1_000

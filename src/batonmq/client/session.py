@@ -22,10 +22,11 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import TopicRouteData, decode
+from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC
 from batonmq.protocol.registry import Header
 

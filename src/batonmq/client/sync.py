@@ -25,9 +25,9 @@ from batonmq.client import reader as _reader
 from batonmq.client.consumer import RetryLater
 from batonmq.client.message import Message, SendResult
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.message.record import MessageExt
 
 __all__ = ["Consumer", "Message", "MessageExt", "Producer", "QueueReader", "RetryLater", "SendResult"]
 

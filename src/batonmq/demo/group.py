@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.bodies.controller import SyncStateSet
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply
+from batonmq.protocol.json import decode
 
 POLL_S = 0.02
 

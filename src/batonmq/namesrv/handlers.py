@@ -22,13 +22,8 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
-    DataVersion,
-    GetBrokerMemberGroupResponseBody,
-    KVTable,
-    TopicList,
-    TopicRouteData,
-)
+from batonmq.protocol.bodies.common import DataVersion, KVTable, TopicList
+from batonmq.protocol.bodies.routes import GetBrokerMemberGroupResponseBody, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as wire

@@ -18,20 +18,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
-    RegisterBrokerBody,
-    TopicConfig,
     TopicQueueMappingInfo,
     TopicRouteData,
 )
+from batonmq.protocol.bodies.topics import RegisterBrokerBody, TopicConfig
 from batonmq.protocol.codes import MASTER_ID, Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 from batonmq.protocol.headers.namesrv import RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)

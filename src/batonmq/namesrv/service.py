@@ -16,7 +16,7 @@ from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable
 from batonmq.net import Connection, Dispatcher, Limits, NetError, RemotingClient, RemotingServer
 from batonmq.net.tls import TlsConfig, client_context, server_tls
-from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 
 log = logging.getLogger(__name__)
 

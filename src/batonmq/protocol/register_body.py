@@ -16,13 +16,13 @@ from __future__ import annotations
 import struct
 import zlib
 
-from batonmq.protocol.bodies import (
-    DataVersion,
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicConfigSerializeWrapper,
-    TopicQueueMappingInfo,
 )
 from batonmq.protocol.json import BodyError, decode, decode_request, encode
 

@@ -2,7 +2,7 @@
 
 Frame boundaries are walked in Python (0.3 us a message); the fixed fields of all records are then taken with
 one strided copy and read as numpy columns; bodies are sliced and joined into one Arrow buffer. Properties are
-parsed only for columns that were asked for. The layout is that of `protocol.message`.
+parsed only for columns that were asked for. The layout is that of `protocol.message.record`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batonmq.protocol import message as m
 from batonmq.protocol.compression import COMPRESSED_FLAG, decompress
+from batonmq.protocol.message.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    find_property,
+)
+from batonmq.protocol.message.record import (
+    BODY_POSITION_V4,
+    BORNHOST_V6_FLAG,
+    MAGIC_V2,
+    STOREHOST_V6_FLAG,
+    decode_record,
+    scan_frames,
+)
 
 HEAD = np.dtype(
     [
@@ -24,8 +38,8 @@ HEAD = np.dtype(
         ("prepared_offset", ">i8"), ("body_size", ">i4"),
     ]
 )  # fmt: skip
-assert HEAD.itemsize == m.BODY_POSITION_V4
-_V6 = m.BORNHOST_V6_FLAG | m.STOREHOST_V6_FLAG
+assert HEAD.itemsize == BODY_POSITION_V4
+_V6 = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
 
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "value": ("binary", pa.binary()),
@@ -67,9 +81,9 @@ class Decoder:
     def decode(self, data: bytes, first_offset: int, end_offset: int) -> tuple[pa.RecordBatch, int]:
         """Records of `data` with ``first_offset <= queue offset < end_offset``.
 
-        Returns the batch and the next queue offset. Raises `protocol.message.MessageFormatError` on bytes
-        that are no records, `OffsetGap` if a message is missing between `first_offset` and the last one."""
-        bounds = m.scan_frames(data)
+        Returns the batch and the next queue offset. Raises `MessageFormatError` on bytes that are no
+        records, `OffsetGap` if a message is missing between `first_offset` and the last one."""
+        bounds = scan_frames(data)
         if len(bounds) < 2:
             return self._empty(), first_offset
         starts = np.array(bounds[:-1], dtype=np.int64)
@@ -92,7 +106,7 @@ class Decoder:
         )
 
     def _batch(self, data: bytes, starts: Any, heads: Any, offsets: Any) -> pa.RecordBatch:
-        body_starts = starts + m.BODY_POSITION_V4
+        body_starts = starts + BODY_POSITION_V4
         body_sizes = heads["body_size"].astype(np.int64)
         v6 = (heads["sys_flag"] & _V6) != 0
         if v6.any():
@@ -109,14 +123,14 @@ class Decoder:
             "physicalOffset": lambda: pa.array(heads["physical_offset"].astype(np.int64)),
             "timestamp": lambda: _timestamps(heads["store_ms"]),
             "bornTimestamp": lambda: _timestamps(heads["born_ms"]),
-            "keys": lambda: _property(properties, m.PROPERTY_KEYS),
-            "tags": lambda: _property(properties, m.PROPERTY_TAGS),
-            "msgId": lambda: _property(properties, m.PROPERTY_UNIQUE_KEY),
+            "keys": lambda: _property(properties, PROPERTY_KEYS),
+            "tags": lambda: _property(properties, PROPERTY_TAGS),
+            "msgId": lambda: _property(properties, PROPERTY_UNIQUE_KEY),
             "reconsumeTimes": lambda: pa.array(heads["reconsume_times"].astype(np.int32)),
             "flag": lambda: pa.array(heads["flag"].astype(np.int32)),
             "sysFlag": lambda: pa.array(heads["sys_flag"].astype(np.int32)),
             "properties": lambda: pa.array(
-                [list(m.decode_properties(p).items()) for p in properties], pa.map_(pa.string(), pa.string())
+                [list(decode_properties(p).items()) for p in properties], pa.map_(pa.string(), pa.string())
             ),
         }
         return pa.RecordBatch.from_arrays([make[name]() for name in self._columns], schema=self.schema)
@@ -125,7 +139,7 @@ class Decoder:
     def _properties(data: bytes, heads: Any, body_ends: Any) -> list[bytes]:
         """The encoded properties of each record: behind the topic, whose length takes 1 byte, or 2 in V2."""
         buffer = np.frombuffer(data, np.uint8)
-        long_topic = heads["magic"] == m.MAGIC_V2
+        long_topic = heads["magic"] == MAGIC_V2
         topic_size = buffer[body_ends].astype(np.int64)
         if long_topic.any():
             topic_size[long_topic] = (topic_size[long_topic] << 8) | buffer[body_ends[long_topic] + 1]
@@ -156,11 +170,11 @@ def _heads(data: bytes, starts: Any) -> Any:
 def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_sizes: Any, v6: Any) -> None:
     """Mend, in place, what lies behind an IPv6 address: it is 12 bytes longer for each of the two hosts."""
     for i in np.flatnonzero(v6).tolist():
-        record = m.decode_record(data, int(starts[i]), inflate=False)
+        record = decode_record(data, int(starts[i]), inflate=False)
         heads["store_ms"][i] = record.store_timestamp
         heads["reconsume_times"][i] = record.reconsume_times
         flags = int(heads["sys_flag"][i])
-        hosts = bool(flags & m.BORNHOST_V6_FLAG) + bool(flags & m.STOREHOST_V6_FLAG)
+        hosts = bool(flags & BORNHOST_V6_FLAG) + bool(flags & STOREHOST_V6_FLAG)
         body_starts[i] += 12 * hosts
         body_sizes[i] = len(record.body)
 
@@ -192,5 +206,5 @@ def _timestamps(milliseconds: Any) -> pa.Array:
 
 def _property(properties: list[bytes], name: str) -> pa.Array:
     encoded = name.encode()
-    values = [m.find_property(p, encoded) for p in properties]
+    values = [find_property(p, encoded) for p in properties]
     return pa.array(values, pa.binary()).cast(pa.string())

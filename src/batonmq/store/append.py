@@ -7,16 +7,16 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batonmq.protocol.message import (
+from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.message.batch import scan_batch
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
+from batonmq.protocol.message.record import (
     BLANK_SIZE,
-    MAX_PROPERTIES_BYTES,
     TRANSACTION_MASK,
-    Buffer,
-    MessageFormatError,
     StoredMessage,
     encode_blank,
     encode_preamble,
-    scan_batch,
     topic_field,
 )
 from batonmq.protocol.names import SCHEDULE_TOPIC

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from batonmq.protocol.message import Buffer
+from batonmq.protocol.buffers import Buffer
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedLog, read_path, sync_path
 from batonmq.store.scan import read_record, read_records

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from batonmq.protocol.message import TRANSACTION_MASK
+from batonmq.protocol.message.record import TRANSACTION_MASK
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT, ConsumeQueue

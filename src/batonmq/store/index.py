@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from batonmq.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, find_property
+from batonmq.protocol.message.properties import find_property
+from batonmq.protocol.message.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
 from batonmq.store.mapped import sync_path
 from batonmq.store.scan import Record, java_hash
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.protocol.message import MIN_RECORD_SIZE
+from batonmq.protocol.message.record import MIN_RECORD_SIZE
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import ConsumeQueue

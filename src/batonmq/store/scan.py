@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from batonmq.protocol.message import (
+from batonmq.protocol.message.properties import find_property
+from batonmq.protocol.message.record import (
     BORNHOST_V6_FLAG,
     HOSTS_V6_FLAGS,
     MAGIC_BLANK,
@@ -20,7 +21,6 @@ from batonmq.protocol.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    find_property,
 )
 
 _START = struct.Struct(">iiiiiqqi")

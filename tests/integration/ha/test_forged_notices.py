@@ -11,7 +11,7 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.net import RemotingClient
-from batonmq.protocol.headers.broker import ExchangeHAInfo
+from batonmq.protocol.headers.broker.replication import ExchangeHAInfo
 from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged, SyncStateSetBody
 
 ROLES = ("replicating as slave", "master epoch=")

@@ -12,7 +12,7 @@ from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import AdminError
 from batonmq.admin.times import parse_time
-from batonmq.protocol.message import UniqueIds
+from batonmq.protocol.message.ids import UniqueIds
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

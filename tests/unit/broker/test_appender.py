@@ -14,7 +14,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
 from batonmq.broker.stats import BrokerStats
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 

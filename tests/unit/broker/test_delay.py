@@ -6,7 +6,8 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.delay import deliver_at_ms, from_schedule_topic, parse_delay_levels, to_schedule_topic
 from batonmq.broker.filters import acceptor, subscription_of
 from batonmq.common.config import ConfigError
-from batonmq.protocol.message import StoredMessage, decode_record, encode_properties, encode_record
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record
 from batonmq.store.scan import java_hash
 
 

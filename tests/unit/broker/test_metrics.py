@@ -16,14 +16,14 @@ from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_
 from batonmq.common.metrics import Metric, read
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
     SubscriptionData,
-    TopicConfig,
 )
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
 

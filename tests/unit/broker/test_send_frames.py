@@ -9,7 +9,7 @@ from batonmq.broker.send_reply import SendReplies
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, FrameReader, encode_head
-from batonmq.protocol.message import pack_host
+from batonmq.protocol.message.ids import pack_host
 
 LETTERS = "abcdefghijklmn"
 JAVA = {

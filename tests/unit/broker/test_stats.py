@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batonmq.broker.stats import GROUP_GET_NUMS, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, BrokerStats, Snapshot
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.results import PutResult, PutStatus
 
 DAY = 86_400_000

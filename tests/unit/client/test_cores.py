@@ -17,9 +17,11 @@ from batonmq.client.routes import (
     split_addresses,
     vanished_masters,
 )
-from batonmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import MessageExt, decode_properties
+from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.message.record import MessageExt
 
 
 def route(masters: dict[str, dict[int, str]], queues: int = 2, perm: int = 6) -> TopicRouteData:

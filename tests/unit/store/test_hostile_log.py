@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from batonmq.protocol.message import encode_record
+from batonmq.protocol.message.record import encode_record
 from batonmq.store.results import PutStatus
 from batonmq.store.verify import read_store
 

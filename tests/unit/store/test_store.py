@@ -11,15 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from batonmq.protocol.message import (
-    MAGIC_BLANK,
-    BatchItem,
-    StoredMessage,
-    decode_record,
-    decode_records,
-    encode_batch,
-    pack_host,
-)
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.record import MAGIC_BLANK, StoredMessage, decode_record, decode_records
 from batonmq.store import commitlog, indexer, mapped
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
@@ -614,7 +608,7 @@ def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
     program = """
 import sys, resource, signal
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
@@ -795,7 +789,8 @@ FULL_DISK_PROGRAM = """
 import sys
 from pathlib import Path
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import StoredMessage, encode_properties
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify

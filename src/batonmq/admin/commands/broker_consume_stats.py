@@ -6,8 +6,16 @@ import msgspec
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ConsumeStats, GroupList, TopicList, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.clients import GroupList
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.statistics import ConsumeStats
+from batonmq.protocol.headers.broker.admin import (
+    GetConsumeStats,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+)
+from batonmq.protocol.headers.broker.topics import GetAllTopicConfig
+from batonmq.protocol.json import decode
 
 
 @command("brokerConsumeStats")
@@ -18,17 +26,17 @@ async def main(admin: Admin, out: Output, broker: str, level: int) -> None:
 
     One row for every queue and group that consumes it.
     """
-    topics = await admin.ask(broker, wire.GetAllTopicConfig())
+    topics = await admin.ask(broker, GetAllTopicConfig())
     names = sorted(msgspec.json.decode(bytes(topics.body), type=_Topics).topic_config_table)
     groups: set[str] = set()
     for topic in names:
-        answer = await admin.ask(broker, wire.QueryTopicConsumeByWho(topic=topic))
+        answer = await admin.ask(broker, QueryTopicConsumeByWho(topic=topic))
         groups |= set(decode(bytes(answer.body), GroupList).group_list)
     rows = []
     for group in sorted(groups):
-        consumed = await admin.ask(broker, wire.QueryTopicsByConsumer(group=group))
+        consumed = await admin.ask(broker, QueryTopicsByConsumer(group=group))
         for topic in sorted(decode(bytes(consumed.body), TopicList).topic_list):
-            header = wire.GetConsumeStats(consumer_group=group, topic=topic)
+            header = GetConsumeStats(consumer_group=group, topic=topic)
             answer = await admin.ask(broker, header)
             for queue, at in sorted(decode(bytes(answer.body), ConsumeStats).offset_table.items()):
                 behind = at.broker_offset - at.consumer_offset

@@ -3,8 +3,9 @@
 from batonmq.admin.command import broker_option, cluster_option, command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import KVTable, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 
 
 @command("brokerStatus")

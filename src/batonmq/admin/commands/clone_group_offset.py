@@ -5,7 +5,7 @@ import click
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
 from batonmq.protocol.names import retry_topic
 
 

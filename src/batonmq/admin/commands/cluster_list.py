@@ -6,9 +6,10 @@ from batonmq.admin.command import command
 from batonmq.admin.output import Output
 from batonmq.admin.session import MASTER_ID, Admin
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import KVTable, decode
+from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 
 
 @command("clusterList")

@@ -7,9 +7,9 @@ from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import TIME, parse_time
-from batonmq.protocol.bodies import MessageQueue
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.message.record import MessageExt
 
 
 @command("consumeMessage")

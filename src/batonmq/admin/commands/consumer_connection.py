@@ -5,8 +5,9 @@ import click
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ConsumerConnection, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.clients import ConsumerConnection
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import retry_topic
 
 

@@ -5,11 +5,14 @@ import click
 from batonmq.admin.command import command
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import ConsumerConnection, ConsumeStats, TopicList, decode
+from batonmq.protocol.bodies.clients import ConsumerConnection
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.statistics import ConsumeStats
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import RETRY_PREFIX, retry_topic
 
 

@@ -3,7 +3,7 @@
 from batonmq.admin.command import broker_option, cluster_option, command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
 
 
 @command("deleteExpiredCommitLog")

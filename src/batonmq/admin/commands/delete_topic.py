@@ -5,8 +5,8 @@ import click
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.headers.broker import topics as wire
 
 
 @command("deleteTopic")

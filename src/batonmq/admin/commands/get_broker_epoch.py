@@ -5,8 +5,9 @@ import click
 from batonmq.admin.command import cluster_option, command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import EpochEntryCache, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.replication import EpochEntryCache
+from batonmq.protocol.headers.broker import replication as wire
+from batonmq.protocol.json import decode
 
 
 @command("getBrokerEpoch")

@@ -3,8 +3,9 @@
 from batonmq.admin.command import command, group_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import SubscriptionGroupConfig, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import decode
 
 
 @command("getConsumerConfig")

@@ -6,8 +6,9 @@ import msgspec
 from batonmq.admin.command import cluster_option, command, controller_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import BrokerReplicasInfo, decode
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 
 
 @command("getSyncStateSet")

@@ -3,8 +3,9 @@
 from batonmq.admin.command import broker_option, cluster_option, command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import HARuntimeInfo, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.replication import HARuntimeInfo
+from batonmq.protocol.headers.broker import replication as wire
+from batonmq.protocol.json import decode
 
 
 @command("haStatus")

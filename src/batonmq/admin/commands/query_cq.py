@@ -5,8 +5,9 @@ import click
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import QueryConsumeQueueResponseBody, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.statistics import QueryConsumeQueueResponseBody
+from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.json import decode
 
 
 @command("queryCq")

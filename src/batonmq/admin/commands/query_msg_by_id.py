@@ -5,8 +5,10 @@ import click
 from batonmq.admin.command import command
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import MessageExt, MessageFormatError, decode_message_id, decode_record
+from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.record import MessageExt, decode_record
 
 
 @command("queryMsgById")

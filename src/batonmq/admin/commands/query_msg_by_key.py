@@ -7,8 +7,8 @@ from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 from batonmq.admin.times import TIME, parse_time
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import MessageExt, decode_records
+from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.message.record import MessageExt, decode_records
 
 QUERY_NOT_FOUND = 22
 FOREVER = (1 << 63) - 1

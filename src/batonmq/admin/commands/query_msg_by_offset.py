@@ -6,7 +6,7 @@ from batonmq.admin.command import command, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 
 
 @command("queryMsgByOffset")

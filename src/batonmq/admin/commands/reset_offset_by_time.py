@@ -6,8 +6,9 @@ from batonmq.admin.command import command, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import TIME, parse_time
-from batonmq.protocol.bodies import ResetOffsetBody, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 
 
 @command("resetOffsetByTime")

@@ -8,7 +8,7 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 
 
 @command("sendMessage")

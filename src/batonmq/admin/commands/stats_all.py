@@ -5,10 +5,13 @@ import click
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import BrokerStatsData, ConsumeStats, GroupList, TopicList, decode
+from batonmq.protocol.bodies.clients import GroupList
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 

@@ -5,8 +5,9 @@ import click
 from batonmq.admin.command import broker_option, command, group_option, masters_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import encode
 
 
 @command("updateSubGroup")

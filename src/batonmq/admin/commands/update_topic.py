@@ -5,7 +5,7 @@ import click
 from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import topics as wire
 
 FLAG_UNIT, FLAG_UNIT_SUB = 1, 2
 

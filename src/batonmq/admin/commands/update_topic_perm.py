@@ -5,8 +5,9 @@ import click
 from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import TopicConfig, decode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.topics import TopicConfig
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import decode
 
 
 @command("updateTopicPerm")

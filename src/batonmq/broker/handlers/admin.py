@@ -20,18 +20,18 @@ from batonmq.broker.versions import next_version
 from batonmq.common.config import ConfigError, keys_of, parse_properties, to_properties, update
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
-    KVTable,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
-    encode,
 )
+from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import encode
 from batonmq.store.disk import used_ratio
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from batonmq.broker.handlers.body import required_body
 from batonmq.broker.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,
     ConsumerIdList,
@@ -25,14 +25,14 @@ from batonmq.protocol.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     ProducerData,
-    TopicConfig,
     UnlockBatchRequestBody,
-    encode,
 )
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import clients as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
+from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
 from batonmq.protocol.registry import Header, field
 

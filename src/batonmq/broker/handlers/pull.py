@@ -20,16 +20,12 @@ from batonmq.broker.handlers.send import FAQ, rejected
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
 from batonmq.broker.subscriptions import SYSTEM_GROUPS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
-    ConsumeType,
-    MessageModel,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
+from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.protocol.headers.broker.pull import LitePullMessage, PullMessage, PullMessageResponse
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:

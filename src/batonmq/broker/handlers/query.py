@@ -12,24 +12,28 @@ from batonmq.broker.context import Broker
 from batonmq.broker.queues import records_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, NetError
-from batonmq.protocol.bodies import (
-    ConsumeQueueData,
-    GetConsumerStatusBody,
-    MessageQueue,
-    QueryConsumeQueueResponseBody,
-    decode,
-    encode,
-)
+from batonmq.protocol.bodies.clients import GetConsumerStatusBody
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import GetConsumerStatus
+from batonmq.protocol.headers.broker.pull import (
+    QueryConsumeQueue,
+    QueryMessage,
+    QueryMessageResponse,
+    ViewMessage,
+)
 from batonmq.protocol.headers.client import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatusFromClient,
 )
-from batonmq.protocol.message import PROPERTY_TAGS, MessageFormatError, decode_message_id
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.properties import PROPERTY_TAGS
 from batonmq.store.scan import java_hash
 
 log = logging.getLogger(__name__)
@@ -44,19 +48,19 @@ UNIQUE_KEY_MAX = 32
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
     messages, relay = _MessageHandlers(broker), _RelayHandlers(broker)
-    dispatcher.on(wire.QueryMessage, messages.by_key)
-    dispatcher.on(wire.ViewMessage, messages.by_offset)
-    dispatcher.on(wire.QueryConsumeQueue, messages.consume_queue)
+    dispatcher.on(QueryMessage, messages.by_key)
+    dispatcher.on(ViewMessage, messages.by_offset)
+    dispatcher.on(QueryConsumeQueue, messages.consume_queue)
     dispatcher.on(GetConsumerRunningInfo, relay.running_info)
     dispatcher.on(ConsumeMessageDirectly, relay.consume_directly)
-    dispatcher.on(wire.GetConsumerStatus, relay.consumer_status)
+    dispatcher.on(GetConsumerStatus, relay.consumer_status)
 
 
 class _MessageHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def by_key(self, request: Request, header: wire.QueryMessage) -> Reply:
+    def by_key(self, request: Request, header: QueryMessage) -> Reply:
         unique = request.command.ext.get("_UNIQUE_KEY_QUERY") == "true"
         found = self._broker.store.query_by_key(
             header.topic,
@@ -65,7 +69,7 @@ class _MessageHandlers:
             header.begin_timestamp,
             header.end_timestamp,
         )
-        progress = wire.QueryMessageResponse(
+        progress = QueryMessageResponse(
             index_last_update_timestamp=found.index_timestamp, index_last_update_phyoffset=found.index_offset
         )
         if not found.records:
@@ -73,13 +77,13 @@ class _MessageHandlers:
             return Reply(progress, code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return Reply(progress, found.records)
 
-    def by_offset(self, request: Request, header: wire.ViewMessage) -> Reply:
+    def by_offset(self, request: Request, header: ViewMessage) -> Reply:
         record = self._broker.store.message_at(header.offset)
         if record is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
         return Reply(body=record)
 
-    def consume_queue(self, request: Request, header: wire.QueryConsumeQueue) -> Reply:
+    def consume_queue(self, request: Request, header: QueryConsumeQueue) -> Reply:
         broker, topic, queue_id = self._broker, header.topic, header.queue_id
         bounds = broker.store.queue_bounds(topic, queue_id)
         if not bounds.max_offset:
@@ -154,7 +158,7 @@ class _RelayHandlers:
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         return await self._pass_on(request, code, header.consumer_group, header.client_id, record)
 
-    async def consumer_status(self, request: Request, header: wire.GetConsumerStatus) -> Reply:
+    async def consumer_status(self, request: Request, header: GetConsumerStatus) -> Reply:
         group = self._broker.consumers.group(header.group)
         if group is None:
             raise MQError(

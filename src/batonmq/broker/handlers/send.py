@@ -17,22 +17,24 @@ from batonmq.broker.send_reply import SendReplies
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import Perm, RequestCode, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import ConsumerSendMsgBack
-from batonmq.protocol.message import (
-    INNER_BATCH_FLAG,
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import pack_address
+from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
-    MULTI_TAGS_FLAG,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
-    TRANSACTION_MASK,
-    MessageFormatError,
-    StoredMessage,
     decode_properties,
-    decode_record,
     encode_properties,
     find_property,
-    pack_address,
+)
+from batonmq.protocol.message.record import (
+    INNER_BATCH_FLAG,
+    MULTI_TAGS_FLAG,
+    TRANSACTION_MASK,
+    StoredMessage,
+    decode_record,
 )
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
@@ -44,7 +46,8 @@ from batonmq.protocol.names import (
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+    from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+    from batonmq.protocol.bodies.topics import TopicConfig
     from batonmq.store.store import PutResult
 
 log = logging.getLogger(__name__)

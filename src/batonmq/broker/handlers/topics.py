@@ -14,22 +14,22 @@ from batonmq.broker.context import Broker
 from batonmq.broker.handlers.body import required_body
 from batonmq.broker.handlers.keep import keep_tables
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
-    CreateTopicListRequestBody,
-    DataVersion,
+from batonmq.protocol.bodies.common import DataVersion, TopicList
+from batonmq.protocol.bodies.groups import (
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
+)
+from batonmq.protocol.bodies.topics import (
+    CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    TopicList,
-    decode,
-    encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import check_group, check_topic
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,11 @@ from batonmq.client.rebalance import allocate_averagely
 from batonmq.client.routes import TopicRoute
 from batonmq.client.session import Session
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageModel, MessageQueue
+from batonmq.protocol.bodies.clients import ConsumerIdList, MessageModel
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import GetConsumerListByGroup
+from batonmq.protocol.headers.broker.clients import GetConsumerListByGroup
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import is_retry_topic
 
 REBALANCE_INTERVAL_S = 20.0
@@ -98,7 +99,7 @@ class Assignment:
         if address is None:
             return None
         answer = await self._session.net.call(address, GetConsumerListByGroup(self._group))
-        clients = bodies.decode(answer.body, bodies.ConsumerIdList).consumer_id_list
+        clients = decode(answer.body, ConsumerIdList).consumer_id_list
         client_id = self._session.client_id
         if client_id not in clients:
             self._heartbeats.soon()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from batonmq.client.offsets import OffsetStore
 from batonmq.client.session import Session
-from batonmq.protocol.bodies import ConsumeFromWhere, MessageQueue
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker.pull import (
     GetMaxOffset,
     GetMaxOffsetResponse,
     SearchOffset,

@@ -16,13 +16,15 @@ from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
 from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import MessageModel, MessageQueue, SubscriptionData
+from batonmq.protocol.bodies.clients import MessageModel, SubscriptionData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import PullMessage, PullMessageResponse
-from batonmq.protocol.message import MessageExt, MessageFormatError, decode_records
+from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import retry_topic
 
 SUSPEND_MS = 15_000

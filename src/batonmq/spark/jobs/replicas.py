@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batonmq.protocol.message import MAGIC_BLANK, scan_frames
+from batonmq.protocol.message.record import MAGIC_BLANK, scan_frames
 
 CHUNK = 8 * 1024 * 1024
 
