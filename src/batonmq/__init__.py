@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from batonmq import sync
     from batonmq.client.admin import Admin
     from batonmq.client.consumer import Consumer, RetryLater
-    from batonmq.client.errors import ClientError, NoNameServer, NotSafelyStored, SendFailed
+    from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
     from batonmq.client.message import Message, SendResult, SendStatus
     from batonmq.client.producer import Producer
     from batonmq.client.reader import Pulled, QueueReader
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from batonmq.protocol.compression import CompressionType
     from batonmq.protocol.errors import MQError, TopicNotExistError
     from batonmq.protocol.message.record import MessageExt
+    from batonmq.routing.name_servers import NoNameServer
 
 _HOMES = {
     "Admin": "batonmq.client.admin",
@@ -36,7 +37,7 @@ _HOMES = {
     "MessageModel": "batonmq.protocol.bodies.clients",
     "MessageQueue": "batonmq.protocol.bodies.common",
     "NetError": "batonmq.net.errors",
-    "NoNameServer": "batonmq.client.errors",
+    "NoNameServer": "batonmq.routing.name_servers",
     "NotSafelyStored": "batonmq.client.errors",
     "Producer": "batonmq.client.producer",
     "Pulled": "batonmq.client.reader",

@@ -16,9 +16,9 @@ import click
 from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.admin.tls import tls_context, tls_options
+from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
-from batonmq.net.client import split_address
-from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
@@ -26,12 +26,11 @@ Work = Callable[..., Awaitable[None]]
 
 def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Addresses that can be none are told before anything is tried, or tried again."""
-    for address in (text or "").replace(",", ";").split(";"):
-        if address.strip():
-            try:
-                split_address(address.strip())
-            except ConnectFailed as error:
-                raise click.ClickException(str(error)) from None
+    for address in split_addresses(text or ""):
+        try:
+            host_and_port(address)
+        except ValueError as error:
+            raise click.ClickException(f"{address}: {error}") from None
     return text
 
 

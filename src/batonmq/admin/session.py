@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import ConnectionLost, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as broker_requests
 from batonmq.protocol.headers import controller as controller_wire
@@ -25,7 +26,6 @@ from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.registry import Header
 
-MASTER_ID = 0
 TIMEOUT_MS = 5_000
 
 _WANTS_TLS = "if it speaks TLS only (tls.server.mode=enforcing), give --tls"
@@ -75,7 +75,7 @@ class Admin:
     def __init__(
         self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._namesrv = [a.strip() for a in (namesrv or "").replace(",", ";").split(";") if a.strip()]
+        self._namesrv = split_addresses(namesrv or "")
         self._timeout_ms = timeout_ms
         self.tls = tls
         """For connections beside those of this session; None: plain text."""
@@ -215,7 +215,7 @@ class Admin:
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=count,
-            sys_flag=4,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
@@ -223,14 +223,14 @@ class Admin:
             expression_type="TAG",
         )
         answer = await self.ask(address, header, accept=_PULL_ANSWERS)
-        return decode_records(bytes(answer.body)) if answer.code == 0 else []
+        return decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
 
     # -- controllers
 
     async def ask_controller(self, addresses: str, header: Header) -> Response:
         """A request that any controller of ``host:port;host:port`` can answer: the first that is reached."""
         problems: list[str] = []
-        for address in filter(None, (part.strip() for part in addresses.split(";"))):
+        for address in split_addresses(addresses):
             try:
                 return await self.ask(address, header)
             except NetError as error:
@@ -240,9 +240,7 @@ class Admin:
     async def leading_controller(self, addresses: str) -> str:
         """The leader among `host:port;host:port`. Raises `AdminError` when nobody knows one."""
         problems: list[str] = []
-        for address in (a.strip() for a in addresses.split(";")):
-            if not address:
-                continue
+        for address in split_addresses(addresses):
             try:
                 answer = await self.ask(address, controller_wire.GetMetadata())
             except NetError as error:
@@ -255,5 +253,11 @@ class Admin:
         raise AdminError("no leading controller: " + ("; ".join(problems) or "-a names none"))
 
 
-_PULL_ANSWERS = frozenset({0, 19, 20, 21})
-"""SUCCESS, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY, PULL_OFFSET_MOVED."""
+_PULL_ANSWERS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)

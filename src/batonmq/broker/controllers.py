@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies import controller as bodies
@@ -53,7 +54,7 @@ class Controllers:
 
     @property
     def _configured(self) -> list[str]:
-        return [part.strip() for part in self._controller_addr.split(";") if part.strip()]
+        return split_addresses(self._controller_addr)
 
     def _heed_configuration(self) -> None:
         """controllerAddr may change while the broker runs: what former controllers said is over then."""

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.bodies.topics import (
@@ -52,11 +53,6 @@ async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def split_addresses(text: str) -> list[str]:
-    """``host:port;host:port`` -> addresses without blanks and repetitions."""
-    return list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
 
 
 def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:

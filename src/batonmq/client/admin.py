@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.errors import NoNameServer
-from batonmq.client.session import Session
 from batonmq.protocol.bodies.common import TopicList
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import ClusterInfo
@@ -17,6 +15,8 @@ from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, Upd
 from batonmq.protocol.headers.namesrv import DeleteTopicInNamesrv, GetAllTopicList, GetBrokerClusterInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_topic
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.session import Session
 
 
 class Admin:
@@ -36,7 +36,7 @@ class Admin:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -53,7 +53,7 @@ class Admin:
 
     async def cluster(self) -> ClusterInfo:
         """All clusters and replica groups."""
-        answer = await self._session.ask_namesrv(GetBrokerClusterInfo())
+        answer = await self._session.name_servers.ask(GetBrokerClusterInfo())
         return decode(answer.body, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Names of all topics that the name server knows."""
-        answer = await self._session.ask_namesrv(GetAllTopicList())
+        answer = await self._session.name_servers.ask(GetAllTopicList())
         return sorted(decode(answer.body, TopicList).topic_list)
 
     async def create_topic(
@@ -110,7 +110,7 @@ class Admin:
         """
         for address in (await self._required_masters(cluster)).values():
             await self._session.net.call(address, DeleteTopic(topic))
-        for address in self._session.namesrv:
+        for address in self._session.name_servers.addresses:
             await self._session.net.call(address, DeleteTopicInNamesrv(topic))
 
     async def create_group(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:

@@ -28,14 +28,14 @@ from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, for_retried, one_by_one
 from batonmq.client.push.tasks import cancel, spawn
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.names import check_group, check_topic, retry_topic
+from batonmq.routing.routes import TopicRoute
 
 __all__ = ["BatchHandler", "Consumer", "Handler", "RetryLater"]
 
@@ -91,7 +91,7 @@ class Consumer:
         check_group(group)
         self.group = group
         dispatcher = Dispatcher()
-        session = Session(
+        session = ClientSession(
             namesrv,
             tls=tls,
             clock=clock,
@@ -196,7 +196,7 @@ class Consumer:
         session = self._session
         start_ms = self._requests.start_ms = session.clock.now_ms()
         try:
-            await session.connect()
+            await session.name_servers.connect()
             for topic in self._subscriptions:
                 await session.refresh(topic)
         except BaseException:

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from batonmq.client.session import Session
 from batonmq.protocol.bodies.clients import ResetOffsetBody
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
@@ -18,6 +17,7 @@ from batonmq.protocol.headers.broker.pull import (
     UpdateConsumerOffset,
 )
 from batonmq.protocol.json import BodyError, decode, encode
+from batonmq.routing.session import Session
 
 
 class OffsetStore(Protocol):

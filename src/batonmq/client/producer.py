@@ -3,7 +3,8 @@
 A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
 On any failure the route is asked for again at once, and the next attempt follows at once on another broker or
 on the new master, else within 20 ms: a group that lost its master is used again as soon as the name server
-knows the next one. A master that merely says nothing is left as soon as there is another one (`late.py`).
+knows the next one. A master that does not answer is left as soon as there is another one
+(`routing/overdue.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.errors import NoNameServer, NotSafelyStored, SendFailed
-from batonmq.client.late import LateCalls
+from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult, SendStatus
-from batonmq.client.routes import QueuePicker, TopicRoute
-from batonmq.client.session import OUTAGE_POLL_S, Session
+from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import ConnectFailed, NetError
@@ -36,14 +35,18 @@ from batonmq.protocol.headers.broker.send import SendMessageResponse, SendMessag
 from batonmq.protocol.json import encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import UniqueIds
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_group
+from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, check_group
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.overdue import OverdueCalls
+from batonmq.routing.picker import QueuePicker
+from batonmq.routing.routes import TopicRoute
+from batonmq.routing.session import OUTAGE_POLL_S
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 30.0
 FIRST_PAUSE_S = 0.0025
 """Doubled before each wait for a new master, up to `OUTAGE_POLL_S`: a planned switch takes some 10 ms."""
-DEFAULT_TOPIC_QUEUES = 4
 """Queues a topic gets when a broker creates it for our first message."""
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -99,7 +102,7 @@ class Producer:
     ) -> None:
         check_group(group)
         self.group = group
-        self._session = Session(
+        self._session = ClientSession(
             namesrv,
             tls=tls,
             clock=clock,
@@ -109,7 +112,7 @@ class Producer:
             ip=client_ip,
         )
         self._session.on_route = self._route_changed
-        self._late = LateCalls(self._session)
+        self._calls = OverdueCalls(self._session)
         self._timeout_ms = send_timeout_ms
         self._attempt_timeout_ms = attempt_timeout_ms
         self._retries = retries
@@ -130,7 +133,7 @@ class Producer:
         Raises `NoNameServer`, after a few seconds; the producer is closed then.
         """
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -165,7 +168,7 @@ class Producer:
             for answer in answers:
                 if isinstance(answer, BaseException):
                     log.info("unregister: %s", answer)
-        await self._late.close()
+        await self._calls.close()
         await self._session.close()
 
     # -- sending
@@ -223,7 +226,7 @@ class Producer:
                 wait_ms = (
                     left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
                 )
-                number = self._late.began(topic)
+                number = self._calls.began(topic)
                 try:
                     answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
                     status = _STATUS.get(answer.code)
@@ -243,7 +246,7 @@ class Producer:
                             raise
                     failure = error
                 finally:
-                    self._late.ended(number)
+                    self._calls.ended(number)
                 log.debug("send to %s at %s failed: %s", target, address, failure)
                 self._picker.failed(target.broker_name, session.clock.monotonic_ms())
                 avoid = target.broker_name

@@ -11,9 +11,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from batonmq.client.errors import NoNameServer
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
@@ -29,6 +26,9 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     SearchOffsetResponse,
 )
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.routes import TopicRoute
+from batonmq.routing.session import OUTAGE_POLL_S, Session
 
 READER_GROUP = "batonmq_reader"
 """Consumer group that the broker sees; it is never registered and has no offsets."""
@@ -85,7 +85,7 @@ class QueueReader:
         Raises `NoNameServer`, after a few seconds; the reader is closed then.
         """
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -105,7 +105,7 @@ class QueueReader:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, by broker name and queue id, as the name server sees them now."""
-        route = await self._fresh_route(topic)
+        route = await self._refreshed_route(topic)
         return list(route.read_queues)
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -191,9 +191,9 @@ class QueueReader:
         return answer.header
 
     async def _known_route(self, topic: str) -> TopicRoute:
-        return self._session.known_route(topic) or await self._fresh_route(topic)
+        return self._session.known_route(topic) or await self._refreshed_route(topic)
 
-    async def _fresh_route(self, topic: str) -> TopicRoute:
+    async def _refreshed_route(self, topic: str) -> TopicRoute:
         """The route; name servers that do not answer are asked again until the timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000

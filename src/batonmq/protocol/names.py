@@ -22,6 +22,9 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 AUTO_CREATE_TOPIC = "TBW102"
+"""The template of topics that are created by the first message for them."""
+DEFAULT_TOPIC_QUEUES = 4
+"""Queues that clients ask for, and use, of such a topic (RocketMQ's `defaultTopicQueueNums`)."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 BENCHMARK_TOPIC = "BenchmarkTest"
 TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -4,9 +4,10 @@ import click
 
 from batonmq.admin.command import command
 from batonmq.admin.output import Output
-from batonmq.admin.session import MASTER_ID, Admin
+from batonmq.admin.session import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import admin as wire
 from batonmq.protocol.json import decode

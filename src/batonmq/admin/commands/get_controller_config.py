@@ -3,6 +3,7 @@
 from batonmq.admin.command import command, controller_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
+from batonmq.common.addresses import split_addresses
 from batonmq.common.config import parse_properties
 from batonmq.protocol.headers import controller as wire
 
@@ -12,7 +13,7 @@ from batonmq.protocol.headers import controller as wire
 async def main(admin: Admin, out: Output, controller: str) -> None:
     """Show every configuration key of controllers."""
     configs: dict[str, dict[str, str]] = {}
-    for address in (a.strip() for a in controller.split(";") if a.strip()):
+    for address in split_addresses(controller):
         answer = await admin.ask(address, wire.GetControllerConfig())
         configs[address] = parse_properties(bytes(answer.body).decode())
     keys = sorted({key for config in configs.values() for key in config})

@@ -13,8 +13,7 @@ from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import cancel, log
 from batonmq.client.rebalance import allocate_averagely
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumerIdList, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
@@ -22,6 +21,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import GetConsumerListByGroup
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import is_retry_topic
+from batonmq.routing.routes import TopicRoute
 
 REBALANCE_INTERVAL_S = 20.0
 FIRST_REBALANCE_S = 1.0
@@ -37,7 +37,7 @@ class Assignment:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         subscriptions: Subscriptions,
         model: MessageModel,

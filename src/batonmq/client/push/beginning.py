@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from batonmq.client.offsets import OffsetStore
-from batonmq.client.session import Session
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.headers.broker.pull import (
@@ -13,6 +12,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffsetResponse,
 )
 from batonmq.protocol.names import is_retry_topic
+from batonmq.routing.session import Session
 
 
 class Beginning:

@@ -7,8 +7,7 @@ import contextlib
 
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (
     ConsumeFromWhere,
@@ -20,6 +19,7 @@ from batonmq.protocol.bodies.clients import (
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
 from batonmq.protocol.json import encode
+from batonmq.routing.routes import TopicRoute
 
 HEARTBEAT_INTERVAL_S = 30.0
 
@@ -29,7 +29,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         subscriptions: Subscriptions,
         model: MessageModel,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.tasks import log
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (
     LockBatchRequestBody,
@@ -27,7 +27,7 @@ LOCK_LIFE_S = 30.0
 class QueueLocks:
     """Locks queues for this client; ``pause_s`` lies between two tries while another client has one."""
 
-    def __init__(self, session: Session, group: str, pause_s: float) -> None:
+    def __init__(self, session: ClientSession, group: str, pause_s: float) -> None:
         self._session = session
         self._group = group
         self._pause_s = pause_s

@@ -14,7 +14,6 @@ from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
-from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.clients import MessageModel, SubscriptionData
 from batonmq.protocol.bodies.common import MessageQueue
@@ -26,6 +25,7 @@ from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageRespons
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import retry_topic
+from batonmq.routing.session import OUTAGE_POLL_S, Session
 
 SUSPEND_MS = 15_000
 """How long a broker may hold a pull that finds nothing (long polling)."""

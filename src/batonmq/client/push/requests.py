@@ -6,7 +6,6 @@ from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.retries import RetryLater
 from batonmq.client.push.subscriptions import Subscriptions, call
 from batonmq.client.push.tasks import log
-from batonmq.client.session import Session
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.clients import (
     ConsumeMessageDirectlyResult,
@@ -27,6 +26,7 @@ from batonmq.protocol.headers.client import (
 )
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.record import decode_records
+from batonmq.routing.session import Session
 
 
 class BrokerRequests:
@@ -74,7 +74,7 @@ class BrokerRequests:
                 "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self.start_ms),
                 "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
-                "PROP_NAMESERVER_ADDR": ";".join(self._session.namesrv),
+                "PROP_NAMESERVER_ADDR": ";".join(self._session.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
             },
             subscription_set=[subscription.data for subscription in self._subscriptions.values()],

@@ -7,6 +7,7 @@ import struct
 from datetime import datetime
 from functools import lru_cache
 
+from batonmq.common.addresses import host_and_port
 from batonmq.protocol.message.errors import MessageFormatError
 
 _INT = struct.Struct(">i")
@@ -21,8 +22,7 @@ def pack_host(ip: str, port: int) -> bytes:
 
 def pack_address(address: str) -> bytes:
     """`pack_host` of ``ip:port``; an IPv6 address may stand in brackets."""
-    ip, _, port = address.rpartition(":")
-    return pack_host(ip.strip("[]"), int(port))
+    return pack_host(*host_and_port(address))
 
 
 @lru_cache(maxsize=4096)
