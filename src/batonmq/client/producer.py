@@ -35,7 +35,8 @@ from batonmq.protocol.headers.broker.send import SendMessageResponse, SendMessag
 from batonmq.protocol.json import encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import UniqueIds
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, check_group
+from batonmq.protocol.names import check_group
+from batonmq.protocol.send.request import send_ext
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.overdue import OverdueCalls
 from batonmq.routing.picker import QueuePicker
@@ -222,7 +223,19 @@ class Producer:
             if target is not None and address is not None:
                 attempts += 1
                 command.ext.clear()
-                command.ext.update(self._fields(topic, target, sys_flag, born, head.flag, properties, code))
+                command.ext.update(
+                    send_ext(
+                        self.group,
+                        topic,
+                        target.broker_name,
+                        target.queue_id,
+                        sys_flag=sys_flag,
+                        born_timestamp=born,
+                        flag=head.flag,
+                        properties=properties,
+                        batch=code == RequestCode.SEND_BATCH_MESSAGE,
+                    )
+                )
                 wait_ms = (
                     left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
                 )
@@ -272,21 +285,23 @@ class Producer:
 
         Raises `MQError` for a message that no broker would take, `NetError` when there is no connection.
         """
-        head, code, sys_flag, body, _ = self._prepare(message)
+        head, _, sys_flag, body, _ = self._prepare(message)
         route = await self._session.route(head.topic, fallback=self._auto_create)
         target = self._target(route, head, queue, None, None)
         address = route.master(target.broker_name) if target is not None else None
         if target is None or address is None:
             raise ConnectFailed(head.topic, "has no master now")
         session = self._session
-        fields = self._fields(
+        fields = send_ext(
+            self.group,
             head.topic,
-            target,
-            sys_flag,
-            str(session.clock.now_ms()),
-            head.flag,
-            head.encoded_properties().decode(),
-            code,
+            target.broker_name,
+            target.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=str(session.clock.now_ms()),
+            flag=head.flag,
+            properties=head.encoded_properties().decode(),
+            batch=False,
         )
         await session.net.oneway(address, SendMessageV2.from_ext(fields), body)
 
@@ -343,33 +358,6 @@ class Producer:
         # of the batch behind those of each message, and all messages would have that id instead of theirs.
         head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
         return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
-
-    def _fields(
-        self,
-        topic: str,
-        target: MessageQueue,
-        sys_flag: int,
-        born: str,
-        flag: int,
-        properties: str,
-        code: int,
-    ) -> dict[str, str]:
-        """The header of `SendMessageV2`, in its wire form (a struct and back would cost twice as much)."""
-        return {
-            "a": self.group,
-            "b": topic,
-            "c": AUTO_CREATE_TOPIC,
-            "d": str(DEFAULT_TOPIC_QUEUES),
-            "e": str(target.queue_id),
-            "f": str(sys_flag),
-            "g": born,
-            "h": str(flag),
-            "i": properties,
-            "j": "0",
-            "k": "false",
-            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
-            "n": target.broker_name,
-        }
 
     async def _route(
         self, topic: str, failure: Exception | None

@@ -19,7 +19,7 @@ from batonmq.routing import name_servers
 from .fakes import FakeCluster
 
 SECONDS = 4.5
-"""What a user waits at most; `session.CONNECT_TIMEOUT_S` and what a slow machine adds."""
+"""What a user waits at most; `name_servers.CONNECT_TIMEOUT_S` and what a slow machine adds."""
 
 
 def consumer(namesrv: str) -> Consumer:

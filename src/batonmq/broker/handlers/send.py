@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.appender import PutStatus, Waiter
 from batonmq.broker.delay import delay_level_of, to_schedule_topic
-from batonmq.broker.send_fields import SendFields, fields_of
-from batonmq.broker.send_reply import SendReplies
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import Perm, RequestCode, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
@@ -43,6 +41,8 @@ from batonmq.protocol.names import (
     retry_topic,
     topic_error,
 )
+from batonmq.protocol.send.reply import SendReplies
+from batonmq.protocol.send.request import SendFields, fields_of
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
