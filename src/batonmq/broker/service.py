@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from batonmq.broker.acks import without_meaning
 from batonmq.broker.appender import Appender
-from batonmq.broker.config import MASTER_ID, BrokerConfig
+from batonmq.broker.config import BrokerConfig
 from batonmq.broker.consumers import ConsumerTable
 from batonmq.broker.context import Broker, BrokerRole
 from batonmq.broker.delay import parse_delay_levels
@@ -59,6 +59,7 @@ from batonmq.ha.sync_state import SyncStateSet
 from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.protocol.codes import MASTER_ID
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.store import MessageStore
 

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from batonmq.protocol.message.record import TRANSACTION_MASK
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT, ConsumeQueue
@@ -17,6 +17,8 @@ from batonmq.store.queues import ConsumeQueues, QueueKey
 from batonmq.store.scan import NO_UNIT, blank_size, delivery_time, read_records, tags_code
 
 log = logging.getLogger(__name__)
+
+_TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
@@ -166,7 +168,7 @@ class Dispatcher:
             records = read_records(data, position - base, min(limit - base, file.size))
             for physical, size, topic, queue_id, queue_offset, sys_flag, stored_at, properties in records:
                 position += size
-                if sys_flag & TRANSACTION_MASK in NO_UNIT:
+                if sys_flag & _TRANSACTION_MASK in NO_UNIT:
                     continue
                 queue = queues.get((topic, queue_id)) or self._queues.of_record(topic, queue_id, physical)
                 if queue is None:

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.properties import find_property
-from batonmq.protocol.message.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
 from batonmq.store.mapped import sync_path
 from batonmq.store.scan import Record, java_hash
 
@@ -64,7 +64,7 @@ def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
 
 def keys_of(record: Record) -> list[str]:
     """What a record is found by: its unique id and each of its keys."""
-    if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK_TYPE:
+    if record.sys_flag & MessageSysFlag.TRANSACTION_MASK == MessageSysFlag.TRANSACTION_ROLLBACK:
         return []
     found = []
     properties = record.properties

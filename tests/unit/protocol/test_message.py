@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.compression import CompressionError, CompressionType, compress, decompress
 from batonmq.protocol.message.batch import BatchItem, decode_batch, encode_batch, scan_batch, split_batch
 from batonmq.protocol.message.errors import MessageFormatError
@@ -22,11 +23,9 @@ from batonmq.protocol.message.ids import (
     unique_id_time_ms,
     unpack_host,
 )
+from batonmq.protocol.message.layout import BODY_POSITION_V4, MAGIC_BLANK
 from batonmq.protocol.message.properties import decode_properties, encode_properties, find_property
 from batonmq.protocol.message.record import (
-    BODY_POSITION_V4,
-    BORNHOST_V6_FLAG,
-    MAGIC_BLANK,
     StoredMessage,
     decode_record,
     decode_records,
@@ -73,7 +72,7 @@ def test_a_record_decodes_to_what_was_encoded(message, queue_offset, physical_of
     given = asdict(message)
     for name in given.keys() - {"properties", "sys_flag", "batch"}:
         assert getattr(back, name) == given[name], name
-    assert bool(back.sys_flag & BORNHOST_V6_FLAG) == (len(message.born_host) == 20)
+    assert bool(back.sys_flag & MessageSysFlag.BORN_HOST_V6) == (len(message.born_host) == 20)
 
 
 @given(st.lists(messages, min_size=1, max_size=5), st.data())

@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonmq.protocol.compression import COMPRESSED_FLAG
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.properties import encode_properties
-from batonmq.protocol.message.record import (
-    BORNHOST_V6_FLAG,
-    STOREHOST_V6_FLAG,
-    StoredMessage,
-    decode_records,
-    encode_record,
-)
+from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
 from batonmq.spark.decode import COLUMNS, Decoder, OffsetGap, schema_ddl
 
 V4, V6 = pack_host("127.0.0.1", 1), pack_host("2001:db8::1", 2)
@@ -36,11 +30,11 @@ def record(
         body=body,
         properties=properties,
         flag=7,
-        sys_flag=v6 | (COMPRESSED_FLAG if zipped else 0),
+        sys_flag=v6 | (MessageSysFlag.COMPRESSED if zipped else 0),
         born_timestamp=1_700_000_000_000 + offset,
-        born_host=V6 if v6 & BORNHOST_V6_FLAG else V4,
+        born_host=V6 if v6 & MessageSysFlag.BORN_HOST_V6 else V4,
         reconsume_times=2,
-        store_host=V6 if v6 & STOREHOST_V6_FLAG else V4,
+        store_host=V6 if v6 & MessageSysFlag.STORE_HOST_V6 else V4,
     )
     return encode_record(
         message,
@@ -54,7 +48,9 @@ bodies = st.binary(max_size=80)
 properties = st.dictionaries(
     st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "XKEYS"]), st.text("abc ü", min_size=1, max_size=5)
 ).map(encode_properties)
-v6s = st.sampled_from([0, 0, 0, BORNHOST_V6_FLAG, STOREHOST_V6_FLAG, BORNHOST_V6_FLAG | STOREHOST_V6_FLAG])
+v6s = st.sampled_from(
+    [0, 0, 0, MessageSysFlag.BORN_HOST_V6, MessageSysFlag.STORE_HOST_V6, MessageSysFlag.HOSTS_V6]
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batonmq.protocol.message.ids import pack_host
-from batonmq.protocol.message.record import MAGIC_BLANK, StoredMessage, encode_record
+from batonmq.protocol.message.layout import MAGIC_BLANK
+from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.spark.jobs.replicas import compare
 
 HOST = pack_host("127.0.0.1", 1)

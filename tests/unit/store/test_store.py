@@ -13,7 +13,8 @@ import pytest
 
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import pack_host
-from batonmq.protocol.message.record import MAGIC_BLANK, StoredMessage, decode_record, decode_records
+from batonmq.protocol.message.layout import MAGIC_BLANK
+from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.store import commitlog, indexer, mapped
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked

@@ -5,9 +5,8 @@ import click
 from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
+from batonmq.protocol.codes import TopicSysFlag
 from batonmq.protocol.headers.broker import topics as wire
-
-FLAG_UNIT, FLAG_UNIT_SUB = 1, 2
 
 
 @command("updateTopic")
@@ -57,7 +56,7 @@ async def main(
         write_queue_nums=write,
         perm=perm,
         topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=FLAG_UNIT * unit + FLAG_UNIT_SUB * unit_sub,
+        topic_sys_flag=TopicSysFlag.UNIT * unit + TopicSysFlag.UNIT_SUB * unit_sub,
         order=order,
         attributes=attributes,
     )

@@ -13,7 +13,6 @@ from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.handlers.body import required_body
-from batonmq.broker.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -28,7 +27,7 @@ from batonmq.protocol.bodies.clients import (
     UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.topics import TopicConfig
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import clients as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
@@ -200,8 +199,8 @@ class _Beat:
             topic_name=retry_topic(consumer.group_name),
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=PERM_READ_WRITE,
-            topic_sys_flag=FLAG_UNIT_SUB if consumer.unit_mode else 0,
+            perm=Perm.READ_WRITE,
+            topic_sys_flag=TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0,
             order=any(topics.is_order(s.topic) for s in consumer.subscription_data_set),
         )
 

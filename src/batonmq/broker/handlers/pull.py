@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.alarm import Alarm
-from batonmq.broker.config import MASTER_ID
 from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
 from batonmq.broker.handlers.send import FAQ, rejected
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
@@ -23,7 +22,7 @@ from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.topics import TopicConfig
-from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
+from batonmq.protocol.codes import MASTER_ID, Perm, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import LitePullMessage, PullMessage, PullMessageResponse
 from batonmq.store.results import GetResult, GetStatus

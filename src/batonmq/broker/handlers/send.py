@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.appender import PutStatus, Waiter
 from batonmq.broker.delay import delay_level_of, to_schedule_topic
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.codes import Perm, RequestCode, ResponseCode, TopicSysFlag
+from batonmq.protocol.codes import MessageSysFlag, Perm, RequestCode, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
 from batonmq.protocol.message.errors import MessageFormatError
@@ -27,13 +27,7 @@ from batonmq.protocol.message.properties import (
     encode_properties,
     find_property,
 )
-from batonmq.protocol.message.record import (
-    INNER_BATCH_FLAG,
-    MULTI_TAGS_FLAG,
-    TRANSACTION_MASK,
-    StoredMessage,
-    decode_record,
-)
+from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
     RETRY_PREFIX,
@@ -57,7 +51,9 @@ DLQ_QUEUES: Final = 1
 VERSION_WITH_MAX_RECONSUME: Final = 121
 """Client version 3.4.9, the first that says how often a message may be retried."""
 _MULTI_TAG: Final = "MULTI_TAG"
-_TRANSACTION_COMMIT: Final = 8
+_INNER_BATCH: Final = MessageSysFlag.INNER_BATCH
+_TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
+_TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 _OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
 """Properties of a message that make it another kind than one with a priority."""
@@ -241,12 +237,12 @@ class SendHandlers:
                 f"request queueId[{queue_id}] is illegal, {topic} Producer: {request.connection.peer}",
             )
         body = command.body
-        if not body or len(body) > broker.store_config.max_message_size or fields.sys_flag & INNER_BATCH_FLAG:
+        if not body or len(body) > broker.store_config.max_message_size or fields.sys_flag & _INNER_BATCH:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, broker.store_config.max_message_size)
         sys_flag = fields.sys_flag
         if topic.topic_filter_type == _MULTI_TAG:
-            sys_flag |= MULTI_TAGS_FLAG
-        if sys_flag & TRANSACTION_MASK and sys_flag & TRANSACTION_MASK != _TRANSACTION_COMMIT:
+            sys_flag |= MessageSysFlag.MULTI_TAGS
+        if sys_flag & _TRANSACTION_MASK and sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
             raise self._transactions_forbidden()
         peer = request.connection.peer
         born_host = self._born_hosts.get(peer)

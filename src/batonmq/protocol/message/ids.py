@@ -10,6 +10,9 @@ from functools import lru_cache
 from batonmq.common.addresses import host_and_port
 from batonmq.protocol.message.errors import MessageFormatError
 
+HOST_V4_SIZE = 8
+HOST_V6_SIZE = 20
+"""Bytes of a packed host: address and port."""
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
@@ -28,7 +31,7 @@ def pack_address(address: str) -> bytes:
 @lru_cache(maxsize=4096)
 def unpack_host(data: bytes) -> tuple[str, int]:
     """``(ip, port)`` of 8 or 20 bytes; raises `MessageFormatError` for another length."""
-    if len(data) not in (8, 20):
+    if len(data) not in (HOST_V4_SIZE, HOST_V6_SIZE):
         raise MessageFormatError(f"a host takes 8 or 20 bytes, not {len(data)}")
     return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:], "big", signed=True)
 

@@ -1,23 +1,4 @@
-"""The stored message record: bytes only.
-
-A record is what the commit log holds, what replication carries and what a pull response is made of.
-All numbers are big endian and signed, as Java writes them::
-
-    0   total size        4      28  physical offset   8
-    4   magic             4      36  sys flag          4
-    8   body CRC          4      40  born timestamp    8    ms
-    12  queue id          4      48  born host         8 or 20 (address, then port as 4 bytes)
-    16  flag              4      ..  store timestamp   8    ms
-    20  queue offset      8      ..  store host        8 or 20
-                                 ..  reconsume times   4
-                                 ..  prepared transaction offset 8
-                                 ..  body length 4, body
-                                 ..  topic length 1 (V1) or 2 (V2), topic
-                                 ..  properties length 2, properties
-
-The offsets after "born host" assume IPv4 where a name ends in ``_V4``. Source: RocketMQ's stored format,
-`MessageVersion` V1 and V2; V2 is used for topics of more than 127 bytes.
-"""
+"""The stored message record (`layout.py`): encoding and decoding. Bytes only."""
 
 from __future__ import annotations
 
@@ -27,9 +8,21 @@ from functools import lru_cache
 from zlib import crc32
 
 from batonmq.protocol.buffers import Buffer
-from batonmq.protocol.compression import COMPRESSED_FLAG, decompress
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.compression import decompress
 from batonmq.protocol.message.errors import MessageFormatError
-from batonmq.protocol.message.ids import encode_message_id, unpack_host
+from batonmq.protocol.message.ids import HOST_V4_SIZE, HOST_V6_SIZE, encode_message_id, unpack_host
+from batonmq.protocol.message.layout import (
+    BODY_POSITION_V4,
+    HOST_V6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    POSITIONS,
+    SIZE_MAGIC,
+    span_struct,
+)
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_KEYS,
@@ -38,50 +31,17 @@ from batonmq.protocol.message.properties import (
     decode_properties,
 )
 
-MAGIC_V1 = -626843481
+_COMPRESSED = MessageSysFlag.COMPRESSED
+_BORN_HOST_V6 = MessageSysFlag.BORN_HOST_V6
+_STORE_HOST_V6 = MessageSysFlag.STORE_HOST_V6
+_NO_V6 = ~MessageSysFlag.HOSTS_V6
 
-MAGIC_V2 = -626843477
-
-MAGIC_BLANK = -875286124
-"""Magic of the filler that closes a commit log file: its size runs to the file's end."""
-BLANK_SIZE = 8
-"""Bytes that a filler needs at least: its size and its magic."""
-MULTI_TAGS_FLAG = 0x1 << 1
-TRANSACTION_NOT_TYPE = 0
-TRANSACTION_PREPARED_TYPE = 0x1 << 2
-TRANSACTION_COMMIT_TYPE = 0x2 << 2
-TRANSACTION_ROLLBACK_TYPE = 0x3 << 2
-TRANSACTION_MASK = 0x3 << 2
-
-BORNHOST_V6_FLAG = 0x1 << 4
-
-STOREHOST_V6_FLAG = 0x1 << 5
-
-HOSTS_V6_FLAGS = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
-
-NEED_UNWRAP_FLAG = 0x1 << 6
-INNER_BATCH_FLAG = 0x1 << 7
-QUEUE_OFFSET_POSITION = 20
-PHYSICAL_OFFSET_POSITION = 28
-SYS_FLAG_POSITION = 36
-
-STORE_TIMESTAMP_POSITION_V4 = 56
-
-BODY_POSITION_V4 = 88
-"""Where the body begins when both hosts are IPv4."""
-MIN_RECORD_SIZE = 91
-"""An IPv4 record without body, topic and properties."""
-
-_FIXED_V4 = struct.Struct(">5i2qiq8sq8siqi")
-
-_HEAD = struct.Struct(">5i2qiq")
-_TAIL = struct.Struct(">iqi")
-_SIZE_MAGIC = struct.Struct(">2i")
-_INT = struct.Struct(">i")
+_FIXED_V4 = span_struct("size", "body_size")
+_HEAD = span_struct("size", "born_timestamp")
+_TAIL = span_struct("reconsume_times", "body_size")
+_BORN_HOST = POSITIONS["born_host"]
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
-assert _FIXED_V4.size == BODY_POSITION_V4
-assert _HEAD.size == 48
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +118,7 @@ def encode_preamble(
     `body` and `flag` are those of the record, which in a batch differ from the message's."""
     born_host, store_host = message.born_host, message.store_host
     size = len(body)
-    if len(born_host) == 8 and len(store_host) == 8:  # nearly always; one call instead of seven
+    if len(born_host) == len(store_host) == HOST_V4_SIZE:  # nearly always; one call instead of seven
         return _FIXED_V4.pack(
             BODY_POSITION_V4 + size + variable,
             magic,
@@ -167,7 +127,7 @@ def encode_preamble(
             flag,
             queue_offset,
             physical_offset,
-            message.sys_flag & ~HOSTS_V6_FLAGS,
+            message.sys_flag & _NO_V6,
             message.born_timestamp,
             born_host,
             store_timestamp,
@@ -176,15 +136,18 @@ def encode_preamble(
             message.prepared_transaction_offset,
             size,
         )
-    sys_flag = message.sys_flag & ~HOSTS_V6_FLAGS
-    if len(born_host) == 20:
-        sys_flag |= BORNHOST_V6_FLAG
-    if len(store_host) == 20:
-        sys_flag |= STOREHOST_V6_FLAG
+    sys_flag = message.sys_flag & _NO_V6
+    extra = 0
+    if len(born_host) == HOST_V6_SIZE:
+        sys_flag |= _BORN_HOST_V6
+        extra = HOST_V6_EXTRA
+    if len(store_host) == HOST_V6_SIZE:
+        sys_flag |= _STORE_HOST_V6
+        extra += HOST_V6_EXTRA
     return b"".join(
         (
             _HEAD.pack(
-                72 + len(born_host) + len(store_host) + size + variable,
+                BODY_POSITION_V4 + extra + size + variable,
                 magic,
                 crc32(body) & 0x7FFFFFFF,
                 message.queue_id,
@@ -204,7 +167,7 @@ def encode_preamble(
 
 def encode_blank(size: int) -> bytes:
     """The filler's first 8 bytes, for `size` bytes up to the end of the file; the rest stays zero."""
-    return _SIZE_MAGIC.pack(size, MAGIC_BLANK)
+    return SIZE_MAGIC.pack(size, MAGIC_BLANK)
 
 
 def body_crc(body: Buffer) -> int:
@@ -288,17 +251,17 @@ def _decode_record(data: memoryview, position: int, check_crc: bool, inflate: bo
     end = position + size
     if size < MIN_RECORD_SIZE or end > len(data):
         raise MessageFormatError(f"record at {position} claims {size} of {len(data) - position} bytes")
-    at = position + 48
-    host_size = 20 if sys_flag & BORNHOST_V6_FLAG else 8
+    at = position + _BORN_HOST
+    host_size = HOST_V6_SIZE if sys_flag & _BORN_HOST_V6 else HOST_V4_SIZE
     born_host = bytes(data[at : at + host_size])
     at += host_size
     (store_timestamp,) = _LONG.unpack_from(data, at)
     at += 8
-    host_size = 20 if sys_flag & STOREHOST_V6_FLAG else 8
+    host_size = HOST_V6_SIZE if sys_flag & _STORE_HOST_V6 else HOST_V4_SIZE
     store_host = bytes(data[at : at + host_size])
     at += host_size
     reconsume_times, prepared_transaction_offset, body_size = _TAIL.unpack_from(data, at)
-    at += 16
+    at += _TAIL.size
     if body_size < 0 or at + body_size + 3 > end:
         raise MessageFormatError(f"record at {position} of {size} bytes claims a body of {body_size}")
     raw_body = data[at : at + body_size]
@@ -317,9 +280,9 @@ def _decode_record(data: memoryview, position: int, check_crc: bool, inflate: bo
         raise MessageFormatError(f"record at {position}: its parts do not add up to its {size} bytes")
     if check_crc and body_crc(raw_body) != crc:
         raise MessageFormatError(f"record at {position}: the body's CRC is wrong")
-    if inflate and sys_flag & COMPRESSED_FLAG:
+    if inflate and sys_flag & _COMPRESSED:
         body = decompress(raw_body, sys_flag)
-        sys_flag &= ~COMPRESSED_FLAG
+        sys_flag &= ~_COMPRESSED
     else:
         body = bytes(raw_body)
     return MessageExt(
@@ -350,7 +313,7 @@ def scan_frames(data: Buffer, position: int = 0) -> list[int]:
     """
     end = len(data)
     starts = [position]
-    unpack = _SIZE_MAGIC.unpack_from
+    unpack = SIZE_MAGIC.unpack_from
     last = end - MIN_RECORD_SIZE
     while position <= last:
         size, magic = unpack(data, position)
@@ -365,7 +328,7 @@ def first_record_size(data: Buffer) -> int:
     """Size of the record at the beginning; 0 where there is none, or not the whole of it."""
     if len(data) < MIN_RECORD_SIZE:
         return 0
-    size, magic = _SIZE_MAGIC.unpack_from(data)
+    size, magic = SIZE_MAGIC.unpack_from(data)
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= len(data)
     return int(size) if whole else 0
 
