@@ -24,7 +24,9 @@ from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.names import TOOLS_GROUP
 from batonmq.protocol.registry import Header
+from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
 TIMEOUT_MS = 5_000
 
@@ -210,7 +212,7 @@ class Admin:
     async def pull(self, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
         """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
         header = PullMessage(
-            consumer_group="TOOLS_CONSUMER",
+            consumer_group=TOOLS_GROUP,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
@@ -219,8 +221,8 @@ class Admin:
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
-            subscription="*",
-            expression_type="TAG",
+            subscription=ALL_TAGS,
+            expression_type=TAG_EXPRESSION,
         )
         answer = await self.ask(address, header, accept=_PULL_ANSWERS)
         return decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []

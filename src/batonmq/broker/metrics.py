@@ -23,7 +23,7 @@ from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Sou
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.bodies.clients import ConsumeType
-from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, Perm, RequestCode, ResponseCode
+from batonmq.protocol.codes import LanguageCode, Perm, RequestCode, ResponseCode
 from batonmq.protocol.names import (
     SCHEDULE_TOPIC,
     SYSTEM_GROUP_PREFIX,
@@ -33,6 +33,7 @@ from batonmq.protocol.names import (
     is_system_group,
     is_system_topic,
 )
+from batonmq.protocol.versions import version_name
 
 SCOPE: Final = "broker-meter"
 COMMON_LABELS: Final = ("node_type", "cluster", "node_id")
@@ -376,18 +377,4 @@ def _age(now_ms: int, stored_ms: Iterable[int]) -> int:
 
 
 def _client(member: Member) -> tuple[str, str]:
-    return LanguageCode(member.language).name.lower(), version_name(member.version)
-
-
-_FIRST_REGULAR: Final = PROTOCOL_VERSION - 2 * (550 - 400)
-"""Ordinal of V4_0_0: from there on each release has two versions, X_Y_Z_SNAPSHOT and X_Y_Z."""
-
-
-def version_name(ordinal: int) -> str:
-    """`v5_5_0` for 513: the name of an `MQVersion`, as RocketMQ's labels have it."""
-    if ordinal < _FIRST_REGULAR - 1:
-        return "v3"
-    release, snapshot = divmod(ordinal - _FIRST_REGULAR + 1, 2)
-    digits = f"{400 + release:d}"
-    name = f"v{digits[:-2]}_{digits[-2]}_{digits[-1]}"
-    return name if snapshot else f"{name}_snapshot"
+    return LanguageCode(member.language).name.lower(), version_name(member.version).lower()

@@ -18,11 +18,10 @@ from batonmq.common.log import some
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import group_error
+from batonmq.protocol.names import TOOLS_GROUP, group_error
 
 log = logging.getLogger(__name__)
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SYSTEM_GROUPS = (
     TOOLS_GROUP,

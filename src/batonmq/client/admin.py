@@ -10,6 +10,7 @@ from typing import Self
 from batonmq.protocol.bodies.common import TopicList
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import ClusterInfo
+from batonmq.protocol.bodies.topics import SINGLE_TAG
 from batonmq.protocol.codes import MASTER_ID, Perm
 from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
 from batonmq.protocol.headers.namesrv import DeleteTopicInNamesrv, GetAllTopicList, GetBrokerClusterInfo
@@ -94,7 +95,7 @@ class Admin:
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=int(perm),
-            topic_filter_type="SINGLE_TAG",
+            topic_filter_type=SINGLE_TAG,
             topic_sys_flag=0,
             order=order,
             attributes=attributes,

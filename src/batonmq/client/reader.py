@@ -26,6 +26,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     SearchOffsetResponse,
 )
+from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S, Session
@@ -144,8 +145,8 @@ class QueueReader:
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
-            subscription="*",
-            expression_type="TAG",
+            subscription=ALL_TAGS,
+            expression_type=TAG_EXPRESSION,
             max_msg_bytes=max_bytes,
         )
         ext = header.to_ext()

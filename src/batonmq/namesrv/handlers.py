@@ -25,7 +25,7 @@ from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.common import DataVersion, KVTable, TopicList
 from batonmq.protocol.bodies.routes import GetBrokerMemberGroupResponseBody, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.headers import namesrv as wire
 from batonmq.protocol.json import decode_request, encode
 from batonmq.protocol.register_body import decode_register_body
@@ -36,7 +36,6 @@ ZONE_NAME = "__ZONE_NAME"
 """Header field with the zone of a broker or client; no part of any declared header."""
 ZONE_MODE = "__ZONE_MODE"
 """Header field: "true" when a client wants routes of its own zone only."""
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 @dataclass(slots=True, eq=False)

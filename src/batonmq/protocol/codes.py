@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-PROTOCOL_VERSION = 513
-"""What a frame's ``version`` field says: the ordinal of release 5.5.0 in RocketMQ's `MQVersion`."""
-
 
 class RequestCode(IntEnum):
     """What a request asks for (field ``code`` of a request frame)."""

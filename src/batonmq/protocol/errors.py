@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from batonmq.protocol.codes import ResponseCode
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""What RocketMQ appends to remarks about topics and groups that do not exist."""
+
 
 class MQError(Exception):
     """A request that ended with a response code other than SUCCESS.

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, ResponseCode
+from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError
+from batonmq.protocol.versions import PROTOCOL_VERSION
 
 MAX_FRAME_LENGTH = 16 * 1024 * 1024
 """Bytes of a whole frame, its length field included; Netty's limit in RocketMQ."""

@@ -20,6 +20,8 @@ DLQ_PREFIX = "%DLQ%"
 NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group of administrators' tools."""
 
 AUTO_CREATE_TOPIC = "TBW102"
 """The template of topics that are created by the first message for them."""

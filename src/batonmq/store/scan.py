@@ -22,7 +22,13 @@ from batonmq.protocol.message.layout import (
     fields_struct,
     span_struct,
 )
-from batonmq.protocol.message.properties import find_property
+from batonmq.protocol.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TAGS,
+    find_property,
+    property_start,
+)
+from batonmq.protocol.tags import java_hash
 
 _START = span_struct("size", "sys_flag")
 _FIELDS_V4 = fields_struct(
@@ -73,6 +79,10 @@ class Record(NamedTuple):
         return self.sys_flag & _TRANSACTION_MASK not in NO_UNIT
 
 
+_TAGS = PROPERTY_TAGS.encode()
+_TAGS_START = property_start(PROPERTY_TAGS)
+_TAGS_START_SIZE = len(_TAGS_START)
+_DELAY = PROPERTY_DELAY_LEVEL.encode()
 _new = tuple.__new__  # `Record(...)` and `Record._make` go through a Python function
 
 
@@ -83,16 +93,6 @@ class Damage(NamedTuple):
     reason: str
     torn: bool
     """Nothing that looks like a record begins here (zeros, or one that does not fit): an ordinary end."""
-
-
-@lru_cache(maxsize=65536)
-def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, 32 bits, signed."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 @lru_cache(maxsize=65536)
@@ -107,14 +107,14 @@ def _topic_text(topic: bytes) -> str:
 
 def tags_code(properties: bytes) -> int:
     """The number that stands for a message's tags in its consume queue unit; 0 without tags."""
-    at = properties.find(b"TAGS\x01")
+    at = properties.find(_TAGS_START)
     if at < 0:
         return 0
-    end = properties.find(b"\x02", at)
+    begin, end = at + _TAGS_START_SIZE, properties.find(b"\x02", at)
     # The one plain case, nearly always; anything odd is left to the careful reader.
-    if end > at + 5 and (at == 0 or properties[at - 1] == 2) and properties.find(b"TAGS\x01", end) < 0:
-        return _tag_hash(properties[at + 5 : end])
-    tags = find_property(properties, b"TAGS")
+    if end > begin and (at == 0 or properties[at - 1] == 2) and properties.find(_TAGS_START, end) < 0:
+        return _tag_hash(properties[begin:end])
+    tags = find_property(properties, _TAGS)
     return _tag_hash(tags) if tags else 0
 
 
@@ -124,7 +124,7 @@ def delivery_time(properties: bytes, store_timestamp: int, delays_ms: Sequence[i
     `delays_ms` are the delays of the levels, the first is level 1; levels above the last mean the last. A
     record without a level has its tags code, as everywhere.
     """
-    text = find_property(properties, b"DELAY")
+    text = find_property(properties, _DELAY)
     try:
         level = min(int(text or b"0"), len(delays_ms))
     except ValueError:

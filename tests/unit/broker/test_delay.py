@@ -8,7 +8,7 @@ from batonmq.broker.filters import acceptor, subscription_of
 from batonmq.common.config import ConfigError
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record
-from batonmq.store.scan import java_hash
+from batonmq.protocol.tags import java_hash
 
 
 def test_default_levels_are_rocketmqs() -> None:

@@ -12,7 +12,7 @@ from tests.unit.broker.fakes import JAVA, FakeConnection
 from batonmq.broker import metrics as m
 from batonmq.broker.appender import Appender
 from batonmq.broker.handlers.admin import NEEDS_RESTART
-from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter, version_name
+from batonmq.broker.metrics import LAG_AGE_MS, BrokerMetrics, RpcMeter
 from batonmq.common.metrics import Metric, read
 from batonmq.common.metrics_config import METRICS_KEYS
 from batonmq.net.dispatch import Dispatcher, Request
@@ -192,23 +192,6 @@ def test_requests_are_timed_and_held_pulls_apart() -> None:
             0,
         ),
     }
-
-
-@pytest.mark.parametrize(
-    ("ordinal", "name"),
-    [
-        (513, "v5_5_0"),
-        (512, "v5_5_0_snapshot"),
-        (453, "v5_2_0"),
-        (411, "v4_9_9"),
-        (213, "v4_0_0"),
-        (212, "v4_0_0_snapshot"),
-        (200, "v3"),
-        (-7, "v3"),
-    ],
-)
-def test_a_client_says_its_version_as_a_number(ordinal: int, name: str) -> None:
-    assert version_name(ordinal) == name
 
 
 def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> None:

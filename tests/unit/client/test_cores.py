@@ -1,4 +1,4 @@
-"""The parts that decide: rebalance, buffers, tags, messages."""
+"""The parts that decide: rebalance, buffers, messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.client.filter import java_hash, matches, parse_tags
 from batonmq.client.message import Message
 from batonmq.client.process_queue import ProcessQueue
 from batonmq.client.rebalance import allocate_averagely
@@ -94,36 +93,6 @@ def test_flow_control(offsets: list[int], size: int, count: int, total: int, spa
     buffer = ProcessQueue(0)
     buffer.add([message(offset, size) for offset in offsets])
     assert buffer.is_full(count, total, span) is full
-
-
-HASHES = [
-    ("", 0),
-    ("a", 97),
-    ("TagA", 2598919),
-    ("grün", 3185949),
-    ("a much longer tag that overflows", -2142409375),
-    ("😀", 1772899),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), HASHES)
-def test_java_hash(text: str, expected: int) -> None:
-    assert java_hash(text) == expected
-
-
-TAGS = [("*", []), ("", []), (None, []), ("a", ["a"]), (" a||b || a ", ["a", "b"])]
-
-
-@pytest.mark.parametrize(("expression", "tags"), TAGS)
-def test_tag_expressions(expression: str | None, tags: list[str]) -> None:
-    data = parse_tags("t", expression, 5)
-    assert data.tags_set == tags and data.code_set == [java_hash(tag) for tag in tags]
-    assert matches(data, "a") and matches(data, "c") is (not tags) and matches(data, None) is (not tags)
-
-
-def test_an_expression_without_a_tag() -> None:
-    with pytest.raises(ValueError, match="names no tag"):
-        parse_tags("t", "||", 0)
 
 
 def test_properties_of_a_message() -> None:

@@ -11,7 +11,8 @@ from batonmq.protocol.message.batch import decode_batch, encode_batch, split_bat
 from batonmq.protocol.message.ids import decode_message_id, encode_message_id, pack_host
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record
-from batonmq.store.scan import java_hash, tags_code
+from batonmq.protocol.tags import java_hash
+from batonmq.store.scan import tags_code
 
 DATA = Path(__file__).parents[2] / "data/message"
 HOSTS = {"4": ("10.1.2.3", 10911), "6": ("2001:db8::1", 54321)}

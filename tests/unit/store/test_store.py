@@ -15,11 +15,11 @@ from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
+from batonmq.protocol.tags import java_hash
 from batonmq.store import commitlog, indexer, mapped
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
-from batonmq.store.scan import java_hash
 from batonmq.store.verify import read_store, verify
 
 

@@ -5,6 +5,7 @@ import click
 from batonmq.admin.command import broker_option, command, masters_option, topic_option
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
+from batonmq.protocol.bodies.topics import SINGLE_TAG
 from batonmq.protocol.codes import TopicSysFlag
 from batonmq.protocol.headers.broker import topics as wire
 
@@ -55,7 +56,7 @@ async def main(
         read_queue_nums=read,
         write_queue_nums=write,
         perm=perm,
-        topic_filter_type="SINGLE_TAG",
+        topic_filter_type=SINGLE_TAG,
         topic_sys_flag=TopicSysFlag.UNIT * unit + TopicSysFlag.UNIT_SUB * unit_sub,
         order=order,
         attributes=attributes,

@@ -28,15 +28,15 @@ from batonmq.protocol.bodies.clients import (
     ProducerTableInfo,
 )
 from batonmq.protocol.bodies.common import KVTable
-from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from batonmq.protocol.codes import LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import admin as wire
 from batonmq.protocol.json import encode
+from batonmq.protocol.versions import PROTOCOL_VERSION, version_name
 from batonmq.store.disk import used_ratio
 
 log = logging.getLogger(__name__)
 
-VERSION = "V5_5_0"
 """Release whose behaviour this broker shows to tools."""
 
 NEVER_FROM_OUTSIDE = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -261,7 +261,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     stored, stored_size = stats.put_all.total, stats.put_all_size.total
     unflushed = max(0, store.max_offset - store.flushed_offset)
     info: dict[str, object] = {
-        "brokerVersionDesc": VERSION,
+        "brokerVersionDesc": version_name(PROTOCOL_VERSION),
         "brokerVersion": PROTOCOL_VERSION,
         "brokerActive": str(broker.role.is_master and not broker.closing).lower(),
         "bootTimestamp": broker.start_time_ms,

@@ -34,6 +34,7 @@ from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
 from batonmq.protocol.registry import Header, field
+from batonmq.protocol.tags import is_tag_type
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ SLICE: Final = 100
 """Groups of one heartbeat that are taken in one turn of the event loop, some 2 ms."""
 MAX_GROUPS: Final = 10_000
 """Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
-TAG_EXPRESSIONS = (None, "", "TAG")
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -236,7 +236,7 @@ class _ClientHandlers:
 
     def check_config(self, request: Request, header: wire.CheckClientConfig) -> Reply:
         subscription = required_body(request, CheckClientRequestBody).subscription_data
-        if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
+        if subscription is not None and not is_tag_type(subscription.expression_type):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",

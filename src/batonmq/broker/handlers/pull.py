@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.alarm import Alarm
-from batonmq.broker.filters import Accept, acceptor, is_tag_type, subscription_of
-from batonmq.broker.handlers.send import FAQ, rejected
+from batonmq.broker.filters import Accept, acceptor, subscription_of
+from batonmq.broker.handlers.send import rejected
 from batonmq.broker.held_pulls import HeldPull, HeldPulls, QueueKey
 from batonmq.broker.subscriptions import SYSTEM_GROUPS
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -23,8 +23,9 @@ from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, Subscript
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import MASTER_ID, Perm, PullSysFlag, ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.headers.broker.pull import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.protocol.tags import is_tag_type
 from batonmq.store.results import GetResult, GetStatus
 
 if TYPE_CHECKING:

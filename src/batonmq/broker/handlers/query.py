@@ -34,7 +34,7 @@ from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.properties import PROPERTY_TAGS
-from batonmq.store.scan import java_hash
+from batonmq.protocol.tags import java_hash
 
 log = logging.getLogger(__name__)
 

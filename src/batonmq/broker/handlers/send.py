@@ -13,19 +13,33 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.appender import PutStatus, Waiter
 from batonmq.broker.delay import delay_level_of, to_schedule_topic
 from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.bodies.topics import MULTI_TAG
 from batonmq.protocol.codes import MessageSysFlag, Perm, RequestCode, ResponseCode, TopicSysFlag
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_MSG_REGION,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT_STORE_OK,
+    TIMER_PREFIX,
+    TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
     find_property,
+    property_start,
 )
 from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import (
@@ -37,6 +51,7 @@ from batonmq.protocol.names import (
 )
 from batonmq.protocol.send.reply import SendReplies
 from batonmq.protocol.send.request import SendFields, fields_of
+from batonmq.protocol.versions import V3_4_9
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -46,16 +61,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 DLQ_QUEUES: Final = 1
-VERSION_WITH_MAX_RECONSUME: Final = 121
-"""Client version 3.4.9, the first that says how often a message may be retried."""
-_MULTI_TAG: Final = "MULTI_TAG"
 _INNER_BATCH: Final = MessageSysFlag.INNER_BATCH
 _TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
-_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-_OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+_UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+_PRIORITY: Final = property_start(PROPERTY_PRIORITY)
+_WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
+# A plain message has none of these; each test costs 40 ns where parsing all properties costs 2 us.
+_DELAY: Final = PROPERTY_DELAY_LEVEL.encode()
+_TIMER: Final = TIMER_PREFIX.encode()
+_TRANSACTION: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
+_POP_CK: Final = property_start(PROPERTY_POP_CK)
+_INNER_NUM: Final = property_start(PROPERTY_INNER_NUM)
+_OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
 
 CODE_OF: Final = {
@@ -79,12 +98,12 @@ def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
     """The queue of a message that has a priority: that of its number, or the last one. A message that is
     ordered or delayed, too, loses its priority. As RocketMQ 5.5 does (`Message.setPriority`)."""
     properties = decode_properties(message.properties)
-    text = properties.get(_PRIORITY, "")
+    text = properties.get(PROPERTY_PRIORITY, "")
     priority = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not 0 <= priority < 1 << 31 or topic.write_queue_nums < 1:
         return message.queue_id
     if not properties.keys().isdisjoint(_OTHER_KINDS):
-        del properties[_PRIORITY]
+        del properties[PROPERTY_PRIORITY]
         message.properties = encode_properties(properties)
         return message.queue_id
     return min(priority, topic.write_queue_nums - 1)
@@ -204,9 +223,9 @@ class SendHandlers:
         # Appended to each message's properties; constant while the broker runs.
         self._own_properties = encode_properties(
             {
-                "MSG_REGION": config.region_id,
-                "TRACE_ON": "true" if config.trace_on else "false",
-                "CLUSTER": config.broker_cluster_name,
+                PROPERTY_MSG_REGION: config.region_id,
+                PROPERTY_TRACE_SWITCH: "true" if config.trace_on else "false",
+                PROPERTY_CLUSTER: config.broker_cluster_name,
             }
         )
         self._born_hosts: dict[str, bytes] = {}
@@ -240,7 +259,7 @@ class SendHandlers:
         if not body or len(body) > broker.store_config.max_message_size or fields.sys_flag & _INNER_BATCH:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, broker.store_config.max_message_size)
         sys_flag = fields.sys_flag
-        if topic.topic_filter_type == _MULTI_TAG:
+        if topic.topic_filter_type == MULTI_TAG:
             sys_flag |= MessageSysFlag.MULTI_TAGS
         if sys_flag & _TRANSACTION_MASK and sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
             raise self._transactions_forbidden()
@@ -271,26 +290,25 @@ class SendHandlers:
                 waiter = self._hold(fields.topic, waiter)
             broker.appender.submit(message, waiter)
             return
-        unique_key = find_property(properties, b"UNIQ_KEY") or b""
+        unique_key = find_property(properties, _UNIQUE_KEY) or b""
         if properties and properties[-1] != 2:
             properties += b"\2"  # old clients leave out the last separator
         properties += self._own_properties
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, broker.store_config.max_message_size)
         message.properties = properties
-        if b"_SYS_MSG_PRIORITY_\1" in properties:
+        if _PRIORITY in properties:
             queue_id = message.queue_id = _by_priority(message, topic)
-        # A plain message has none of these; each test costs 40 ns where parsing all properties costs 2 us.
         if (
-            b"DELAY" in properties
-            or b"TIMER_" in properties
-            or b"TRAN_MSG\1" in properties
-            or b"POP_CK\1" in properties
-            or b"INNER_NUM\1" in properties
+            _DELAY in properties
+            or _TIMER in properties
+            or _TRANSACTION in properties
+            or _POP_CK in properties
+            or _INNER_NUM in properties
             or fields.topic.startswith(RETRY_PREFIX)
         ):
             message = self._special(message, fields, command.version)
-        wait = b"WAIT\1false" not in properties
+        wait = _WAIT_FALSE not in properties
         waiter = _Send(self, request, queue_id, unique_key, wait)
         if fields.topic in broker.new_topics.unknown:
             waiter = self._hold(fields.topic, waiter)
@@ -340,10 +358,10 @@ class SendHandlers:
     def _special(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
         """Delayed, retried or otherwise marked messages."""
         properties = decode_properties(message.properties)
-        properties.pop("POP_CK", None)
-        if properties.get("TRAN_MSG", "").lower() == "true":
+        properties.pop(PROPERTY_POP_CK, None)
+        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
             raise self._transactions_forbidden()
-        if "INNER_NUM" in properties:
+        if PROPERTY_INNER_NUM in properties:
             raise put_error(PutStatus.MESSAGE_ILLEGAL, self.broker.store_config.max_message_size)
         if message.topic.startswith(RETRY_PREFIX):
             self._retry_or_dead_letter(message, properties, fields, client_version)
@@ -351,9 +369,10 @@ class SendHandlers:
             level = delay_level_of(properties)
         except ValueError:
             raise MQError(
-                ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={properties['DELAY']} is not a delay level"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"property {PROPERTY_DELAY_LEVEL}={properties[PROPERTY_DELAY_LEVEL]} is not a delay level",
             ) from None
-        if level <= 0 and properties.keys() & {"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"}:
+        if level <= 0 and not properties.keys().isdisjoint(TIMER_PROPERTIES):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
             )
@@ -375,7 +394,7 @@ class SendHandlers:
         if config is None:
             raise self._no_group(group)
         most = config.retry_max_times
-        if client_version >= VERSION_WITH_MAX_RECONSUME and fields.max_reconsume_times is not None:
+        if client_version >= V3_4_9 and fields.max_reconsume_times is not None:
             most = fields.max_reconsume_times
         ordered = not broker.locks.all_expired(group, broker.clock.now_ms())
         if fields.reconsume_times > most or ordered:
@@ -433,10 +452,10 @@ class SendHandlers:
         record = decode_record(view, inflate=False)
         properties = dict(record.properties)
         properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
-        properties["WAIT"] = "false"
+        properties[PROPERTY_WAIT_STORE_OK] = "false"
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
         most = group.retry_max_times
-        if request.command.version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
+        if request.command.version >= V3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
         level = header.delay_level
         queue_id = broker.rng.randrange(max(1, topic.write_queue_nums))

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from batonmq.client.filter import matches
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
@@ -23,8 +22,10 @@ from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import PROPERTY_MIN_OFFSET, PROPERTY_RETRY_TOPIC
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import retry_topic
+from batonmq.protocol.tags import matches
 from batonmq.routing.session import OUTAGE_POLL_S, Session
 
 SUSPEND_MS = 15_000
@@ -175,8 +176,8 @@ class Puller:
             return
         held.buffer.add(messages)
         for message in messages:
-            message.properties["MIN_OFFSET"] = str(message.queue_offset)
-            origin = message.properties.get("RETRY_TOPIC")
+            message.properties[PROPERTY_MIN_OFFSET] = str(message.queue_offset)
+            origin = message.properties.get(PROPERTY_RETRY_TOPIC)
             if origin and message.topic == self._retry_topic:
                 message.topic = origin
         self._handling.take(held, messages)

@@ -16,7 +16,6 @@ from batonmq.protocol.bodies.clients import (
     ProcessQueueInfo,
     ResetOffsetBody,
 )
-from batonmq.protocol.codes import PROTOCOL_VERSION
 from batonmq.protocol.headers.client import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
@@ -25,7 +24,9 @@ from batonmq.protocol.headers.client import (
     ResetConsumerClientOffset,
 )
 from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.properties import PROPERTY_RETRY_TOPIC
 from batonmq.protocol.message.record import decode_records
+from batonmq.protocol.versions import PROTOCOL_VERSION
 from batonmq.routing.session import Session
 
 
@@ -108,7 +109,7 @@ class BrokerRequests:
         (message,) = decode_records(request.command.body)
         began_ms = self._session.clock.monotonic_ms()
         result = ConsumeMessageDirectlyResult(order=self._orderly)
-        subscription = self._subscriptions.get(message.properties.get("RETRY_TOPIC") or message.topic)
+        subscription = self._subscriptions.get(message.properties.get(PROPERTY_RETRY_TOPIC) or message.topic)
         try:
             if subscription is None:
                 raise LookupError(f"no handler for {message.topic}")

@@ -13,13 +13,17 @@ from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
 from batonmq.protocol.json import Body
 
+SINGLE_TAG = "SINGLE_TAG"
+MULTI_TAG = "MULTI_TAG"
+"""A topic's filter type: whether its messages may have several tags (`TopicFilterType`)."""
+
 
 class TopicConfig(Body):
     topic_name: str = ""
     read_queue_nums: int = 16
     write_queue_nums: int = 16
     perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
+    topic_filter_type: str = SINGLE_TAG
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)

@@ -11,8 +11,6 @@ from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.errors import MessageFormatError
 
 MAX_PROPERTIES_BYTES = 32767
-NAME_VALUE_SEPARATOR = "\x01"
-PROPERTY_SEPARATOR = "\x02"
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
 PROPERTY_WAIT_STORE_OK = "WAIT"
@@ -33,7 +31,38 @@ PROPERTY_CONSUME_START_TIME = "CONSUME_START_TIME"
 PROPERTY_TRANSACTION_ID = "__transactionId__"
 PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
-KEY_SEPARATOR = " "
+PROPERTY_POP_CK = "POP_CK"
+PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
+PROPERTY_INNER_NUM = "INNER_NUM"
+TIMER_PREFIX = "TIMER_"
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+"""When a message is due: wall time in ms, or how much later than it is stored."""
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        PROPERTY_KEYS,
+        PROPERTY_TAGS,
+        PROPERTY_WAIT_STORE_OK,
+        PROPERTY_DELAY_LEVEL,
+        PROPERTY_RETRY_TOPIC,
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_PRODUCER_GROUP,
+        PROPERTY_MIN_OFFSET,
+        PROPERTY_MAX_OFFSET,
+        PROPERTY_ORIGIN_MESSAGE_ID,
+        PROPERTY_MSG_REGION,
+        PROPERTY_TRACE_SWITCH,
+        PROPERTY_UNIQUE_KEY,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_CONSUME_START_TIME,
+        PROPERTY_CLUSTER,
+        *("BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "INSTANCE_ID"),
+        *("TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+    }
+)
+"""Names that applications must not use for properties of their own (`MessageConst.STRING_HASH_SET`)."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -63,6 +92,11 @@ def decode_properties(data: Buffer | str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_start(name: str) -> bytes:
+    """How a property begins in encoded properties: its name and the separator."""
+    return name.encode() + b"\x01"
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from batonmq.protocol.codes import FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode
+from batonmq.protocol.codes import FLAG_RESPONSE, LanguageCode
 from batonmq.protocol.frame import (
     BINARY_BIT,
     BINARY_HEAD,
@@ -21,6 +21,7 @@ from batonmq.protocol.frame import (
 from batonmq.protocol.headers.broker.send import SendMessageResponse
 from batonmq.protocol.message.ids import encode_message_id
 from batonmq.protocol.message.properties import PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH
+from batonmq.protocol.versions import PROTOCOL_VERSION
 
 _HEAD: Final = struct.Struct(BINARY_HEAD.format + "I")
 """A frame up to its fields: the head, which says that there is no remark, and the length of the fields."""
