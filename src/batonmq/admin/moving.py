@@ -31,11 +31,11 @@ import msgspec
 from batonmq.admin.session import Admin, AdminError
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
-from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo, SyncStateSetBody
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.broker import admin as broker_wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
-from batonmq.protocol.json import decode
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.registry import Header
 
 NOWHERE: Final = "0.0.0.0:1"
@@ -100,7 +100,7 @@ def _broker_set(cluster: str, name: str, info: ReplicasInfo) -> BrokerSet:
         cluster,
         name,
         info.master_broker_id,
-        info.master_epoch,
+        info.master_epoch or 0,
         frozenset(each.broker_id for each in info.in_sync_replicas),
         {each.broker_id: each.broker_address for each in replicas},
         frozenset(each.broker_id for each in replicas if each.alive),
@@ -325,9 +325,9 @@ class _Copy:
             raise AdminError(f"the new controllers elected {self._master} of {wanted.name}, not {broker_id}")
 
     async def _widen(self) -> None:
-        body = wire.SyncStateSetBody((self._first, self._partner), self._set_epoch)
+        body = SyncStateSetBody((self._first, self._partner), self._set_epoch)
         await self._ask(
-            wire.AlterSyncStateSet(self._wanted.name, self._master, self._epoch, _now_ms()), body.encode()
+            wire.AlterSyncStateSet(self._wanted.name, self._master, self._epoch, _now_ms()), encode(body)
         )
 
     async def _beat(self) -> None:

@@ -27,7 +27,7 @@ def typed(response: Response, kind: type[H]) -> H:
 def sync_state_set_of(body: bytes | bytearray | memoryview) -> SyncStateSet:
     """Raises `MQError` for a body that is none."""
     try:
-        decoded = decode(body, bodies.SyncStateSet)
+        decoded = decode(body, bodies.SyncStateSetBody)
     except ValueError as error:
         raise MQError(
             ResponseCode.SYSTEM_ERROR, f"an answer whose body is no SyncStateSet: {error}"

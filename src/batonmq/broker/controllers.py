@@ -156,7 +156,7 @@ class Controllers:
         name = self._broker.config.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
-        return table.get(name, bodies.ReplicasInfo())
+        return table.get(name, bodies.ReplicasInfo([], []))
 
 
 def members_of(metadata: wire.GetMetadataReply) -> list[str]:

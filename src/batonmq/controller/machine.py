@@ -27,8 +27,17 @@ from batonmq.controller.heartbeats import (
     LiveBroker,
 )
 from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
+from batonmq.protocol.bodies.controller import (
+    BrokerReplicasInfo,
+    ElectMasterBody,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSetBody,
+)
+from batonmq.protocol.bodies.routes import BrokerMemberGroup
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import Body
 from batonmq.protocol.registry import Header
 from batonmq.raft.errors import UnreadableState
 
@@ -125,7 +134,7 @@ class Outcome(msgspec.Struct, frozen=True):
     code: int = 0
     remark: str | None = None
     header: Header | None = None
-    body: wire.Body | None = None
+    body: Body | None = None
     effects: tuple[Effect, ...] = ()
 
 
@@ -240,7 +249,7 @@ class ControllerMachine:
         epoch = broker_set.sync_state_set_epoch
         return Outcome(
             header=wire.AlterSyncStateSetReply(new_sync_state_set_epoch=epoch),
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, epoch),
+            body=SyncStateSetBody(broker_set.sync_state_set, epoch),
             effects=(
                 SyncStateSetAltered(
                     event.broker_name, before, broker_set.sync_state_set, epoch, broker_set.master_epoch
@@ -302,7 +311,7 @@ class ControllerMachine:
                 code=int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST),
                 remark=f"the master {master} of {broker_set.broker_name} is alive, nothing to elect",
                 header=_elect_reply(broker_set),
-                body=wire.ElectMasterBody(sync_state_set=broker_set.sync_state_set),
+                body=ElectMasterBody(sync_state_set=broker_set.sync_state_set),
                 effects=(election("kept-master"),),
             )
         if master is not None:
@@ -392,7 +401,7 @@ class ControllerMachine:
             reply.sync_state_set_epoch = broker_set.sync_state_set_epoch
         return Outcome(
             header=reply,
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+            body=SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
             effects=tuple(effects),
         )
 
@@ -565,7 +574,7 @@ class ControllerMachine:
             header=wire.GetReplicaInfoReply(
                 broker_set.master_id, broker_set.master_address, broker_set.master_epoch
             ),
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+            body=SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
         )
 
     def next_broker_id(self, cluster_name: str | None, broker_name: str) -> Outcome:
@@ -580,19 +589,19 @@ class ControllerMachine:
 
     def sync_state_data(self, broker_names: Iterable[str], now_ms: int) -> Outcome:
         """Answer to getSyncStateSet; names that are not registered are left out."""
-        table: dict[str, wire.ReplicasInfo] = {}
+        table: dict[str, ReplicasInfo] = {}
         for name in broker_names:
             broker_set = self.broker_sets.get(name)
             if broker_set is None:
                 continue
-            in_sync: list[wire.ReplicaIdentity] = []
-            behind: list[wire.ReplicaIdentity] = []
+            in_sync: list[ReplicaIdentity] = []
+            behind: list[ReplicaIdentity] = []
             for broker_id, replica in sorted(broker_set.replicas.items()):
-                identity = wire.ReplicaIdentity(
+                identity = ReplicaIdentity(
                     name, broker_id, replica.address, broker_set.is_alive(broker_id, now_ms)
                 )
                 (in_sync if broker_id in broker_set.sync_state_set else behind).append(identity)
-            table[name] = wire.ReplicasInfo(
+            table[name] = ReplicasInfo(
                 in_sync,
                 behind,
                 broker_set.master_id,
@@ -600,7 +609,7 @@ class ControllerMachine:
                 broker_set.master_epoch,
                 broker_set.sync_state_set_epoch,
             )
-        return Outcome(body=wire.BrokerReplicasInfo(table))
+        return Outcome(body=BrokerReplicasInfo(table))
 
 
 def _not_heard_yet(now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> LiveBroker:
@@ -617,13 +626,11 @@ def _elect_reply(broker_set: BrokerSet) -> wire.ElectMasterReply:
     )
 
 
-def _elect_body(broker_set: BrokerSet) -> wire.ElectMasterBody:
+def _elect_body(broker_set: BrokerSet) -> ElectMasterBody:
     addresses = {broker_id: replica.address for broker_id, replica in broker_set.replicas.items()}
-    return wire.ElectMasterBody(
+    return ElectMasterBody(
         sync_state_set=broker_set.sync_state_set,
-        broker_member_group=wire.BrokerMemberGroup(
-            broker_set.cluster_name, broker_set.broker_name, addresses
-        ),
+        broker_member_group=BrokerMemberGroup(broker_set.cluster_name, broker_set.broker_name, addresses),
         cluster=broker_set.cluster_name,
         broker_name=broker_set.broker_name,
         broker_addrs=addresses,

@@ -11,8 +11,10 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.net import RemotingClient
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.headers.broker.replication import ExchangeHAInfo
-from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged, SyncStateSetBody
+from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged
+from batonmq.protocol.json import encode
 
 ROLES = ("replicating as slave", "master epoch=")
 """Lines that tell of a change of a role."""
@@ -37,7 +39,7 @@ async def forge(group: ReplicaGroup) -> None:
             for address, broker_id in claims:
                 epoch += 1
                 notice = NotifyBrokerRoleChanged(address, epoch, 1, broker_id)
-                body = SyncStateSetBody((broker_id,), 1).encode()
+                body = encode(SyncStateSetBody((broker_id,), 1))
                 told = ExchangeHAInfo(master_ha_address="127.0.0.1:9", master_address=address)
                 for broker in group.cluster.brokers:
                     await client.call(broker.address, notice, body)

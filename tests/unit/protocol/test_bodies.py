@@ -30,7 +30,7 @@ from batonmq.protocol.bodies.clients import (
     SubscriptionData,
 )
 from batonmq.protocol.bodies.common import DataVersion, KVTable, MessageQueue
-from batonmq.protocol.bodies.controller import SyncStateSet
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from batonmq.protocol.bodies.replication import (
     EpochEntry,
@@ -98,7 +98,7 @@ EXPECTED: dict[str, Any] = {
     "EpochEntryCache": EpochEntryCache(
         "DefaultCluster", "broker-a", 1, [EpochEntry(1, 0), EpochEntry(2, 500)], 900
     ),
-    "SyncStateSet": SyncStateSet([1, 2], 3),
+    "SyncStateSet": SyncStateSetBody((1, 2), 3),
     "QueryCorrectionOffsetBody": QueryCorrectionOffsetBody({0: 5, 1: 6}),
     "ConsumerConnection": ConsumerConnection(
         [Connection("10.0.0.9@7", "10.0.0.9:50000", "JAVA", 475)],

@@ -34,7 +34,7 @@ from batonmq.protocol.message.properties import (
 _COMPRESSED = MessageSysFlag.COMPRESSED
 _BORN_HOST_V6 = MessageSysFlag.BORN_HOST_V6
 _STORE_HOST_V6 = MessageSysFlag.STORE_HOST_V6
-_NO_V6 = ~MessageSysFlag.HOSTS_V6
+_HOSTS_V6 = MessageSysFlag.HOSTS_V6
 
 _FIXED_V4 = span_struct("size", "body_size")
 _HEAD = span_struct("size", "born_timestamp")
@@ -127,7 +127,7 @@ def encode_preamble(
             flag,
             queue_offset,
             physical_offset,
-            message.sys_flag & _NO_V6,
+            message.sys_flag & ~_HOSTS_V6,
             message.born_timestamp,
             born_host,
             store_timestamp,
@@ -136,7 +136,7 @@ def encode_preamble(
             message.prepared_transaction_offset,
             size,
         )
-    sys_flag = message.sys_flag & _NO_V6
+    sys_flag = message.sys_flag & ~_HOSTS_V6
     extra = 0
     if len(born_host) == HOST_V6_SIZE:
         sys_flag |= _BORN_HOST_V6
@@ -243,25 +243,41 @@ def decode_record(
 
 
 def _decode_record(data: memoryview, position: int, check_crc: bool, inflate: bool) -> MessageExt:
-    (size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp) = (
-        _HEAD.unpack_from(data, position)
-    )
+    (
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body_size,
+    ) = _FIXED_V4.unpack_from(data, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise MessageFormatError(f"record at {position} has magic {magic}")
     end = position + size
     if size < MIN_RECORD_SIZE or end > len(data):
         raise MessageFormatError(f"record at {position} claims {size} of {len(data) - position} bytes")
-    at = position + _BORN_HOST
-    host_size = HOST_V6_SIZE if sys_flag & _BORN_HOST_V6 else HOST_V4_SIZE
-    born_host = bytes(data[at : at + host_size])
-    at += host_size
-    (store_timestamp,) = _LONG.unpack_from(data, at)
-    at += 8
-    host_size = HOST_V6_SIZE if sys_flag & _STORE_HOST_V6 else HOST_V4_SIZE
-    store_host = bytes(data[at : at + host_size])
-    at += host_size
-    reconsume_times, prepared_transaction_offset, body_size = _TAIL.unpack_from(data, at)
-    at += _TAIL.size
+    at = position + BODY_POSITION_V4
+    if sys_flag & _HOSTS_V6:
+        at = position + _BORN_HOST
+        host_size = HOST_V6_SIZE if sys_flag & _BORN_HOST_V6 else HOST_V4_SIZE
+        born_host = bytes(data[at : at + host_size])
+        at += host_size
+        (store_timestamp,) = _LONG.unpack_from(data, at)
+        at += 8
+        host_size = HOST_V6_SIZE if sys_flag & _STORE_HOST_V6 else HOST_V4_SIZE
+        store_host = bytes(data[at : at + host_size])
+        at += host_size
+        reconsume_times, prepared_transaction_offset, body_size = _TAIL.unpack_from(data, at)
+        at += _TAIL.size
     if body_size < 0 or at + body_size + 3 > end:
         raise MessageFormatError(f"record at {position} of {size} bytes claims a body of {body_size}")
     raw_body = data[at : at + body_size]
