@@ -21,7 +21,6 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import BrokerRole
 from batonmq.broker.persist import TableFile
 from batonmq.broker.service import BrokerService
-from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.ha.config import HAConfig
 from batonmq.ha.sync_state import SyncStateSet
 from batonmq.namesrv.config import NamesrvConfig
@@ -30,6 +29,7 @@ from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Reque
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, HeartbeatData
 from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.statistics import SNDBCK_PUT_NUMS
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command

@@ -188,14 +188,14 @@ def test_no_name_server_is_one_clear_error(session):
     [
         (
             "startingOffsets",
-            "ends at 50 (was the topic made anew?), reading was to start at 51",
+            "ends at 50 (was the topic deleted and created again?), reading was to start at 51",
             {1: [*range(30)]},
         ),
         ("endingOffsets", "ends at 50, reading was to end at 51", {0: [*range(50)], 1: [*range(30)]}),
     ],
 )
 def test_offsets_behind_the_queue(session, filled, option, says, without_failing):
-    """`failOnDataLoss` both ways; such offsets are what a topic that was made anew looks like."""
+    """`failOnDataLoss` both ways; such offsets are what a topic that was created again looks like."""
     topics, topic = filled
     whole = 0 if option == "startingOffsets" else 30
     behind = {option: json.dumps({topic: {"broker-a:0": 51, "broker-a:1": whole, "broker-a:2": 0}})}

@@ -18,11 +18,11 @@ from typing import Final
 
 from batonmq.broker.consumers import Member
 from batonmq.broker.context import Broker
-from batonmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from batonmq.common.metrics import Exporter, Histogram, Kind, Metric, Point, Source, sliced
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.protocol.bodies.clients import ConsumeType
+from batonmq.protocol.bodies.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from batonmq.protocol.codes import LanguageCode, Perm, RequestCode, ResponseCode
 from batonmq.protocol.names import (
     SCHEDULE_TOPIC,

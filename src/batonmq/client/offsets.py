@@ -76,7 +76,7 @@ class LocalOffsets:
             except FileNotFoundError:
                 self._table = {}
             except BodyError as error:
-                raise OSError(f"{self._path}: {error}; remove the file to begin anew") from None
+                raise OSError(f"{self._path}: {error}; remove the file to start over") from None
         return self._table
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -91,9 +91,9 @@ class LocalOffsets:
 
     def _write(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".tmp")
-        with fresh.open("wb") as file:
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self._path)
+        temporary.replace(self._path)

@@ -129,7 +129,7 @@ class Producer:
         self._heartbeats: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See that a name server can be reached; ``async with`` does it. Without it the first `send` tells.
+        """Check that a name server can be reached; ``async with`` does it. Without it the first `send` does.
 
         Raises `NoNameServer`, after a few seconds; the producer is closed then.
         """
@@ -281,7 +281,7 @@ class Producer:
                 failed.clear()
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send without waiting for an acknowledgement: the message may be lost and nobody is told.
+        """Send without waiting for an acknowledgement: a lost message is not reported.
 
         Raises `MQError` for a message that no broker would take, `NetError` when there is no connection.
         """
@@ -354,7 +354,7 @@ class Producer:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch of {len(body)} bytes is over the limit of {self._max_size}: send fewer at once",
             )
-        # Without an id of its own, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
+        # Without a unique id, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
         # of the batch behind those of each message, and all messages would have that id instead of theirs.
         head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
         return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
@@ -362,7 +362,7 @@ class Producer:
     async def _route(
         self, topic: str, failure: Exception | None
     ) -> tuple[TopicRoute | None, Exception | None]:
-        """The route asked for anew, and the failure to report should nothing come of it."""
+        """The refreshed route, and the failure to report if there is none."""
         try:
             return await self._session.refresh_or_known(topic, fallback=self._auto_create), failure
         except TopicNotExistError:

@@ -1,4 +1,4 @@
-"""The same client for code without an event loop: each object runs one in a thread of its own.
+"""The same client for code without an event loop: each object runs an event loop in its own thread.
 
     from batonmq import sync
 

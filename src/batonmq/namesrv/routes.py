@@ -1,8 +1,8 @@
 """The tables of a name server: which broker is where, which topic has queues on which, who is alive.
 
 `RouteTable` decides and remembers; it opens nothing and reads no clock. Times are monotonic milliseconds that
-the caller passes in, a connection is any object that the caller tells apart by identity. What others must be
-told comes back as `Notice`, to be sent by the caller.
+the caller passes in, a connection is any object, compared by identity. Notifications come back as `Notice`,
+for the caller to send.
 
 Rules of Apache RocketMQ's `RouteInfoManager` that are easy to miss are named where they are kept. Words: a
 *group* is all brokers of one broker name; its *prime slave* is the live slave with the least id while it has
@@ -36,7 +36,7 @@ from batonmq.protocol.headers.namesrv import RegisterBroker, UnregisterBroker
 log = logging.getLogger(__name__)
 
 DEFAULT_BROKER_TIMEOUT_MS = 120_000
-"""Silence after which a broker that named no time of its own counts as gone."""
+"""Silence after which a broker counts as gone, unless it registered another time."""
 MEMBER_GROUP_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics brokers use among themselves; their routes never show an acting master."""
 
@@ -70,7 +70,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answer to a registration: where the master is (for a slave), and whom to tell."""
+    """Answer to a registration: where the master is (for a slave), and whom to notify."""
 
     ha_address: str | None = None
     master_address: str | None = None
@@ -235,7 +235,7 @@ class RouteTable:
 
     def unregister(self, leaving: Iterable[UnregisterBroker]) -> list[Notice]:
         """Take brokers out. A group without brokers goes with its queues; one that lost its master and has
-        acting masters enabled becomes read-only. Returns whom to tell of a new least id."""
+        acting masters enabled becomes read-only. Returns whom to notify of a new least id."""
         gone: set[str] = set()
         reduced: set[str] = set()
         offline: dict[str, str] = {}
@@ -462,16 +462,16 @@ def _copy(group: BrokerData) -> BrokerData:
 
 
 def _notice(group: BrokerData, *, offline: str | None, ha_address: str | None) -> Notice:
-    """All members are told that one left; all but the newcomer, that one came."""
+    """All members learn that one left; all but the newcomer, that one came."""
     members = group.broker_addrs
     least = min(members)
-    told = [
+    receivers = [
         address
         for broker_id, address in members.items()
         if offline is not None or len(members) == 1 or broker_id != least
     ]
     return Notice(
-        tuple(told),
+        tuple(receivers),
         NotifyMinBrokerIdChange(
             min_broker_id=least,
             broker_name=group.broker_name,

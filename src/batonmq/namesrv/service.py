@@ -130,16 +130,16 @@ class NamesrvService:
             for address in notice.addresses:
                 self._outboxes.setdefault(address, deque()).append(notice.header)
                 if address not in self._senders:
-                    self._senders[address] = asyncio.ensure_future(self._tell(address))
+                    self._senders[address] = asyncio.ensure_future(self._send_notices(address))
 
-    async def _tell(self, address: str) -> None:
-        """Send a broker its notices in their order; the last one is what it goes by."""
+    async def _send_notices(self, address: str) -> None:
+        """Send a broker its notices in order; the last one counts."""
         outbox = self._outboxes[address]
         try:
             while outbox:
                 try:
                     await self._client.oneway(address, outbox.popleft())
                 except NetError as error:
-                    log.warning("could not tell a broker of its group's new least id: %s", error)
+                    log.warning("notice of a group's new least broker id was not sent: %s", error)
         finally:
             del self._senders[address], self._outboxes[address]

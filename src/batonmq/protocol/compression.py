@@ -1,7 +1,7 @@
 """Body compression as RocketMQ's clients do it: zlib, LZ4 *frames* and zstd, chosen by bits of the sys flag.
 
 A body is compressed by the sender and inflated by the consumer; brokers store it as it came. Output is
-bounded, since the bytes come from a stranger.
+bounded, since any client may have sent the bytes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class MQError(Exception):
         remark: the peer's own words; never empty here.
         ext: header fields that came with the answer (a pull that found nothing carries offsets), else empty.
         retryable: the same request may succeed a little later, or on another broker.
-        stale_route: the client should ask the name server for the route anew before it retries.
+        stale_route: the client should ask the name server for the route again before it retries.
     """
 
     retryable = False

@@ -37,6 +37,9 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""Namespace of the key-value configuration that holds the queues of ordered topics."""
+
 SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TOPIC,

@@ -1,4 +1,4 @@
-"""Asking brokers from Spark's synchronous code: a small event loop of its own, driven call by call."""
+"""Asking brokers from Spark's synchronous code: a small event loop, driven call by call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 class UnknownTopic(LookupError):
-    """No broker has told the name servers of this topic."""
+    """No broker has registered this topic."""
 
     def __init__(self, topic: str, namesrv: str) -> None:
         super().__init__(f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it")

@@ -145,7 +145,7 @@ def archive(
     "--history",
     required=True,
     type=click.Path(exists=True),
-    help="What the client was told, Parquet; 'batonmq demo' writes one.",
+    help="What the client saw acknowledged, Parquet; 'batonmq demo' writes one.",
 )
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
 @click.option(
@@ -168,8 +168,8 @@ def audit(
 ) -> None:
     """Look for messages that were lost or duplicated.
 
-    Compares what a client was told (--history) with what the topic, or its archive, holds; with --store the
-    replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if
+    Compares what a client saw acknowledged (--history) with what the topic, or its archive, holds; with
+    --store the replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if
     replicas differ.
     """
     from batonmq.spark.jobs import audit as job

@@ -56,7 +56,7 @@ def covers(bounds: Bounds, offsets: SeenOffsets) -> bool:
 
 
 class DataLoss(RuntimeError):
-    """Messages that were to be read are gone (expired, or the topic was made anew)."""
+    """Messages that were to be read are gone (expired, or the topic was deleted and created again)."""
 
 
 def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name: str) -> Offsets:
@@ -141,11 +141,11 @@ def not_before(start: Offsets, available: Offsets, bounds: Bounds) -> Offsets:
 
 
 def check_start(
-    start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, anew_from_begin: bool = False
+    start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, restart_at_begin: bool = False
 ) -> Offsets:
     """Begin where messages still exist. An offset outside the queue is data loss: `DataLoss`, or the nearest
-    offset that exists. `anew_from_begin`: an offset behind the end means that the topic was made anew, and
-    the new one is read from its first message (what a stream wants)."""
+    offset that exists. `restart_at_begin`: an offset behind the end means that the topic was deleted and
+    created again, and the new one is read from its first message (what a stream wants)."""
     checked: Offsets = {}
     for topic, queues in start.items():
         for queue, offset in queues.items():
@@ -155,8 +155,8 @@ def check_start(
             elif offset < held.begin:
                 problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
             elif offset > held.end:
-                problem = f"ends at {held.end} (was the topic made anew?)"
-                use = held.begin if anew_from_begin else held.end
+                problem = f"ends at {held.end} (was the topic deleted and created again?)"
+                use = held.begin if restart_at_begin else held.end
             else:
                 problem, use = "", offset
             if problem and fail_on_data_loss:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.stats import GROUP_GET_NUMS, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS, BrokerStats, Snapshot
+from batonmq.broker.stats import BrokerStats, Snapshot
+from batonmq.protocol.bodies.statistics import GROUP_GET_NUMS, SNDBCK_PUT_NUMS, TOPIC_PUT_NUMS
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.results import PutResult, PutStatus
 

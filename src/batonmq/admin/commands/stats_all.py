@@ -7,7 +7,7 @@ from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 from batonmq.protocol.bodies.clients import GroupList
 from batonmq.protocol.bodies.common import TopicList
-from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats
+from batonmq.protocol.bodies.statistics import GROUP_GET_NUMS, TOPIC_PUT_NUMS, BrokerStatsData, ConsumeStats
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker import admin as wire
@@ -36,11 +36,11 @@ async def main(admin: Admin, out: Output, active: bool, only: str | None) -> Non
         for address in brokers:
             found = await admin.ask(address, wire.QueryTopicConsumeByWho(topic=topic))
             groups |= set(decode(bytes(found.body), GroupList).group_list)
-        in_tps, in_day = await _counter(admin, brokers, "TOPIC_PUT_NUMS", topic)
+        in_tps, in_day = await _counter(admin, brokers, TOPIC_PUT_NUMS, topic)
         for group in sorted(groups) or [""]:
             out_tps, out_day, behind = 0.0, 0, 0
             if group:
-                out_tps, out_day = await _counter(admin, brokers, "GROUP_GET_NUMS", f"{topic}@{group}")
+                out_tps, out_day = await _counter(admin, brokers, GROUP_GET_NUMS, f"{topic}@{group}")
                 behind = await _behind(admin, brokers, topic, group)
             if not active or in_day or out_day or in_tps or out_tps:
                 rows.append([topic, group, behind, in_tps, out_tps, in_day, out_day])

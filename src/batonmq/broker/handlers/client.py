@@ -33,7 +33,6 @@ from batonmq.protocol.headers.broker import clients as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
-from batonmq.protocol.registry import Header, field
 from batonmq.protocol.tags import is_tag_type
 
 log = logging.getLogger(__name__)
@@ -54,13 +53,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.GetConsumerListByGroup, handlers.consumer_ids)
     dispatcher.on(wire.LockBatchMq, handlers.lock)
     dispatcher.on(wire.UnlockBatchMq, handlers.unlock)
-
-
-class _HeartbeatResponse(Header):
-    """What makes a client send heartbeats V2, and whether it is to send its subscriptions again."""
-
-    is_support_heart_beat_v2: bool = field("IS_SUPPORT_HEART_BEAT_V2")
-    is_sub_change: bool = field("IS_SUB_CHANGE")
 
 
 class _Notifier:
@@ -113,7 +105,7 @@ class _Beat:
 
     def reply(self) -> Reply:
         changed = self._other_subscriptions if self._version_2 else True
-        return Reply(_HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
+        return Reply(wire.HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
 
     def take_consumers(self, consumers: Sequence[ConsumerData]) -> None:
         broker, connection, data = self._broker, self._connection, self._data

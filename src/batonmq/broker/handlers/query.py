@@ -20,6 +20,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.admin import GetConsumerStatus
 from batonmq.protocol.headers.broker.pull import (
+    UNIQUE_KEY_QUERY,
     QueryConsumeQueue,
     QueryMessage,
     QueryMessageResponse,
@@ -61,7 +62,7 @@ class _MessageHandlers:
         self._broker = broker
 
     def by_key(self, request: Request, header: QueryMessage) -> Reply:
-        unique = request.command.ext.get("_UNIQUE_KEY_QUERY") == "true"
+        unique = request.command.ext.get(UNIQUE_KEY_QUERY) == "true"
         found = self._broker.store.query_by_key(
             header.topic,
             header.key,

@@ -86,13 +86,13 @@ class Assignment:
                 share = await self._share(topic, route)
             except (NetError, MQError) as error:
                 if not is_retry_topic(topic):  # which does not exist before the first message failed
-                    log.warning("rebalance of %s is put off: %s", topic, error)
+                    log.warning("rebalance of %s is postponed: %s", topic, error)
                 continue
             if share is not None:
                 await self._take(topic, share)
 
     async def _share(self, topic: str, route: TopicRoute) -> list[MessageQueue] | None:
-        """Our queues of a topic; None when that cannot be told now."""
+        """Our queues of a topic; None when they cannot be determined now."""
         if self._model is MessageModel.BROADCASTING:
             return list(route.read_queues)
         address = next(filter(None, map(route.replica, sorted(route.brokers))), None)
@@ -144,7 +144,7 @@ class Assignment:
                         log.warning("offset of %s is committed later: %s", held.queue, error)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from other offsets: the queues are taken anew."""
+        """Continue from other offsets: the queues are given up and taken again."""
         for queue, offset in offsets.items():
             held = self._assigned.pop(queue, None)
             if held is None:

@@ -16,7 +16,7 @@ from batonmq.routing.session import Session
 
 
 class Beginning:
-    """Where the group left off; what the user said when it never was there."""
+    """The group's committed offset; where it has none, what the user asked for."""
 
     def __init__(
         self, session: Session, offsets: OffsetStore, from_where: ConsumeFromWhere, from_timestamp_ms: int

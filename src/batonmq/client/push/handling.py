@@ -87,7 +87,7 @@ class Concurrently:
             spawn(self._work(), self._workers)
 
     def begin(self, held: Assigned) -> None:
-        """Its messages need no worker of their own."""
+        """Its messages need no separate worker."""
 
     def take(self, held: Assigned, messages: list[MessageExt]) -> None:
         size = self._subscriptions[held.queue.topic].batch_size

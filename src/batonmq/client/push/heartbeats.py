@@ -25,7 +25,7 @@ HEARTBEAT_INTERVAL_S = 30.0
 
 
 class Heartbeats:
-    """Tells all brokers of the subscribed topics what this client consumes."""
+    """Sends what this client consumes to all brokers of the subscribed topics."""
 
     def __init__(
         self,

@@ -95,17 +95,17 @@ class Puller:
                 await self._pull(held)
             except NetError as error:
                 log.info("pull of %s: %s", held.queue, error)
-                await self._look_around(held.queue)
+                await self._refresh_after(held.queue)
             except MQError as error:
                 log.warning("pull of %s: %s", held.queue, error)
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     self._heartbeats.soon()
-                await self._look_around(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
+                await self._refresh_after(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
             except (MessageFormatError, CompressionError) as error:
                 log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
                 await asyncio.sleep(UNREADABLE_RETRY_S)
 
-    async def _look_around(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
+    async def _refresh_after(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
         await asyncio.sleep(patience_s)
         with contextlib.suppress(NetError, MQError):  # the old route is tried again
             await self._session.refresh(queue.topic)
@@ -147,7 +147,7 @@ class Puller:
             return
         found = PullMessageResponse.from_ext(answer.ext)
         if answer.code == _MOVED and not self._believe(held, found):
-            await self._look_around(queue, patience_s=10 * OUTAGE_POLL_S)
+            await self._refresh_after(queue, patience_s=10 * OUTAGE_POLL_S)
             return
         held.replica_id = found.suggest_which_broker_id
         held.moved_back_since = None

@@ -1,4 +1,4 @@
-"""What clients say of themselves, and what is said about them.
+"""Clients: heartbeats, subscriptions, connections, locks and assignments.
 
 Source: the `protocol.heartbeat` and `protocol.body` packages of Apache RocketMQ 5.
 """

@@ -9,7 +9,7 @@ from batonmq.protocol.json import Body
 
 
 class DataVersion(Body):
-    """How two states of a table are told apart. ``timestamp`` is ms, ``state_version`` the master epoch."""
+    """The version of a table. ``timestamp`` is ms, ``state_version`` the master epoch."""
 
     timestamp: int = 0
     counter: int = 0

@@ -72,7 +72,8 @@ class ControllerMember(Body):
     role: str
     """leader, voter or learner."""
     answers: bool | None = None
-    """Whether the leader heard of it within an election timeout, and knows its log; None from any other."""
+    """Whether it answered the leader within an election timeout, and the leader knows its log; None from any
+    other controller."""
     lag: int | None = None
     """How many log entries it is behind; None if it does not answer, and from any other than the leader."""
 

@@ -11,6 +11,13 @@ from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.bodies.common import DataVersion, MessageQueue
 from batonmq.protocol.json import Body
 
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+GROUP_GET_SIZE = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+"""Names of the statistics that VIEW_BROKER_STATS_DATA gives: of a topic, or of ``topic@group``."""
+
 
 class ConsumerOffsetSerializeWrapper(Body):
     """``topic@group`` -> queue id -> offset; also ``config/consumerOffset.json``."""

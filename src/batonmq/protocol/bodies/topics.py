@@ -51,7 +51,7 @@ class CreateTopicListRequestBody(Body):
 
 
 class RegisterBrokerBody(Body):
-    """What a broker tells a name server with each registration."""
+    """What a broker registers at a name server."""
 
     topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = field(
         default_factory=TopicConfigAndMappingSerializeWrapper

@@ -58,7 +58,7 @@ def decode_message_id(message_id: str) -> tuple[str, int, int]:
 class UniqueIds:
     """Source of client-side unique message ids (property ``UNIQ_KEY``), in Java's layout.
 
-    In hex: address (4 or 16 bytes), process id (2), a number that tells generators of one process apart (4),
+    In hex: address (4 or 16 bytes), process id (2), a number of this generator (4),
     milliseconds since the local month began (4), counter (2).
     """
 

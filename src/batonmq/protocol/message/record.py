@@ -230,7 +230,7 @@ class MessageExt:
 def decode_record(
     data: Buffer, position: int = 0, *, check_crc: bool = False, inflate: bool = True
 ) -> MessageExt:
-    """Decode the record at `position`; what follows it is not looked at.
+    """Decode the record at `position`; the bytes after it do not matter.
 
     `inflate` decompresses a compressed body and clears its bit in `sys_flag`. Raises `MessageFormatError`
     when the bytes are no whole record or the CRC is wrong (`check_crc`), `CompressionError` when the body
@@ -324,8 +324,8 @@ def _decode_record(data: memoryview, position: int, check_crc: bool, inflate: bo
 def scan_frames(data: Buffer, position: int = 0) -> list[int]:
     """Where the whole records from `position` on begin, and, as last number, where the last of them ends.
 
-    Stops quietly before a record that is cut short or has another magic (a filler, zeros), so
-    ``result[-1] < len(data)`` tells that something else follows.
+    Stops before a record that is cut short or has another magic (a filler, zeros), so
+    ``result[-1] < len(data)`` means that something else follows.
     """
     end = len(data)
     starts = [position]

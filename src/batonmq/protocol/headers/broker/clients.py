@@ -6,7 +6,14 @@ from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.registry import Header, field, request
 
 
-@request(RequestCode.HEART_BEAT)
+class HeartbeatResponse(Header):
+    """Whether the broker takes heartbeats V2, and whether the client has to send its subscriptions again."""
+
+    is_support_heart_beat_v2: bool | None = field("IS_SUPPORT_HEART_BEAT_V2", None)
+    is_sub_change: bool | None = field("IS_SUB_CHANGE", None)
+
+
+@request(RequestCode.HEART_BEAT, response=HeartbeatResponse)
 class Heartbeat(Header):
     """A client's groups and subscriptions; body `HeartbeatData`."""
 

@@ -139,6 +139,10 @@ class GetAllDelayOffset(Header):
     """Progress of the delay levels, as the JSON of delayOffset.json."""
 
 
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""Field beside those of `QueryMessage`: "true" when the key is a unique id."""
+
+
 class QueryMessageResponse(Header):
     """How far the index reaches."""
 

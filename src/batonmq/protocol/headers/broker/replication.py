@@ -16,7 +16,7 @@ class ExchangeHAInfoResponse(Header):
 
 @request(RequestCode.EXCHANGE_BROKER_HA_INFO, response=ExchangeHAInfoResponse)
 class ExchangeHAInfo(Header):
-    """Slave and master tell each other their replication addresses and flushed offsets."""
+    """Slave and master exchange their replication addresses and flushed offsets."""
 
     master_ha_address: str | None = None
     master_flush_offset: I64 | None = None
@@ -49,7 +49,7 @@ class GetBrokerEpochCache(Header):
 
 @request(RequestCode.RESET_MASTER_FLUSH_OFFSET)
 class ResetMasterFlushOffset(Header):
-    """Tell a slave the master's flushed offset."""
+    """The master's flushed offset, for a slave."""
 
     master_flush_offset: I64
 
