@@ -169,8 +169,8 @@ def audit(
     """Look for messages that were lost or duplicated.
 
     Compares what a client saw acknowledged (--history) with what the topic, or its archive, holds; with
-    --store the replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of order, or if
-    replicas differ.
+    --store the replicas' logs too. Exit code 1 if anything acknowledged is lost, has moved or is out of
+    order, or if replicas differ.
     """
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
