@@ -25,7 +25,7 @@ Work = Callable[..., Awaitable[None]]
 
 
 def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Addresses that can be none are told before anything is tried, or tried again."""
+    """Refuse what is no address before anything is asked."""
     for address in split_addresses(text or ""):
         try:
             host_and_port(address)

@@ -36,7 +36,7 @@ class Session:
     """Connections and routes of one user of a cluster. Belongs to the event loop it is first used on.
 
     Args:
-        namesrv: ``host:port``, several joined by ``;``. ValueError when that is not what it is.
+        namesrv: ``host:port``, several joined by ``;``, or a list of such; ValueError for anything else.
         dispatcher: serves the requests that brokers send over these connections.
         poll_interval_ms: how often known routes are asked for when nothing fails.
         remoting: connections to use instead of own ones; `close` closes them.
