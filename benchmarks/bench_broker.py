@@ -25,7 +25,7 @@ import uvloop
 
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.frame import encode_head
-from batonmq.protocol.message import BatchItem, encode_batch
+from batonmq.protocol.message.batch import BatchItem, encode_batch
 
 QUEUES = 4
 

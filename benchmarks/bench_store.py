@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import BatchItem, StoredMessage, encode_batch, encode_properties
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 

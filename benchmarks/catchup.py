@@ -27,9 +27,10 @@ from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import GroupState
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import HARuntimeInfo, decode
+from batonmq.protocol.bodies.replication import HARuntimeInfo
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import replication as wire
+from batonmq.protocol.json import decode
 from benchmarks import bench_broker
 from benchmarks.clusters import create_topic, in_sync, make_cluster, wait_for_group
 from benchmarks.failover import percentile

@@ -22,9 +22,10 @@ from batonmq.client.errors import ClientError
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import BrokerReplicasInfo, decode
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 from benchmarks.clusters import create_topic, in_sync, wait_for_group
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import pytest
 from batonmq import Admin, Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 
 
 @pytest.fixture

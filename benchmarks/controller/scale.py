@@ -15,8 +15,10 @@ from dataclasses import asdict, dataclass
 from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import SyncStateSetBody, decode_sync_state_set
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as headers
+from batonmq.protocol.json import encode
 from benchmarks.controller.fleet import FleetProcess, Orders, do_all
 from benchmarks.controller.group import OURS, Group, processor_s, resident_mb, running
 from benchmarks.controller.load import Load, Set
@@ -204,12 +206,12 @@ class Writer:
         each = self._set
         try:
             look = await self._client.call(address, headers.GetReplicaInfo(each.name), timeout_ms=1000)
-            body = headers.decode_sync_state_set(bytes(look.body))
+            body = decode_sync_state_set(bytes(look.body))
             members = (1,) if len(body.sync_state_set) == 2 else (1, 2)
             await self._client.call(
                 address,
                 headers.AlterSyncStateSet(each.name, each.master, each.master_epoch),
-                headers.SyncStateSetBody(members, body.sync_state_set_epoch).encode(),
+                encode(SyncStateSetBody(members, body.sync_state_set_epoch)),
                 timeout_ms=1000,
             )
         except (NetError, MQError):

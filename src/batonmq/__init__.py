@@ -12,30 +12,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from batonmq import sync
     from batonmq.client.admin import Admin
-    from batonmq.client.consumer import Consumer, RetryLater
-    from batonmq.client.errors import ClientError, NoNameServer, NotSafelyStored, SendFailed
+    from batonmq.client.consumer import Consumer
+    from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
     from batonmq.client.message import Message, SendResult, SendStatus
     from batonmq.client.producer import Producer
+    from batonmq.client.push.retries import RetryLater
     from batonmq.client.reader import Pulled, QueueReader
     from batonmq.net.errors import NetError
-    from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+    from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+    from batonmq.protocol.bodies.common import MessageQueue
     from batonmq.protocol.compression import CompressionType
     from batonmq.protocol.errors import MQError, TopicNotExistError
-    from batonmq.protocol.message import MessageExt
+    from batonmq.protocol.message.record import MessageExt
+    from batonmq.routing.name_servers import NoNameServer
 
 _HOMES = {
     "Admin": "batonmq.client.admin",
     "ClientError": "batonmq.client.errors",
     "CompressionType": "batonmq.protocol.compression",
-    "ConsumeFromWhere": "batonmq.protocol.bodies",
+    "ConsumeFromWhere": "batonmq.protocol.bodies.clients",
     "Consumer": "batonmq.client.consumer",
     "MQError": "batonmq.protocol.errors",
     "Message": "batonmq.client.message",
-    "MessageExt": "batonmq.protocol.message",
-    "MessageModel": "batonmq.protocol.bodies",
-    "MessageQueue": "batonmq.protocol.bodies",
+    "MessageExt": "batonmq.protocol.message.record",
+    "MessageModel": "batonmq.protocol.bodies.clients",
+    "MessageQueue": "batonmq.protocol.bodies.common",
     "NetError": "batonmq.net.errors",
-    "NoNameServer": "batonmq.client.errors",
+    "NoNameServer": "batonmq.routing.name_servers",
     "NotSafelyStored": "batonmq.client.errors",
     "Producer": "batonmq.client.producer",
     "Pulled": "batonmq.client.reader",

@@ -17,11 +17,12 @@ from pathlib import Path
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import ElectMasterResponseBody, SyncStateSet, decode
+from batonmq.protocol.bodies.controller import ElectMasterBody, SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError, code_name
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.registry import Header
 from tests.chaos.decision_check import Decision
 from tests.chaos.load import now_us
@@ -264,13 +265,13 @@ class DecisionLoad:
         try:
             answer = await self._leader.call(
                 wire.AlterSyncStateSet(name, master, known.master_epoch, 0),
-                wire.SyncStateSetBody(members, known.epoch).encode(),
+                encode(SyncStateSetBody(members, known.epoch)),
             )
         except (NetError, MQError) as error:
             self._failed(error)
             self._not_granted(name, "alter", asked, request, error)
             return None
-        granted = decode(answer.body, SyncStateSet)
+        granted = decode(answer.body, SyncStateSetBody)
         shown = tuple(sorted(granted.sync_state_set))
         epoch = granted.sync_state_set_epoch
         answered = now_us()
@@ -291,7 +292,7 @@ class DecisionLoad:
             return
         head = answer.header
         assert isinstance(head, wire.ElectMasterReply)
-        members = decode(answer.body, ElectMasterResponseBody).sync_state_set
+        members = decode(answer.body, ElectMasterBody).sync_state_set
         shown = Decision(
             name,
             "elect",
@@ -324,7 +325,7 @@ class DecisionLoad:
             return None
         head = answer.header
         assert isinstance(head, wire.GetReplicaInfoReply)
-        body = decode(answer.body, SyncStateSet)
+        body = decode(answer.body, SyncStateSetBody)
         shown = Decision(
             name,
             "read",

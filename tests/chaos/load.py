@@ -12,11 +12,11 @@ from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
 from batonmq.client.reader import QueueReader
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import ConsumeFromWhere
+from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError, code_name
 from batonmq.protocol.frame import Command
-from batonmq.protocol.message import MessageExt, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_records
 from tests.chaos.check import Found, Send
 
 QUEUES = 4

@@ -10,7 +10,7 @@ from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import GroupState
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import (
     GetMetadata,
@@ -18,6 +18,7 @@ from batonmq.protocol.headers.controller import (
     GetReplicaInfo,
     GetReplicaInfoReply,
 )
+from batonmq.protocol.json import decode
 
 POLL_S = 0.05
 ASK_TIMEOUT_MS = 1_000
@@ -112,5 +113,5 @@ class Observer:
             return None  # not the leader, or gone: another one may know
         head = answer.header
         assert isinstance(head, GetReplicaInfoReply)
-        members = decode(answer.body, SyncStateSet).sync_state_set if len(answer.body) else []
+        members = decode(answer.body, SyncStateSetBody).sync_state_set if len(answer.body) else []
         return GroupState(head.master_address, head.master_epoch or 0, frozenset(members))

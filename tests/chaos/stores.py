@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from batonmq.protocol.message import decode_record
+from batonmq.protocol.message.record import decode_record
 from batonmq.store.recovery import walk
 from batonmq.store.verify import open_log, read_store, verify
 from tests.chaos.check import Found

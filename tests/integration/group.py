@@ -15,7 +15,7 @@ from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 
 TOPIC = "Kept"
 

@@ -18,7 +18,7 @@ from batonmq.broker.service import BrokerService
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.protocol.message import encode_message_id, pack_address
+from batonmq.protocol.message.ids import encode_message_id, pack_address
 from batonmq.store.config import StoreConfig
 
 Run = Callable[..., Awaitable[Any]]

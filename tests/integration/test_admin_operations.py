@@ -9,7 +9,8 @@ from batonmq import Admin as ClientAdmin
 from batonmq import Message
 from batonmq.admin.operations import brokers, groups, messages, offsets, topics
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError
 
 __all__ = ["cluster"]

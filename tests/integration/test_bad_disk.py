@@ -25,9 +25,10 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import PullMessage, PullMessageResponse, SendMessageV2
+from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.headers.controller import ApplyBrokerId
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 from batonmq.store.verify import verify
 
 MIB = 1 << 20

@@ -15,10 +15,13 @@ import pytest
 from tests.integration.group import Group
 
 from batonmq.net import NetError, RemotingClient
+from batonmq.protocol import headers
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import CreateTopic
+from batonmq.protocol.headers.broker.topics import CreateTopic
 from batonmq.protocol.registry import REQUESTS, Header
+
+headers.load_all()
 
 REMOTING = ("namesrv", "controller", "broker")
 TOPIC, CONSUMERS, BROKER = "Fuzz", "FuzzGroup", "fuzz-broker"

@@ -15,14 +15,17 @@ import pytest
 from tests.integration.group import TOPIC, Group, exchange
 
 from batonmq.net import RemotingClient
+from batonmq.protocol import headers
 from batonmq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
-from batonmq.protocol.headers.broker import SendMessageV2
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.headers.controller import GetMetadata
 from batonmq.protocol.names import is_system_topic
 from batonmq.protocol.registry import REQUESTS
 from batonmq.raft import messages as raft
+
+headers.load_all()
 
 REMOTING = ("namesrv", "controller", "broker")
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from batonmq.net import RemotingClient
 from batonmq.protocol.codes import PullSysFlag, RequestCode
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
-from batonmq.protocol.headers.broker import PullMessage, SendMessageV2
+from batonmq.protocol.headers.broker.pull import PullMessage
+from batonmq.protocol.headers.broker.send import SendMessageV2
 
 MIB = 1 << 20
 FLOOD_S = 2.0

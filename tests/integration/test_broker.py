@@ -23,7 +23,6 @@ from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.service import BrokerService
-from batonmq.broker.stats import SNDBCK_PUT_NUMS
 from batonmq.broker.tables.files import TableFile
 from batonmq.broker.upkeep import part as upkeep
 from batonmq.broker.upkeep.part import UpkeepPart
@@ -33,32 +32,26 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    ConsumerData,
-    ConsumeType,
-    HeartbeatData,
-    TopicRouteData,
-    decode,
-    encode,
-)
+from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, HeartbeatData
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.statistics import SNDBCK_PUT_NUMS
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse, QueryMessage
+from batonmq.protocol.headers.broker.replication import WatchTables, WatchTablesResponse
+from batonmq.protocol.headers.broker.send import (
     ConsumerSendMsgBack,
-    Heartbeat,
-    PullMessage,
-    PullMessageResponse,
-    QueryMessage,
     SendBatchMessage,
     SendMessage,
     SendMessageResponse,
     SendMessageV2,
-    WatchTables,
-    WatchTablesResponse,
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
-from batonmq.protocol.message import BatchItem, MessageExt, decode_records, encode_batch
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.store import commitlog, indexer, queues
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.mapped import MappedFile

@@ -18,7 +18,8 @@ from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.protocol.codes import PullSysFlag
-from batonmq.protocol.headers.broker import PullMessage, SendMessageV2
+from batonmq.protocol.headers.broker.pull import PullMessage
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.store.config import StoreConfig
 
 COMMON = {

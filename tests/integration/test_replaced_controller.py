@@ -20,7 +20,7 @@ from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.demo.ports import free_ports
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 
 TOPIC = "Orders"
 SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndexNum": 5_000}

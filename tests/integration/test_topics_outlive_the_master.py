@@ -12,7 +12,7 @@ from batonmq import Message, Producer, QueueReader
 from batonmq.client.admin import Admin
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 
 OF_A_SEND = 4
 """Queues that a producer asks for; a broker that knows no better makes 8."""

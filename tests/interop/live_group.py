@@ -15,9 +15,10 @@ from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import decode_sync_state_set
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 from tests.interop.conftest import JavaProcess, Peer
 
 TOPIC = "numbers"
@@ -83,7 +84,7 @@ class Group:
         except (NetError, MQError):
             return 0, 0, ()
         assert isinstance(answer.header, wire.GetReplicaInfoReply)
-        members = wire.decode_sync_state_set(bytes(answer.body)).sync_state_set
+        members = decode_sync_state_set(bytes(answer.body)).sync_state_set
         return answer.header.master_broker_id or 0, answer.header.master_epoch or 0, tuple(sorted(members))
 
     async def until(self, what: Callable[[int, int, tuple[int, ...]], bool], text: str) -> int:

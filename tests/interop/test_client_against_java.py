@@ -27,7 +27,7 @@ from batonmq import (
 )
 from batonmq.demo.cluster import LocalCluster
 from batonmq.protocol.errors import TopicNotExistError
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 from tests.interop.conftest import Peer
 from tests.unit.protocol.test_bodies import EXPECTED
 
@@ -265,7 +265,7 @@ async def test_queues_are_shared_in_a_group(peer: Peer) -> None:
 
 
 async def test_java_reads_our_bodies(peer: Peer, tmp_path: Path) -> None:
-    from batonmq.protocol.bodies import decode, encode
+    from batonmq.protocol.json import decode, encode
 
     for name, value in EXPECTED.items():
         (tmp_path / f"{name}.json").write_bytes(encode(value))

@@ -12,7 +12,8 @@ import pytest
 
 from batonmq import MessageQueue, QueueReader
 from batonmq.net import RemotingClient
-from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply, decode_sync_state_set
+from batonmq.protocol.bodies.controller import decode_sync_state_set
+from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply
 from tests.integration.group import Group, read
 from tests.interop.conftest import Peer
 

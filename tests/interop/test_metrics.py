@@ -26,10 +26,12 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
-from batonmq.protocol.bodies import ConsumeFromWhere
+from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 from batonmq.store.config import StoreConfig
 from tests.interop.conftest import Peer
 from tests.scrape import families
@@ -108,7 +110,7 @@ async def drive_controller(address: str) -> None:
         await client.call(
             address,
             wire.AlterSyncStateSet(NAME, 1, epoch),
-            wire.SyncStateSetBody((1, 2), set_epoch).encode(),
+            encode(SyncStateSetBody((1, 2), set_epoch)),
         )
         await client.call(address, wire.GetReplicaInfo(NAME))
         await client.call(address, wire.GetMetadata())

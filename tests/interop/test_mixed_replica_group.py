@@ -21,7 +21,7 @@ from batonmq.namesrv.service import NamesrvService
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import SendMessageV2
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.store.config import StoreConfig
 from tests.interop.conftest import JavaProcess
 

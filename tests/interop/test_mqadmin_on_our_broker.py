@@ -24,7 +24,9 @@ from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.store.config import StoreConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

@@ -9,13 +9,9 @@ import pytest
 
 from batonmq import Message, MessageExt, Producer, QueueReader
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import (
-    StoredMessage,
-    decode_record,
-    decode_records,
-    encode_properties,
-    pack_host,
-)
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore, PutStatus
 from batonmq.store.verify import verify

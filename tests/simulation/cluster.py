@@ -22,7 +22,6 @@ from batonmq.broker.service import BrokerService
 from batonmq.client.admin import Admin
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
-from batonmq.client.session import Session
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
@@ -30,6 +29,7 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.raft.errors import NodeStopped
 from batonmq.raft.state import Role
+from batonmq.routing.session import Session
 from batonmq.store.config import FlushDiskType, StoreConfig
 from tests.simulation.disks import TrackedDisk, World, lose_tails
 from tests.simulation.loop import Endpoint, Host, SimLoop
@@ -401,7 +401,6 @@ class SimCluster:
     def _session(self) -> Session:
         return Session(
             f"{self.namesrv.address}:{NAMESRV_PORT}",
-            ip=self.client_host.address,
             clock=SimClock(self.loop),
             rng=self._rng(),
         )

@@ -18,10 +18,17 @@ import msgspec
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol.bodies.controller import (
+    BrokerReplicasInfo,
+    ElectMasterBody,
+    SyncStateSetBody,
+    decode_sync_state_set,
+)
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 from tests.simulation.controller_model import (
     DECISION_REFUSALS,
     Alter,
@@ -151,7 +158,7 @@ class Client:
             return None  # a read changes nothing: without an answer it says nothing
         header = response.header
         assert isinstance(header, wire.GetReplicaInfoReply)
-        body = wire.decode_sync_state_set(bytes(response.body))
+        body = decode_sync_state_set(bytes(response.body))
         state = SetState(
             header.master_broker_id, header.master_epoch or 0, body.sync_state_set, body.sync_state_set_epoch
         )
@@ -165,7 +172,7 @@ class Client:
             response = await self._call(self._address(), wire.GetSyncStateData(), f'["{name}"]'.encode())
         except (NetError, MQError):
             return
-        shown = msgspec.json.decode(response.body, type=wire.BrokerReplicasInfo).replicas_info_table[name]
+        shown = msgspec.json.decode(response.body, type=BrokerReplicasInfo).replicas_info_table[name]
         state = SetState(
             shown.master_broker_id,
             shown.master_epoch or 0,
@@ -188,13 +195,13 @@ class Client:
 
     async def _alter(self, name: str, known: SetState, asked: Alter, address: str) -> None:
         header = wire.AlterSyncStateSet(name, asked.master, asked.master_epoch)
-        body = wire.SyncStateSetBody(asked.members, asked.set_epoch).encode()
+        body = encode(SyncStateSetBody(asked.members, asked.set_epoch))
         called = self._history.begin()
         response = await self._write(name, called, asked, address, header, body)
         if response is None:
             self._known.pop(name)
             return
-        shown = wire.decode_sync_state_set(bytes(response.body))
+        shown = decode_sync_state_set(bytes(response.body))
         header = response.header
         assert isinstance(header, wire.AlterSyncStateSetReply)
         assert header.new_sync_state_set_epoch == shown.sync_state_set_epoch
@@ -218,7 +225,7 @@ class Client:
             return
         shown = response.header
         assert isinstance(shown, wire.ElectMasterReply)
-        members = msgspec.json.decode(response.body, type=wire.ElectMasterBody).sync_state_set
+        members = msgspec.json.decode(response.body, type=ElectMasterBody).sync_state_set
         state = SetState(
             shown.master_broker_id, shown.master_epoch or 0, members, shown.sync_state_set_epoch or 0
         )

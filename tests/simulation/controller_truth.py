@@ -15,6 +15,7 @@ import msgspec
 from batonmq.controller.effects import Election, Outcome
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.service import ControllerService
+from batonmq.protocol.json import encode
 from batonmq.raft.state import Role
 from tests.simulation.controller_model import Decided, SetState
 from tests.simulation.linearizability import Operation
@@ -130,6 +131,6 @@ def _plain(outcome: Outcome) -> list[Any]:
     return [
         outcome.code,
         None if header is None else header.to_ext(),
-        None if body is None else body.encode(),
+        None if body is None else encode(body),
         [msgspec.to_builtins(effect) for effect in outcome.effects],
     ]

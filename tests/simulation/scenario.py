@@ -21,9 +21,10 @@ from batonmq.client.errors import ClientError
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError, TopicNotExistError
-from batonmq.protocol.message import decode_message_id, decode_records
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.record import decode_records
 from tests.simulation.cluster import BROKER_NAME, SimCluster
 from tests.simulation.loop import SimLoop
 from tests.simulation.nemesis import Nemesis

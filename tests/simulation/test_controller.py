@@ -17,7 +17,9 @@ import pytest
 
 from batonmq.controller.machine import ControllerMachine
 from batonmq.net.client import RemotingClient
+from batonmq.protocol.bodies.controller import SyncStateSetBody, decode_sync_state_set
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import encode
 from tests.simulation.controller_clients import PROBED, Brokers
 from tests.simulation.controller_group import ControllerGroup, DriftingLoop, Shape, endpoint
 from tests.simulation.controller_mutations import MUTATIONS, violation
@@ -104,9 +106,9 @@ def test_the_double_alteration_of_seed_001_ends_at_a_and_b() -> None:
     a, b, c = 1, 2, 3
 
     async def alter(client: RemotingClient, address: str, members: tuple[int, ...], epoch: int) -> list[int]:
-        body = wire.SyncStateSetBody(members, epoch).encode()
+        body = encode(SyncStateSetBody(members, epoch))
         response = await client.call(address, wire.AlterSyncStateSet(PROBED, a, 1), body)
-        return list(wire.decode_sync_state_set(bytes(response.body)).sync_state_set)
+        return list(decode_sync_state_set(bytes(response.body)).sync_state_set)
 
     async def ask(address: str) -> None:
         await Brokers([address]).register(address)

@@ -15,8 +15,9 @@ import pytest
 
 from batonmq.demo.group import Group
 from batonmq.net import RemotingClient
-from batonmq.protocol.bodies import KVTable, decode
-from batonmq.protocol.headers.broker import GetBrokerRuntimeInfo
+from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
+from batonmq.protocol.json import decode
 
 from .conftest import Topics, bodies
 

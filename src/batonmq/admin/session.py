@@ -13,13 +13,13 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
 from batonmq.net.errors import ConnectionLost, NetError
-from batonmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
+from batonmq.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import broker as broker_wire
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
-from batonmq.protocol.headers.broker import GetBrokerRuntimeInfo
+from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 

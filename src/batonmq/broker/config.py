@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 
 from batonmq.common.config import INT_MAX, ConfigError, changeable, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
-
-PERM_READ = 4
-PERM_WRITE = 2
-MASTER_ID = 0
-"""brokerId of a master on the wire."""
+from batonmq.protocol.codes import MASTER_ID, Perm
 
 LONG_MAX = (1 << 63) - 1
 
@@ -50,7 +46,7 @@ class BrokerConfig(MetricsConfig):
     """Also listen on listenPort - 2, which clients with a VIP channel use."""
     namesrv_addr: str = changeable("")
     """Name servers, `host:port;host:port`; empty: register nowhere."""
-    broker_permission: int = number(PERM_READ | PERM_WRITE, 0, 7, changeable=True)
+    broker_permission: int = number(Perm.READ | Perm.WRITE, 0, 7, changeable=True)
     """4 read, 2 write, 6 both; taken from every topic at registration."""
 
     auto_create_topic_enable: bool = changeable(True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from batonmq.net.dispatch import Request
-from batonmq.protocol.bodies import DataVersion, decode
+from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.json import decode_request
+from batonmq.protocol.json import decode, decode_request
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from batonmq.broker.versions import next_version
 from batonmq.common.config_file import change_file
 from batonmq.common.config_loader import update
-from batonmq.protocol.bodies import DataVersion
+from batonmq.protocol.bodies.common import DataVersion
 
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig

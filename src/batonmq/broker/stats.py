@@ -11,18 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from batonmq.protocol.bodies.statistics import (
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    SNDBCK_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+)
+
 if TYPE_CHECKING:
-    from batonmq.protocol.message import StoredMessage
+    from batonmq.protocol.message.record import StoredMessage
     from batonmq.store.results import PutResult
 
 SAMPLE_INTERVAL_MS = 10_000
 """How often `BrokerStats.sample` wants to be called."""
 
-TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
-TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
-GROUP_GET_NUMS = "GROUP_GET_NUMS"
-GROUP_GET_SIZE = "GROUP_GET_SIZE"
-SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonmq.protocol.bodies import DataVersion
+from batonmq.protocol.bodies.common import DataVersion
 
 
 def next_version(version: DataVersion, now_ms: int, state_version: int) -> DataVersion:

@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.errors import NoNameServer
-from batonmq.client.session import Session
-from batonmq.protocol import bodies
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.routes import ClusterInfo
+from batonmq.protocol.bodies.topics import SINGLE_TAG
 from batonmq.protocol.codes import MASTER_ID, Perm
-from batonmq.protocol.headers.broker import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
+from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
 from batonmq.protocol.headers.namesrv import DeleteTopicInNamesrv, GetAllTopicList, GetBrokerClusterInfo
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_topic
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.session import Session
 
 
 class Admin:
@@ -33,7 +37,7 @@ class Admin:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -48,10 +52,10 @@ class Admin:
         """Close all connections."""
         await self._session.close()
 
-    async def cluster(self) -> bodies.ClusterInfo:
+    async def cluster(self) -> ClusterInfo:
         """All clusters and replica groups."""
-        answer = await self._session.ask_namesrv(GetBrokerClusterInfo())
-        return bodies.decode(answer.body, bodies.ClusterInfo)
+        answer = await self._session.name_servers.ask(GetBrokerClusterInfo())
+        return decode(answer.body, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Broker name -> address of its master, of one cluster or of all."""
@@ -65,8 +69,8 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Names of all topics that the name server knows."""
-        answer = await self._session.ask_namesrv(GetAllTopicList())
-        return sorted(bodies.decode(answer.body, bodies.TopicList).topic_list)
+        answer = await self._session.name_servers.ask(GetAllTopicList())
+        return sorted(decode(answer.body, TopicList).topic_list)
 
     async def create_topic(
         self,
@@ -91,7 +95,7 @@ class Admin:
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=int(perm),
-            topic_filter_type="SINGLE_TAG",
+            topic_filter_type=SINGLE_TAG,
             topic_sys_flag=0,
             order=order,
             attributes=attributes,
@@ -107,19 +111,17 @@ class Admin:
         """
         for address in (await self._required_masters(cluster)).values():
             await self._session.net.call(address, DeleteTopic(topic))
-        for address in self._session.namesrv:
+        for address in self._session.name_servers.addresses:
             await self._session.net.call(address, DeleteTopicInNamesrv(topic))
 
-    async def create_group(
-        self, config: bodies.SubscriptionGroupConfig, *, cluster: str | None = None
-    ) -> None:
+    async def create_group(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
         """Create a consumer group, or change it, on each master.
 
         Raises:
             LookupError: there is no master to create it on.
         """
         for address in (await self._required_masters(cluster)).values():
-            await self._session.net.call(address, UpdateSubscriptionGroup(), bodies.encode(config))
+            await self._session.net.call(address, UpdateSubscriptionGroup(), encode(config))
 
     async def _required_masters(self, cluster: str | None) -> dict[str, str]:
         masters = await self.masters(cluster)

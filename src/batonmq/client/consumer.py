@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from batonmq.client.filter import parse_tags
 from batonmq.client.offsets import GroupOffsets, LocalOffsets, OffsetStore
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.assignment import Assignment
@@ -28,13 +27,15 @@ from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, for_retried, one_by_one
 from batonmq.client.push.tasks import cancel, spawn
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
-from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.names import check_group, check_topic, retry_topic
+from batonmq.protocol.tags import ALL_TAGS, tag_subscription
+from batonmq.routing.routes import TopicRoute
 
 __all__ = ["BatchHandler", "Consumer", "Handler", "RetryLater"]
 
@@ -90,7 +91,7 @@ class Consumer:
         check_group(group)
         self.group = group
         dispatcher = Dispatcher()
-        session = Session(
+        session = ClientSession(
             namesrv,
             tls=tls,
             clock=clock,
@@ -170,7 +171,7 @@ class Consumer:
         check_topic(topic)
         if topic in self._subscriptions:
             raise ValueError(f"{topic} is subscribed already")
-        data = parse_tags(topic, expression, self._session.clock.now_ms())
+        data = tag_subscription(topic, (expression or "").strip(), self._session.clock.now_ms())
         call: Any = handler if batch_size is not None else one_by_one(handler)
         self._subscriptions[topic] = Subscription(data, call, batch_size if batch_size is not None else 1)
 
@@ -195,7 +196,7 @@ class Consumer:
         session = self._session
         start_ms = self._requests.start_ms = session.clock.now_ms()
         try:
-            await session.connect()
+            await session.name_servers.connect()
             for topic in self._subscriptions:
                 await session.refresh(topic)
         except BaseException:
@@ -204,7 +205,7 @@ class Consumer:
         if self._model is MessageModel.CLUSTERING:
             retry = retry_topic(self.group)
             self._subscriptions[retry] = Subscription(
-                parse_tags(retry, "*", start_ms), for_retried(self._subscriptions), 1
+                tag_subscription(retry, ALL_TAGS, start_ms), for_retried(self._subscriptions), 1
             )
         await self._heartbeats.beat()
         await self._assignment.rebalance()

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from batonmq.client.message import SendResult
-from batonmq.net.errors import NetError
 
 
 class ClientError(Exception):
     """The request could not be made, or not be brought to its end."""
-
-
-class NoNameServer(NetError):
-    """None of the name servers that were given answered. The text says why, for each of them."""
-
-    sent = False
-
-    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
-        """``problems``: address and reason."""
-        addresses = ";".join(address for address, _ in problems)
-        super().__init__(addresses, "no answer")
-        reasons = "; ".join(f"{address}: {reason}" for address, reason in problems)
-        closed = any("closed" in reason for _, reason in problems)
-        advice = "check the address, and that a name server runs there"
-        if closed:
-            advice += "; if it wants TLS, or a certificate, give tls="
-        self.args = (f"no name server answers ({reasons}); {advice}",)
 
 
 class SendFailed(ClientError):

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from batonmq.protocol import message as wire
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
-
-RESERVED_PROPERTIES = frozenset(
-    {
-        *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
-        *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
-        *("MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "MAX_RECONSUME_TIMES"),
-        *("CONSUME_START_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CLUSTER"),
-        *("INSTANCE_ID", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
-    }
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT_STORE_OK,
+    RESERVED_PROPERTIES,
+    encode_properties,
 )
-"""Names that mean something to RocketMQ; not for `Message.properties`."""
+from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
 
 
 class Message:
@@ -86,14 +84,14 @@ class Message:
         """
         properties: dict[str, str] = {}
         if self.keys:
-            properties["KEYS"] = " ".join(self.keys)
+            properties[PROPERTY_KEYS] = " ".join(self.keys)
         if self.unique_id:
-            properties["UNIQ_KEY"] = self.unique_id
-        properties["WAIT"] = "true" if self.wait_store_ok else "false"
+            properties[PROPERTY_UNIQUE_KEY] = self.unique_id
+        properties[PROPERTY_WAIT_STORE_OK] = "true" if self.wait_store_ok else "false"
         if self.tags:
-            properties["TAGS"] = self.tags
+            properties[PROPERTY_TAGS] = self.tags
         if self.delay_level:
-            properties["DELAY"] = str(self.delay_level)
+            properties[PROPERTY_DELAY_LEVEL] = str(self.delay_level)
         for name, value in self.properties.items():
             if name in RESERVED_PROPERTIES:
                 raise MQError(ResponseCode.MESSAGE_ILLEGAL, f"the property {name} is reserved by the system")
@@ -103,8 +101,8 @@ class Message:
                 )
             properties[name] = value
         try:
-            return wire.encode_properties(properties)
-        except wire.MessageFormatError as error:
+            return encode_properties(properties)
+        except MessageFormatError as error:
             raise MQError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
 
     def check(self, max_size: int) -> None:

@@ -7,15 +7,17 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from batonmq.client.session import Session
-from batonmq.protocol.bodies import BodyError, MessageQueue, ResetOffsetBody, decode, encode
+from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.headers.broker.pull import (
     QueryConsumerOffset,
     QueryConsumerOffsetResponse,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.json import BodyError, decode, encode
+from batonmq.routing.session import Session
 
 
 class OffsetStore(Protocol):
@@ -74,7 +76,7 @@ class LocalOffsets:
             except FileNotFoundError:
                 self._table = {}
             except BodyError as error:
-                raise OSError(f"{self._path}: {error}; remove the file to begin anew") from None
+                raise OSError(f"{self._path}: {error}; remove the file to start over") from None
         return self._table
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -89,9 +91,9 @@ class LocalOffsets:
 
     def _write(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".tmp")
-        with fresh.open("wb") as file:
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self._path)
+        temporary.replace(self._path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.message.record import MessageExt
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
 On any failure the route is asked for again at once, and the next attempt follows at once on another broker or
 on the new master, else within 20 ms: a group that lost its master is used again as soon as the name server
-knows the next one. A master that merely says nothing is left as soon as there is another one (`late.py`).
+knows the next one. A master that does not answer is left as soon as there is another one
+(`routing/overdue.py`).
 """
 
 from __future__ import annotations
@@ -17,30 +18,36 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.errors import NoNameServer, NotSafelyStored, SendFailed
-from batonmq.client.late import LateCalls
+from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult, SendStatus
-from batonmq.client.routes import QueuePicker, TopicRoute
-from batonmq.client.session import OUTAGE_POLL_S, Session
+from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType, compress
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import Heartbeat, SendMessageResponse, SendMessageV2, UnregisterClient
-from batonmq.protocol.message import BatchItem, UniqueIds, encode_batch
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_group
+from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
+from batonmq.protocol.headers.broker.send import SendMessageResponse, SendMessageV2
+from batonmq.protocol.json import encode
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import UniqueIds
+from batonmq.protocol.names import check_group
+from batonmq.protocol.send.request import send_ext
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.overdue import OverdueCalls
+from batonmq.routing.picker import QueuePicker
+from batonmq.routing.routes import TopicRoute
+from batonmq.routing.session import OUTAGE_POLL_S
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 30.0
 FIRST_PAUSE_S = 0.0025
 """Doubled before each wait for a new master, up to `OUTAGE_POLL_S`: a planned switch takes some 10 ms."""
-DEFAULT_TOPIC_QUEUES = 4
 """Queues a topic gets when a broker creates it for our first message."""
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -96,7 +103,7 @@ class Producer:
     ) -> None:
         check_group(group)
         self.group = group
-        self._session = Session(
+        self._session = ClientSession(
             namesrv,
             tls=tls,
             clock=clock,
@@ -106,7 +113,7 @@ class Producer:
             ip=client_ip,
         )
         self._session.on_route = self._route_changed
-        self._late = LateCalls(self._session)
+        self._calls = OverdueCalls(self._session)
         self._timeout_ms = send_timeout_ms
         self._attempt_timeout_ms = attempt_timeout_ms
         self._retries = retries
@@ -122,12 +129,12 @@ class Producer:
         self._heartbeats: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See that a name server can be reached; ``async with`` does it. Without it the first `send` tells.
+        """Check that a name server can be reached; ``async with`` does it. Without it the first `send` does.
 
         Raises `NoNameServer`, after a few seconds; the producer is closed then.
         """
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -162,7 +169,7 @@ class Producer:
             for answer in answers:
                 if isinstance(answer, BaseException):
                     log.info("unregister: %s", answer)
-        await self._late.close()
+        await self._calls.close()
         await self._session.close()
 
     # -- sending
@@ -216,11 +223,23 @@ class Producer:
             if target is not None and address is not None:
                 attempts += 1
                 command.ext.clear()
-                command.ext.update(self._fields(topic, target, sys_flag, born, head.flag, properties, code))
+                command.ext.update(
+                    send_ext(
+                        self.group,
+                        topic,
+                        target.broker_name,
+                        target.queue_id,
+                        sys_flag=sys_flag,
+                        born_timestamp=born,
+                        flag=head.flag,
+                        properties=properties,
+                        batch=code == RequestCode.SEND_BATCH_MESSAGE,
+                    )
+                )
                 wait_ms = (
                     left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
                 )
-                number = self._late.began(topic)
+                number = self._calls.began(topic)
                 try:
                     answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
                     status = _STATUS.get(answer.code)
@@ -240,7 +259,7 @@ class Producer:
                             raise
                     failure = error
                 finally:
-                    self._late.ended(number)
+                    self._calls.ended(number)
                 log.debug("send to %s at %s failed: %s", target, address, failure)
                 self._picker.failed(target.broker_name, session.clock.monotonic_ms())
                 avoid = target.broker_name
@@ -262,25 +281,27 @@ class Producer:
                 failed.clear()
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send without waiting for an acknowledgement: the message may be lost and nobody is told.
+        """Send without waiting for an acknowledgement: a lost message is not reported.
 
         Raises `MQError` for a message that no broker would take, `NetError` when there is no connection.
         """
-        head, code, sys_flag, body, _ = self._prepare(message)
+        head, _, sys_flag, body, _ = self._prepare(message)
         route = await self._session.route(head.topic, fallback=self._auto_create)
         target = self._target(route, head, queue, None, None)
         address = route.master(target.broker_name) if target is not None else None
         if target is None or address is None:
             raise ConnectFailed(head.topic, "has no master now")
         session = self._session
-        fields = self._fields(
+        fields = send_ext(
+            self.group,
             head.topic,
-            target,
-            sys_flag,
-            str(session.clock.now_ms()),
-            head.flag,
-            head.encoded_properties().decode(),
-            code,
+            target.broker_name,
+            target.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=str(session.clock.now_ms()),
+            flag=head.flag,
+            properties=head.encoded_properties().decode(),
+            batch=False,
         )
         await session.net.oneway(address, SendMessageV2.from_ext(fields), body)
 
@@ -333,42 +354,15 @@ class Producer:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch of {len(body)} bytes is over the limit of {self._max_size}: send fewer at once",
             )
-        # Without an id of its own, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
+        # Without a unique id, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
         # of the batch behind those of each message, and all messages would have that id instead of theirs.
         head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
         return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
 
-    def _fields(
-        self,
-        topic: str,
-        target: MessageQueue,
-        sys_flag: int,
-        born: str,
-        flag: int,
-        properties: str,
-        code: int,
-    ) -> dict[str, str]:
-        """The header of `SendMessageV2`, in its wire form (a struct and back would cost twice as much)."""
-        return {
-            "a": self.group,
-            "b": topic,
-            "c": AUTO_CREATE_TOPIC,
-            "d": str(DEFAULT_TOPIC_QUEUES),
-            "e": str(target.queue_id),
-            "f": str(sys_flag),
-            "g": born,
-            "h": str(flag),
-            "i": properties,
-            "j": "0",
-            "k": "false",
-            "m": "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false",
-            "n": target.broker_name,
-        }
-
     async def _route(
         self, topic: str, failure: Exception | None
     ) -> tuple[TopicRoute | None, Exception | None]:
-        """The route asked for anew, and the failure to report should nothing come of it."""
+        """The refreshed route, and the failure to report if there is none."""
         try:
             return await self._session.refresh_or_known(topic, fallback=self._auto_create), failure
         except TopicNotExistError:
@@ -413,9 +407,7 @@ class Producer:
             self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
 
     async def _beat(self) -> None:
-        body = bodies.encode(
-            bodies.HeartbeatData(self.client_id, producer_data_set=[bodies.ProducerData(self.group)])
-        )
+        body = encode(HeartbeatData(self.client_id, producer_data_set=[ProducerData(self.group)]))
         while True:
             masters: dict[str, None] = {}
             for topic in self._session.topics:

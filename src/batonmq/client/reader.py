@@ -11,15 +11,12 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from batonmq.client.errors import NoNameServer
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.headers.broker.pull import (
     GetMaxOffset,
     GetMaxOffsetResponse,
     GetMinOffset,
@@ -29,6 +26,10 @@ from batonmq.protocol.headers.broker import (
     SearchOffset,
     SearchOffsetResponse,
 )
+from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
+from batonmq.routing.name_servers import NoNameServer
+from batonmq.routing.routes import TopicRoute
+from batonmq.routing.session import OUTAGE_POLL_S, Session
 
 READER_GROUP = "batonmq_reader"
 """Consumer group that the broker sees; it is never registered and has no offsets."""
@@ -43,7 +44,7 @@ _EMPTY = frozenset(
 
 
 class Pulled(NamedTuple):
-    """What one pull brought: whole stored records one after another (`protocol.message` decodes them)."""
+    """What one pull brought: whole stored records one after another (see `protocol.message.record`)."""
 
     records: bytes | memoryview
     next_offset: int
@@ -85,7 +86,7 @@ class QueueReader:
         Raises `NoNameServer`, after a few seconds; the reader is closed then.
         """
         try:
-            await self._session.connect()
+            await self._session.name_servers.connect()
         except NoNameServer:
             await self.close()
             raise
@@ -105,7 +106,7 @@ class QueueReader:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, by broker name and queue id, as the name server sees them now."""
-        route = await self._fresh_route(topic)
+        route = await self._refreshed_route(topic)
         return list(route.read_queues)
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -144,8 +145,8 @@ class QueueReader:
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
-            subscription="*",
-            expression_type="TAG",
+            subscription=ALL_TAGS,
+            expression_type=TAG_EXPRESSION,
             max_msg_bytes=max_bytes,
         )
         ext = header.to_ext()
@@ -191,9 +192,9 @@ class QueueReader:
         return answer.header
 
     async def _known_route(self, topic: str) -> TopicRoute:
-        return self._session.known_route(topic) or await self._fresh_route(topic)
+        return self._session.known_route(topic) or await self._refreshed_route(topic)
 
-    async def _fresh_route(self, topic: str) -> TopicRoute:
+    async def _refreshed_route(self, topic: str) -> TopicRoute:
         """The route; name servers that do not answer are asked again until the timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000

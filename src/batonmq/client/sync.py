@@ -1,4 +1,4 @@
-"""The same client for code without an event loop: each object runs one in a thread of its own.
+"""The same client for code without an event loop: each object runs an event loop in its own thread.
 
     from batonmq import sync
 
@@ -22,12 +22,12 @@ import uvloop
 from batonmq.client import consumer as _consumer
 from batonmq.client import producer as _producer
 from batonmq.client import reader as _reader
-from batonmq.client.consumer import RetryLater
 from batonmq.client.message import Message, SendResult
+from batonmq.client.push.retries import RetryLater
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.message.record import MessageExt
 
 __all__ = ["Consumer", "Message", "MessageExt", "Producer", "QueueReader", "RetryLater", "SendResult"]
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from batonmq.common.addresses import is_address, split_addresses
 from batonmq.common.properties import property_lines
 
 
@@ -75,10 +76,8 @@ def changeable(default: Any) -> Any:
 
 def check_addresses(key: str, text: str) -> None:
     """For ``__post_init__``: raise `ConfigError` unless the value is empty or ``host:port;host:port``."""
-    for part in filter(None, (part.strip() for part in text.replace(",", ";").split(";"))):
-        host, _, port = part.rpartition(":")
-        valid = host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536
-        require(bool(valid), f"{key}={text}: {part!r} is no address, expected host:port")
+    for part in split_addresses(text):
+        require(is_address(part), f"{key}={text}: {part!r} is no address, expected host:port")
 
 
 def check_limits(config: Any) -> None:

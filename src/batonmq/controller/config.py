@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from batonmq.common.addresses import is_address
 from batonmq.common.config import ConfigError, changeable, check_limits, number, require
 from batonmq.common.metrics_config import MetricsConfig
 
@@ -206,6 +207,5 @@ def _split(text: str, separator: str) -> list[str]:
 
 def check_address(key: str, address: str) -> None:
     """Raises ConfigError unless it is host:port."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    if not is_address(address):
         raise ConfigError(f"{key}: {address!r} is no address, expected host:port")

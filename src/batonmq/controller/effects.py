@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import Body
 from batonmq.protocol.registry import Header
 
 
@@ -97,7 +97,7 @@ class Outcome(msgspec.Struct, frozen=True):
     code: int = 0
     remark: str | None = None
     header: Header | None = None
-    body: wire.Body | None = None
+    body: Body | None = None
     effects: tuple[Effect, ...] = ()
 
 

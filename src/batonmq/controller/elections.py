@@ -6,6 +6,8 @@ from batonmq.controller.effects import Effect, Election, Outcome, ReplicaDown, r
 from batonmq.controller.elect import elect
 from batonmq.controller.events import NO_BROKER
 from batonmq.controller.replicas import BrokerSet
+from batonmq.protocol.bodies.controller import ElectMasterBody
+from batonmq.protocol.bodies.routes import BrokerMemberGroup
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
 
@@ -56,7 +58,7 @@ def hold_election(
             code=int(ResponseCode.CONTROLLER_MASTER_STILL_EXIST),
             remark=f"the master {master} of {broker_set.broker_name} is alive, nothing to elect",
             header=_elect_reply(broker_set),
-            body=wire.ElectMasterBody(sync_state_set=broker_set.sync_state_set),
+            body=ElectMasterBody(sync_state_set=broker_set.sync_state_set),
             effects=(election("kept-master"),),
         )
     if master is not None:
@@ -107,13 +109,11 @@ def _elect_reply(broker_set: BrokerSet) -> wire.ElectMasterReply:
     )
 
 
-def _elect_body(broker_set: BrokerSet) -> wire.ElectMasterBody:
+def _elect_body(broker_set: BrokerSet) -> ElectMasterBody:
     addresses = {broker_id: replica.address for broker_id, replica in broker_set.replicas.items()}
-    return wire.ElectMasterBody(
+    return ElectMasterBody(
         sync_state_set=broker_set.sync_state_set,
-        broker_member_group=wire.BrokerMemberGroup(
-            broker_set.cluster_name, broker_set.broker_name, addresses
-        ),
+        broker_member_group=BrokerMemberGroup(broker_set.cluster_name, broker_set.broker_name, addresses),
         cluster=broker_set.cluster_name,
         broker_name=broker_set.broker_name,
         broker_addrs=addresses,

@@ -37,10 +37,12 @@ from batonmq.controller.replicas import FIRST_BROKER_ID
 from batonmq.controller.sessions import Sessions
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.bodies.controller import decode_broker_names, decode_sync_state_set
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ class Controller(Protocol):
 
 def to_reply(outcome: Outcome) -> Reply:
     body = outcome.body
-    return Reply(outcome.header, b"" if body is None else body.encode(), outcome.code, outcome.remark)
+    return Reply(outcome.header, b"" if body is None else encode(body), outcome.code, outcome.remark)
 
 
 class Handlers:
@@ -222,7 +224,7 @@ class Handlers:
     # -- members of the group of controllers: also outside the classes, for the Raft room decides about them
 
     def on_get_members(self, request: Request, header: wire.GetControllerMembers) -> Reply:
-        return Reply(body=self._controller.membership.show().encode())
+        return Reply(body=encode(self._controller.membership.show()))
 
     async def on_add(self, request: Request, header: wire.AddController) -> Reply:
         membership, node_id = self._controller.membership, header.controller_id
@@ -298,7 +300,7 @@ Read: TypeAlias = Callable[[Controller, Request, Any], Outcome]
 
 
 def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> events.AnyEvent:
-    body = wire.decode_sync_state_set(request.command.body)
+    body = decode_sync_state_set(request.command.body)
     return events.AlterSyncStateSet(
         header.broker_name,
         header.master_broker_id,
@@ -389,7 +391,7 @@ def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrok
 
 def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Outcome:
     body = request.command.body
-    names = wire.decode_broker_names(body) if len(body) else []
+    names = decode_broker_names(body) if len(body) else []
     return queries.sync_state_data(controller.machine.broker_sets, names, controller.leader_now_ms())
 
 

@@ -33,6 +33,9 @@ from batonmq.controller.events import NO_BROKER
 from batonmq.controller.heartbeats import UNKNOWN_SESSION, LiveBroker, without_heartbeat
 from batonmq.controller.liveness import sets_to_elect, silent_brokers
 from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
+from batonmq.protocol.bodies.controller import (
+    SyncStateSetBody,
+)
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
 from batonmq.raft.errors import UnreadableState
@@ -143,7 +146,7 @@ class ControllerMachine:
         epoch = broker_set.sync_state_set_epoch
         return Outcome(
             header=wire.AlterSyncStateSetReply(new_sync_state_set_epoch=epoch),
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, epoch),
+            body=SyncStateSetBody(broker_set.sync_state_set, epoch),
             effects=(
                 SyncStateSetAltered(
                     event.broker_name, before, broker_set.sync_state_set, epoch, broker_set.master_epoch
@@ -240,7 +243,7 @@ class ControllerMachine:
             reply.sync_state_set_epoch = broker_set.sync_state_set_epoch
         return Outcome(
             header=reply,
-            body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+            body=SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
             effects=tuple(effects),
         )
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from batonmq.common.config import ConfigError
 from batonmq.controller.config import Topology, check_address
+from batonmq.protocol.bodies.controller import ControllerMember, ControllerMembers
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
@@ -109,7 +110,7 @@ class Membership:
             return VOTER if own in members.voters else LEARNER
         return JOINING if self._topology.joins else REMOVED
 
-    def show(self) -> wire.ControllerMembers:
+    def show(self) -> ControllerMembers:
         """What is known of each; only the leader knows who answers, and how far behind they are."""
         members, leader = self.members, self.leader_id
         core = self._node.core
@@ -119,7 +120,7 @@ class Membership:
             role = VOTER if peer in members.voters else LEARNER
             lag = core.replication.lag(peer) if leads else None
             shown.append(
-                wire.ControllerMember(
+                ControllerMember(
                     peer,
                     address,
                     self.rpc_address(peer) or "",
@@ -128,7 +129,7 @@ class Membership:
                     lag,
                 )
             )
-        return wire.ControllerMembers(
+        return ControllerMembers(
             self._topology.group,
             self._topology.self_id,
             self.standing,

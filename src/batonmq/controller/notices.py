@@ -14,8 +14,10 @@ from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ class RoleChangeNotices:
             broker_set.sync_state_set_epoch,
             broker_set.master_id,
         )
-        body = wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch).encode()
+        body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
         try:
             await self._client.call(address, header, body, timeout_ms=CALL_TIMEOUT_MS)
             log.debug(

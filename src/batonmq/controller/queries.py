@@ -6,6 +6,12 @@ from collections.abc import Iterable
 
 from batonmq.controller.effects import Outcome, refusal
 from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSets
+from batonmq.protocol.bodies.controller import (
+    BrokerReplicasInfo,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSetBody,
+)
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
 
@@ -22,7 +28,7 @@ def replica_info(broker_sets: BrokerSets, broker_name: str) -> Outcome:
         header=wire.GetReplicaInfoReply(
             broker_set.master_id, broker_set.master_address, broker_set.master_epoch
         ),
-        body=wire.SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
+        body=SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch),
     )
 
 
@@ -39,19 +45,19 @@ def next_broker_id(broker_sets: BrokerSets, cluster_name: str | None, broker_nam
 
 def sync_state_data(broker_sets: BrokerSets, broker_names: Iterable[str], now_ms: int) -> Outcome:
     """Answer to getSyncStateSet; names that are not registered are left out."""
-    table: dict[str, wire.ReplicasInfo] = {}
+    table: dict[str, ReplicasInfo] = {}
     for name in broker_names:
         broker_set = broker_sets.get(name)
         if broker_set is None:
             continue
-        in_sync: list[wire.ReplicaIdentity] = []
-        behind: list[wire.ReplicaIdentity] = []
+        in_sync: list[ReplicaIdentity] = []
+        behind: list[ReplicaIdentity] = []
         for broker_id, replica in sorted(broker_set.replicas.items()):
-            identity = wire.ReplicaIdentity(
+            identity = ReplicaIdentity(
                 name, broker_id, replica.address, broker_set.is_alive(broker_id, now_ms)
             )
             (in_sync if broker_id in broker_set.sync_state_set else behind).append(identity)
-        table[name] = wire.ReplicasInfo(
+        table[name] = ReplicasInfo(
             in_sync,
             behind,
             broker_set.master_id,
@@ -59,4 +65,4 @@ def sync_state_data(broker_sets: BrokerSets, broker_names: Iterable[str], now_ms
             broker_set.master_epoch,
             broker_set.sync_state_set_epoch,
         )
-    return Outcome(body=wire.BrokerReplicasInfo(table))
+    return Outcome(body=BrokerReplicasInfo(table))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import SyncStateSet, decode
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply
+from batonmq.protocol.json import decode
 
 POLL_S = 0.02
 
@@ -46,7 +47,7 @@ class Group:
                 continue  # not the leader, or not running: another one may answer
             head = answer.header
             assert isinstance(head, GetReplicaInfoReply)
-            members = decode(answer.body, SyncStateSet).sync_state_set if len(answer.body) else []
+            members = decode(answer.body, SyncStateSetBody).sync_state_set if len(answer.body) else []
             return GroupState(head.master_address, head.master_epoch or 0, frozenset(members))
         return None
 

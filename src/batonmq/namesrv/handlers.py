@@ -20,29 +20,20 @@ from batonmq.common.config_file import change_file
 from batonmq.common.config_loader import known_to, update
 from batonmq.common.config_values import to_properties
 from batonmq.namesrv.config import NamesrvConfig
-from batonmq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
+from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
-    DataVersion,
-    GetBrokerMemberGroupResponseBody,
-    KVTable,
-    TopicList,
-    TopicRouteData,
-)
+from batonmq.protocol.bodies.common import DataVersion, KVTable, TopicList
+from batonmq.protocol.bodies.routes import GetBrokerMemberGroupResponseBody, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.headers import namesrv as wire
+from batonmq.protocol.headers.namesrv import ZONE_MODE, ZONE_NAME
 from batonmq.protocol.json import decode_request, encode
+from batonmq.protocol.names import ORDER_TOPIC_CONFIG
 from batonmq.protocol.register_body import decode_register_body
 
 log = logging.getLogger(__name__)
-
-ZONE_NAME = "__ZONE_NAME"
-"""Header field with the zone of a broker or client; no part of any declared header."""
-ZONE_MODE = "__ZONE_MODE"
-"""Header field: "true" when a client wants routes of its own zone only."""
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 @dataclass(slots=True, eq=False)

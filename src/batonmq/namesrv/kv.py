@@ -18,9 +18,6 @@ from batonmq.protocol.json import Body, BodyError, decode, encode
 
 log = logging.getLogger(__name__)
 
-ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""Namespace of the queues of ordered topics."""
-
 
 class KVConfigFile(Body):
     """The contents of `kvConfig.json`."""

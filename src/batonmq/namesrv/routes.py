@@ -18,20 +18,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
-    RegisterBrokerBody,
-    TopicConfig,
     TopicQueueMappingInfo,
     TopicRouteData,
 )
+from batonmq.protocol.bodies.topics import RegisterBrokerBody, TopicConfig
 from batonmq.protocol.codes import MASTER_ID, Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 from batonmq.protocol.headers.namesrv import RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)
@@ -466,13 +465,13 @@ def _notice(group: BrokerData, *, offline: str | None, ha_address: str | None) -
     """All members get a notice that one left; all but the new one, that one came."""
     members = group.broker_addrs
     least = min(members)
-    told = [
+    receivers = [
         address
         for broker_id, address in members.items()
         if offline is not None or len(members) == 1 or broker_id != least
     ]
     return Notice(
-        tuple(told),
+        tuple(receivers),
         NotifyMinBrokerIdChange(
             min_broker_id=least,
             broker_name=group.broker_name,

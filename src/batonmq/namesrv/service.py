@@ -16,7 +16,7 @@ from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable
 from batonmq.net import Connection, Dispatcher, Limits, NetError, RemotingClient, RemotingServer
 from batonmq.net.tls import TlsConfig, client_context, server_tls
-from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +130,9 @@ class NamesrvService:
             for address in notice.addresses:
                 self._outboxes.setdefault(address, deque()).append(notice.header)
                 if address not in self._senders:
-                    self._senders[address] = asyncio.ensure_future(self._tell(address))
+                    self._senders[address] = asyncio.ensure_future(self._send_notices(address))
 
-    async def _tell(self, address: str) -> None:
+    async def _send_notices(self, address: str) -> None:
         """Send a broker its notices in order; the last one counts."""
         outbox = self._outboxes[address]
         try:

@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Container
 
+from batonmq.common.addresses import host_and_port
 from batonmq.common.complaints import Complaints
 from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
 from batonmq.net.dead_lines import give_up_early
@@ -27,10 +28,10 @@ CONNECT_TIMEOUT_MS = 3000
 
 def split_address(address: str) -> tuple[str, int]:
     """``host:port``, ``[v6]:port`` → host and port. Raises `ConnectFailed` on anything else."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConnectFailed(address, "not an address of the form host:port")
-    return host.strip("[]"), int(port)
+    try:
+        return host_and_port(address)
+    except ValueError as error:
+        raise ConnectFailed(address, str(error)) from None
 
 
 def _reason(error: OSError | UnicodeError) -> str:

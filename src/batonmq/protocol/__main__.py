@@ -6,8 +6,6 @@ python -m batonmq.protocol docs/protocol.md      replace it between the two mark
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 from pathlib import Path
 
@@ -22,8 +20,7 @@ END = "<!-- end of requests -->"
 
 def table() -> str:
     """One row a request: code, name, meaning, fields of header and answer (optional ones in italics)."""
-    for module in pkgutil.iter_modules(headers.__path__):
-        importlib.import_module(f"{headers.__name__}.{module.name}")
+    headers.load_all()
     rows = ["| code | request | meaning | header | answer's header |", "| --- | --- | --- | --- | --- |"]
     for code, header in sorted(REQUESTS.items()):
         meaning = (header.__doc__ or "").strip().split("\n\n")[0]

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-PROTOCOL_VERSION = 513
-"""What a frame's ``version`` field says: the ordinal of release 5.5.0 in RocketMQ's `MQVersion`."""
-
 
 class RequestCode(IntEnum):
     """What a request asks for (field ``code`` of a request frame)."""
@@ -285,6 +282,7 @@ class MessageSysFlag:
     TRANSACTION_MASK = 0xC
     BORN_HOST_V6 = 0x10
     STORE_HOST_V6 = 0x20
+    HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
     NEED_UNWRAP = 0x40
     INNER_BATCH = 0x80
     COMPRESSION_LZ4 = 0x100
@@ -323,6 +321,7 @@ class Perm:
     INHERIT = 0x1
     WRITE = 0x2
     READ = 0x4
+    READ_WRITE = READ | WRITE
     PRIORITY = 0x8
 
 

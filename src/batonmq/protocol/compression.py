@@ -1,7 +1,7 @@
 """Body compression as RocketMQ's clients do it: zlib, LZ4 *frames* and zstd, chosen by bits of the sys flag.
 
 A body is compressed by the sender and inflated by the consumer; brokers store it as it came. Output is
-bounded, since the bytes come from a stranger.
+bounded, since any client may have sent the bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from enum import IntEnum
 import lz4.frame
 import zstandard
 
-COMPRESSED_FLAG = 0x1
-"""Sys flag bit: the body is compressed."""
-COMPRESSION_TYPE_MASK = 0x7 << 8
-"""Sys flag bits that name the algorithm; 0 is what clients before RocketMQ 4.9 send and means zlib."""
+from batonmq.protocol.codes import MessageSysFlag
 
 MAX_INFLATED_BYTES = 256 << 20
 """Default bound of an inflated body, in bytes."""
@@ -31,7 +28,7 @@ class CompressionType(IntEnum):
     @property
     def sys_flag(self) -> int:
         """The bits to set in a message's sys flag, the compressed bit included."""
-        return COMPRESSED_FLAG | (self << 8)
+        return MessageSysFlag.COMPRESSED | (self << 8)
 
 
 class CompressionError(ValueError):
@@ -40,7 +37,7 @@ class CompressionError(ValueError):
 
 def compression_type(sys_flag: int) -> CompressionType:
     """Algorithm named by `sys_flag`; raises `CompressionError` for one that RocketMQ does not define."""
-    value = (sys_flag & COMPRESSION_TYPE_MASK) >> 8
+    value = (sys_flag & MessageSysFlag.COMPRESSION_MASK) >> 8
     if value == 0:
         return CompressionType.ZLIB
     try:

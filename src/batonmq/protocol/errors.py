@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from batonmq.protocol.codes import ResponseCode
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""What RocketMQ appends to remarks about topics and groups that do not exist."""
+
 
 class MQError(Exception):
     """A request that ended with a response code other than SUCCESS.
@@ -17,7 +20,7 @@ class MQError(Exception):
         remark: the peer's own words; never empty here.
         ext: header fields that came with the answer (a pull that found nothing carries offsets), else empty.
         retryable: the same request may succeed a little later, or on another broker.
-        stale_route: the client should ask the name server for the route anew before it retries.
+        stale_route: the client should ask the name server for the route again before it retries.
     """
 
     retryable = False

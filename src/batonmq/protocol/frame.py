@@ -13,23 +13,26 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode, ResponseCode
+from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError
+from batonmq.protocol.versions import PROTOCOL_VERSION
 
 MAX_FRAME_LENGTH = 16 * 1024 * 1024
 """Bytes of a whole frame, its length field included; Netty's limit in RocketMQ."""
 
 _PYTHON = int(LanguageCode.PYTHON)
 _OTHER = int(LanguageCode.OTHER)
-_BINARY_BIT = 1 << 24
-_BINARY_MIN_HEADER = 21
-
-# length, serialisation + header length, code, language, version, opaque, flag, remark length
-_BINARY_HEAD = struct.Struct(">IIhbhiiI")
+BINARY_BIT = 1 << 24
+"""Of the word that holds the header's length: the header is in the binary form."""
+BINARY_MIN_HEADER = 21
+"""Bytes of a binary header without remark and fields."""
+BINARY_HEAD = struct.Struct(">IIhbhiiI")
+"""How a frame with a binary header begins: frame length, serialisation and header length, code, language,
+version, opaque, flag, remark length. The remark, the length of the fields and the fields follow."""
 _LENGTHS = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
-_unpack_binary_head = _BINARY_HEAD.unpack_from
+_unpack_binary_head = BINARY_HEAD.unpack_from
 _unpack_lengths = _LENGTHS.unpack_from
 _unpack_u32 = _U32.unpack_from
 
@@ -164,12 +167,12 @@ def encode_head(
     if binary and -0x8000 <= code <= 0x7FFF:
         raw = encode_ext(ext) if ext else b""
         note = remark.encode() if remark else b""
-        header_length = _BINARY_MIN_HEADER + len(note) + len(raw)
+        header_length = BINARY_MIN_HEADER + len(note) + len(raw)
         return b"".join(
             (
-                _BINARY_HEAD.pack(
+                BINARY_HEAD.pack(
                     4 + header_length + body_length,
-                    _BINARY_BIT | header_length,
+                    BINARY_BIT | header_length,
                     code,
                     language,
                     version,
@@ -368,7 +371,7 @@ class FrameReader:
             body: bytes | memoryview = view[header_end:frame_end] if frame_end > header_end else b""
             kind = marked >> 24
             if kind == 1:
-                if header_length < _BINARY_MIN_HEADER:
+                if header_length < BINARY_MIN_HEADER:
                     raise FrameError(f"binary header of {header_length} bytes")
                 _, _, code, language, version, opaque, flag, note_length = _unpack_binary_head(data, position)
                 note_end = header_start + 17 + note_length

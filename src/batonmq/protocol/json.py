@@ -76,7 +76,7 @@ def decode(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
         try:
             return _decode_standard(data, kind)
         except _NOT_STANDARD:
-            pass  # Java's dialect, or not JSON at all: the slow way tells
+            pass  # Java's dialect, or not JSON at all: the slow way finds out
     try:
         plain = _without_nulls(_Reader(bytes(data).decode()).read())
         if object_keys:
@@ -97,7 +97,7 @@ dialect, but for the maps of static topics in a registration."""
 
 
 def decode_request(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
-    """`decode` for what strangers send: a body that would keep the reader busy for long is refused.
+    """`decode` for a request's body: one that would keep the reader busy for long is refused.
 
     Raises:
         BodyError: also for a body of more than `MAX_MEMBERS` members.

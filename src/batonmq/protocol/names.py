@@ -20,8 +20,13 @@ DLQ_PREFIX = "%DLQ%"
 NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group of administrators' tools."""
 
 AUTO_CREATE_TOPIC = "TBW102"
+"""The template of topics that are created by the first message for them."""
+DEFAULT_TOPIC_QUEUES = 4
+"""Queues that clients ask for, and use, of such a topic (RocketMQ's `defaultTopicQueueNums`)."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 BENCHMARK_TOPIC = "BenchmarkTest"
 TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -31,6 +36,9 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""Namespace of the key-value configuration that holds the queues of ordered topics."""
 
 SYSTEM_TOPICS = frozenset(
     {

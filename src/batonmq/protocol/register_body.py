@@ -16,20 +16,17 @@ from __future__ import annotations
 import struct
 import zlib
 
-from batonmq.protocol.bodies import (
-    DataVersion,
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicConfigSerializeWrapper,
-    TopicQueueMappingInfo,
 )
 from batonmq.protocol.json import BodyError, decode, decode_request, encode
+from batonmq.protocol.versions import V3_0_11, V5_0_0
 
-VERSION_3_0_11 = 37
-"""`MQVersion` ordinal; older brokers send a bare `TopicConfigSerializeWrapper`."""
-VERSION_5_0_0 = 413
-"""`MQVersion` ordinal; older brokers know no static topics."""
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 """A body that inflates beyond this is refused: some two million topics, or a bomb."""
 
@@ -46,7 +43,7 @@ def decode_register_body(data: bytes | memoryview, *, compressed: bool, version:
     """
     if not data:
         return RegisterBrokerBody()
-    if version < VERSION_3_0_11:
+    if version < V3_0_11:
         old = decode_request(data, TopicConfigSerializeWrapper)
         return RegisterBrokerBody(
             TopicConfigAndMappingSerializeWrapper(old.topic_config_table, old.data_version)
@@ -59,7 +56,7 @@ def decode_register_body(data: bytes | memoryview, *, compressed: bool, version:
     topics = [_topic_from_text(pieces.next()) for _ in range(pieces.count())]
     filter_servers = decode(pieces.next(), list[str])
     mappings: list[TopicQueueMappingInfo] = []
-    if version >= VERSION_5_0_0:
+    if version >= V5_0_0:
         mappings = [decode(pieces.next(), TopicQueueMappingInfo) for _ in range(pieces.count())]
     return RegisterBrokerBody(
         TopicConfigAndMappingSerializeWrapper(

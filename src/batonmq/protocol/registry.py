@@ -112,5 +112,5 @@ def response_header_of(header: type[Header]) -> type[Header] | None:
 
 
 def field(name: str, default: Any = msgspec.NODEFAULT) -> Any:
-    """A header or body field whose name on the wire is not the camelCase of its own."""
+    """A field whose name on the wire is not its Python name in camelCase."""
     return msgspec.field(name=name, default=default)

@@ -18,7 +18,7 @@ from batonmq.spark.plan import DataLoss
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TOLD = (OptionError, UnknownTopic, DataLoss, NetError, MQError)
+_COMPLETE = (OptionError, UnknownTopic, DataLoss, NetError, MQError)
 """Errors with a complete text; a traceback adds nothing."""
 
 
@@ -32,7 +32,7 @@ def clear_errors() -> Iterator[None]:
     """
     try:
         yield
-    except _TOLD:
+    except _COMPLETE:
         if _in_spark_worker():
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
@@ -43,7 +43,7 @@ def _in_spark_worker() -> bool:
     return spec is not None and str(spec.name).startswith("pyspark.")
 
 
-def told(function: Callable[P, R]) -> Callable[P, R]:
+def with_clear_errors(function: Callable[P, R]) -> Callable[P, R]:
     """`clear_errors` around a function."""
 
     @wraps(function)

@@ -2,7 +2,7 @@
 
 Frame boundaries are walked in Python (0.3 us a message); the fixed fields of all records are then taken with
 one strided copy and read as numpy columns; bodies are sliced and joined into one Arrow buffer. Properties are
-parsed only for columns that were asked for. The layout is that of `protocol.message`.
+parsed only for columns that were asked for. The layout is that of `protocol.message.layout`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batonmq.protocol import message as m
-from batonmq.protocol.compression import COMPRESSED_FLAG, decompress
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.compression import decompress
+from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS, HOST_V6_EXTRA, MAGIC_V2
+from batonmq.protocol.message.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    decode_properties,
+    find_property,
+)
+from batonmq.protocol.message.record import decode_record, scan_frames
 
-HEAD = np.dtype(
-    [
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"),
-        ("born_host", "V8"), ("store_ms", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"), ("body_size", ">i4"),
-    ]
-)  # fmt: skip
-assert HEAD.itemsize == m.BODY_POSITION_V4
-_V6 = m.BORNHOST_V6_FLAG | m.STOREHOST_V6_FLAG
+_NUMPY = {"i": ">i4", "q": ">i8", "8s": "V8"}
+"""`struct` code -> numpy type."""
+HEAD = np.dtype([(name, _NUMPY[code]) for name, code in FIELDS.items()])
+"""The fields of a record with IPv4 hosts, up to its body."""
+_V6 = MessageSysFlag.HOSTS_V6
 
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "value": ("binary", pa.binary()),
@@ -67,9 +71,9 @@ class Decoder:
     def decode(self, data: bytes, first_offset: int, end_offset: int) -> tuple[pa.RecordBatch, int]:
         """Records of `data` with ``first_offset <= queue offset < end_offset``.
 
-        Returns the batch and the next queue offset. Raises `protocol.message.MessageFormatError` on bytes
-        that are no records, `OffsetGap` if a message is missing between `first_offset` and the last one."""
-        bounds = m.scan_frames(data)
+        Returns the batch and the next queue offset. Raises `MessageFormatError` on bytes that are no
+        records, `OffsetGap` if a message is missing between `first_offset` and the last one."""
+        bounds = scan_frames(data)
         if len(bounds) < 2:
             return self._empty(), first_offset
         starts = np.array(bounds[:-1], dtype=np.int64)
@@ -92,7 +96,7 @@ class Decoder:
         )
 
     def _batch(self, data: bytes, starts: Any, heads: Any, offsets: Any) -> pa.RecordBatch:
-        body_starts = starts + m.BODY_POSITION_V4
+        body_starts = starts + BODY_POSITION_V4
         body_sizes = heads["body_size"].astype(np.int64)
         v6 = (heads["sys_flag"] & _V6) != 0
         if v6.any():
@@ -107,16 +111,16 @@ class Decoder:
             "queueId": lambda: pa.array(heads["queue_id"].astype(np.int32)),
             "queueOffset": lambda: pa.array(offsets),
             "physicalOffset": lambda: pa.array(heads["physical_offset"].astype(np.int64)),
-            "timestamp": lambda: _timestamps(heads["store_ms"]),
-            "bornTimestamp": lambda: _timestamps(heads["born_ms"]),
-            "keys": lambda: _property(properties, m.PROPERTY_KEYS),
-            "tags": lambda: _property(properties, m.PROPERTY_TAGS),
-            "msgId": lambda: _property(properties, m.PROPERTY_UNIQUE_KEY),
+            "timestamp": lambda: _timestamps(heads["store_timestamp"]),
+            "bornTimestamp": lambda: _timestamps(heads["born_timestamp"]),
+            "keys": lambda: _property(properties, PROPERTY_KEYS),
+            "tags": lambda: _property(properties, PROPERTY_TAGS),
+            "msgId": lambda: _property(properties, PROPERTY_UNIQUE_KEY),
             "reconsumeTimes": lambda: pa.array(heads["reconsume_times"].astype(np.int32)),
             "flag": lambda: pa.array(heads["flag"].astype(np.int32)),
             "sysFlag": lambda: pa.array(heads["sys_flag"].astype(np.int32)),
             "properties": lambda: pa.array(
-                [list(m.decode_properties(p).items()) for p in properties], pa.map_(pa.string(), pa.string())
+                [list(decode_properties(p).items()) for p in properties], pa.map_(pa.string(), pa.string())
             ),
         }
         return pa.RecordBatch.from_arrays([make[name]() for name in self._columns], schema=self.schema)
@@ -125,7 +129,7 @@ class Decoder:
     def _properties(data: bytes, heads: Any, body_ends: Any) -> list[bytes]:
         """The encoded properties of each record: behind the topic, whose length takes 1 byte, or 2 in V2."""
         buffer = np.frombuffer(data, np.uint8)
-        long_topic = heads["magic"] == m.MAGIC_V2
+        long_topic = heads["magic"] == MAGIC_V2
         topic_size = buffer[body_ends].astype(np.int64)
         if long_topic.any():
             topic_size[long_topic] = (topic_size[long_topic] << 8) | buffer[body_ends[long_topic] + 1]
@@ -154,20 +158,20 @@ def _heads(data: bytes, starts: Any) -> Any:
 
 
 def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_sizes: Any, v6: Any) -> None:
-    """Mend, in place, what lies behind an IPv6 address: it is 12 bytes longer for each of the two hosts."""
+    """Mend, in place, what lies behind an IPv6 address: each of the two hosts takes 12 bytes more."""
     for i in np.flatnonzero(v6).tolist():
-        record = m.decode_record(data, int(starts[i]), inflate=False)
-        heads["store_ms"][i] = record.store_timestamp
+        record = decode_record(data, int(starts[i]), inflate=False)
+        heads["store_timestamp"][i] = record.store_timestamp
         heads["reconsume_times"][i] = record.reconsume_times
         flags = int(heads["sys_flag"][i])
-        hosts = bool(flags & m.BORNHOST_V6_FLAG) + bool(flags & m.STOREHOST_V6_FLAG)
-        body_starts[i] += 12 * hosts
+        hosts = bool(flags & MessageSysFlag.BORN_HOST_V6) + bool(flags & MessageSysFlag.STORE_HOST_V6)
+        body_starts[i] += HOST_V6_EXTRA * hosts
         body_sizes[i] = len(record.body)
 
 
 def _bodies(data: bytes, begins: Any, ends: Any, sys_flags: Any) -> pa.Array:
     slices = [data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    compressed = np.flatnonzero(sys_flags & COMPRESSED_FLAG).tolist()
+    compressed = np.flatnonzero(sys_flags & MessageSysFlag.COMPRESSED).tolist()
     for i in compressed:
         slices[i] = decompress(slices[i], int(sys_flags[i]))
     sizes = np.fromiter(map(len, slices), np.int32, len(slices)) if compressed else ends - begins
@@ -192,5 +196,5 @@ def _timestamps(milliseconds: Any) -> pa.Array:
 
 def _property(properties: list[bytes], name: str) -> pa.Array:
     encoded = name.encode()
-    values = [m.find_property(p, encoded) for p in properties]
+    values = [find_property(p, encoded) for p in properties]
     return pa.array(values, pa.binary()).cast(pa.string())

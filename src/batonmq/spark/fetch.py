@@ -13,7 +13,7 @@ import pyarrow as pa
 import uvloop
 
 from batonmq.client.reader import Pulled, QueueReader
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import TopicNotExistError
 from batonmq.spark.decode import Decoder, OffsetGap
 from batonmq.spark.options import ReadOptions

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batonmq.client.routes import split_addresses
+from batonmq.routing.name_servers import name_server_addresses
 
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, with the numbers Kafka's connector gives them in JSON."""
@@ -131,7 +131,7 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     if not namesrv:
         raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
     try:
-        split_addresses(namesrv)
+        name_server_addresses(namesrv)
     except ValueError as error:
         raise OptionError(f"option 'namesrvAddr': {error}") from None
     topics, assign = _topics(options)

@@ -141,10 +141,10 @@ def not_before(start: Offsets, available: Offsets, bounds: Bounds) -> Offsets:
 
 
 def check_start(
-    start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, anew_from_begin: bool = False
+    start: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, restart_at_begin: bool = False
 ) -> Offsets:
     """Begin where messages still exist. An offset outside the queue is data loss: `DataLoss`, or the nearest
-    offset that exists. `anew_from_begin`, for streams: an offset beyond the end means that the topic was
+    offset that exists. `restart_at_begin`, for streams: an offset beyond the end means that the topic was
     recreated, and the new topic is read from its first message."""
     checked: Offsets = {}
     for topic, queues in start.items():
@@ -156,7 +156,7 @@ def check_start(
                 problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
             elif offset > held.end:
                 problem = f"ends at {held.end} (was the topic recreated?)"
-                use = held.begin if anew_from_begin else held.end
+                use = held.begin if restart_at_begin else held.end
             else:
                 problem, use = "", offset
             if problem and fail_on_data_loss:

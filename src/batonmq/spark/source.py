@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from batonmq.spark.clear_errors import clear_errors, told
+from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.decode import COLUMNS, schema_ddl
 from batonmq.spark.fetch import fetcher
 from batonmq.spark.options import OptionError, ReadOptions, parse_read_options
@@ -66,11 +66,11 @@ class RocketMQSource(DataSource):
         include = str(self.options.get("includeProperties", "false")).lower() == "true"
         return schema_ddl(include)
 
-    @told
+    @with_clear_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         return RocketMQBatchReader(self._checked(streaming=False), columns_of(schema))
 
-    @told
+    @with_clear_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
 
@@ -110,7 +110,7 @@ class RocketMQBatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
-    @told
+    @with_clear_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with fetcher(options) as fetch:
@@ -148,7 +148,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._target: Offsets | None = None
 
-    @told
+    @with_clear_errors
     def initialOffset(self) -> Offsets:
         options = self._options
         with fetcher(options) as fetch:
@@ -158,7 +158,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = resolve(options.starting_offsets, bounds, name="startingOffsets")
         return check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
 
-    @told
+    @with_clear_errors
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
         available = self._target if self._target is not None else self._ends()
         available = self._not_back(start, keep_hidden(start, available))
@@ -182,15 +182,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    @told
+    @with_clear_errors
     def reportLatestOffset(self) -> Offsets:
         return self._ends()
 
-    @told
+    @with_clear_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends()
 
-    @told
+    @with_clear_errors
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         options = self._options
         # A queue without new messages is skipped: it may be hidden at the moment.
@@ -209,7 +209,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: {q: known[topic].get(q, bounds.get(topic, {}).get(q, _NOTHING).begin) for q in queues}
             for topic, queues in end.items()
         }
-        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, anew_from_begin=True)
+        start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, restart_at_begin=True)
         pieces = ranges(
             start,
             end,

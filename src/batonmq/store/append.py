@@ -7,18 +7,13 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batonmq.protocol.message import (
-    BLANK_SIZE,
-    MAX_PROPERTIES_BYTES,
-    TRANSACTION_MASK,
-    Buffer,
-    MessageFormatError,
-    StoredMessage,
-    encode_blank,
-    encode_preamble,
-    scan_batch,
-    topic_field,
-)
+from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.batch import scan_batch
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.layout import BLANK_SIZE
+from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
+from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_preamble, topic_field
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
 from batonmq.store.dispatch import PendingUnit
 from batonmq.store.queues import ConsumeQueues
@@ -26,6 +21,8 @@ from batonmq.store.results import PutResult, PutStatus
 from batonmq.store.scan import NO_UNIT, tags_code
 
 log = logging.getLogger(__name__)
+
+_TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _SHORT = struct.Struct(">h")
 
@@ -108,7 +105,7 @@ def encode_turn(
             queue = queues.ensure(message.topic, message.queue_id)
         if queue not in before:
             before[queue] = queue.next_offset
-        with_unit = message.sys_flag & TRANSACTION_MASK not in NO_UNIT
+        with_unit = message.sys_flag & _TRANSACTION_MASK not in NO_UNIT
         queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
         unit_code = queue.unit_code
         offsets: list[int] = []

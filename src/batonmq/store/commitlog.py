@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import errno
 import logging
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from batonmq.protocol.message import Buffer
+from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedLog, read_path, sync_path
 from batonmq.store.scan import read_record, read_records
 
 log = logging.getLogger(__name__)
 
-_SIZE_MAGIC = struct.Struct(">ii")
 _LOST = frozenset({errno.EIO, errno.EROFS})
 """Errors of a device, and what file systems make of themselves after one."""
 
@@ -211,7 +210,7 @@ class CommitLog:
         if file is None or offset >= self.max_offset:
             return -1
         at = offset - file.base
-        size, magic = _SIZE_MAGIC.unpack_from(file.map, at)
+        size, magic = SIZE_MAGIC.unpack_from(file.map, at)
         return read_record(file.map, at, size, magic).store_timestamp
 
     def record_after(self, offset: int) -> int:
@@ -219,5 +218,5 @@ class CommitLog:
         file = self.files.file_at(offset) if offset >= self.min_offset else None
         if file is None or offset >= self.max_offset:
             return self.min_offset
-        size: int = _SIZE_MAGIC.unpack_from(file.map, offset - file.base)[0]
+        size: int = SIZE_MAGIC.unpack_from(file.map, offset - file.base)[0]
         return offset + max(0, size)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from batonmq.protocol.message import TRANSACTION_MASK
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT, ConsumeQueue
 from batonmq.store.policy import DispatchObserver
@@ -18,6 +18,8 @@ from batonmq.store.queues import ConsumeQueues, QueueKey
 from batonmq.store.scan import NO_UNIT, blank_size, read_records, tags_code
 
 log = logging.getLogger(__name__)
+
+_TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
@@ -183,7 +185,7 @@ class QueueDispatcher:
             records = read_records(data, position - base, min(limit - base, file.size))
             for physical, size, topic, queue_id, queue_offset, sys_flag, stored_at, properties in records:
                 position += size
-                if sys_flag & TRANSACTION_MASK in NO_UNIT:
+                if sys_flag & _TRANSACTION_MASK in NO_UNIT:
                     continue
                 queue = queues.get((topic, queue_id)) or self._queues.of_record(topic, queue_id, physical)
                 if queue is None:

@@ -18,11 +18,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from batonmq.protocol.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE, find_property
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_UNIQUE_KEY,
+    find_property,
+    property_start,
+)
+from batonmq.protocol.tags import java_hash
 from batonmq.store.mapped import sync_path
-from batonmq.store.scan import Record, java_hash
+from batonmq.store.scan import Record
 
 _HEADER = struct.Struct(">4q2i")
+_UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+_KEYS = PROPERTY_KEYS.encode()
+_KEYS_START = property_start(PROPERTY_KEYS)
 _ENTRY = struct.Struct(">iqii")
 _SLOT_SIZE = 4
 _ALLOCATE_ENTRIES = 65536
@@ -63,14 +73,14 @@ def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
 
 def keys_of(record: Record) -> list[str]:
     """What a record is found by: its unique id and each of its keys."""
-    if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK_TYPE:
+    if record.sys_flag & MessageSysFlag.TRANSACTION_MASK == MessageSysFlag.TRANSACTION_ROLLBACK:
         return []
     found = []
     properties = record.properties
-    unique = find_property(properties, b"UNIQ_KEY")
+    unique = find_property(properties, _UNIQUE_KEY)
     if unique:
         found.append(f"{record.topic}#{unique.decode('utf-8', 'replace')}")
-    if b"KEYS\x01" in properties and (keys := find_property(properties, b"KEYS")):
+    if _KEYS_START in properties and (keys := find_property(properties, _KEYS)):
         found += [f"{record.topic}#{key}" for key in keys.decode("utf-8", "replace").split(" ") if key]
     return found
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import mmap
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from batonmq.common.clock import Clock
+from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
 from batonmq.store.index import Index, Key, keys_of
@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 1024 * 1024
 """An index that is further behind the log has it read by another thread, so much at once."""
-
-_SIZE_MAGIC = struct.Struct(">ii")
 
 
 class _Piece:
@@ -38,7 +36,7 @@ class _Piece:
     def size_at(self, offset: int) -> int:
         """Size of the record, or of the filler, that begins at `offset`; 0 if that is not in here."""
         at = offset - self.begin
-        return _SIZE_MAGIC.unpack_from(self.data, at)[0] if 0 <= at <= len(self.data) - 8 else 0
+        return SIZE_MAGIC.unpack_from(self.data, at)[0] if 0 <= at <= len(self.data) - 8 else 0
 
     def has(self, offset: int) -> bool:
         """Whether all of the record that begins at `offset` is in here."""
@@ -167,7 +165,7 @@ class Indexer:
             view = self._log.message_at(offset)
             if view is None or len(result.records) >= limit:
                 continue
-            record = read_record(view, 0, *_SIZE_MAGIC.unpack_from(view))
+            record = read_record(view, 0, *SIZE_MAGIC.unpack_from(view))
             if wanted in keys_of(record) and begin_ms <= record.store_timestamp <= end_ms:
                 result.records.append(view)
         return result

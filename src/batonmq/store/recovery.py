@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.protocol.message import MIN_RECORD_SIZE
+from batonmq.protocol.message.layout import MIN_RECORD_SIZE, fields_struct
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import ConsumeQueue
@@ -20,7 +19,7 @@ from batonmq.store.scan import SECTOR, Damage, blank_size, check_record
 
 log = logging.getLogger(__name__)
 
-_PLACE = struct.Struct(">i8xi4xq")
+_PLACE = fields_struct("size", "queue_id", "queue_offset")
 """A record's size, queue id and queue offset."""
 _RECORD_TAIL = 3
 """Bytes at the end of a record that are seldom all zero: properties, or a topic and two of their length. If

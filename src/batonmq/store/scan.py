@@ -9,32 +9,49 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from batonmq.protocol.message import (
-    BORNHOST_V6_FLAG,
-    HOSTS_V6_FLAGS,
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.layout import (
+    BODY_POSITION_V4,
+    HOST_V6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    STOREHOST_V6_FLAG,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    find_property,
+    POSITIONS,
+    SIZE_MAGIC,
+    fields_struct,
+    span_struct,
 )
+from batonmq.protocol.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TAGS,
+    find_property,
+    property_start,
+)
+from batonmq.protocol.tags import java_hash
 
-_START = struct.Struct(">iiiiiqqi")
-_FIELDS_V4 = struct.Struct(">ii4xi4xqqi16xq20xi")
-"""Size, magic, queue id, queue offset, physical offset, flags, store time, body size of a record with IPv4
-hosts."""
-_BODY_V4 = _FIELDS_V4.size
-assert _BODY_V4 < MIN_RECORD_SIZE
-_SIZE_MAGIC = struct.Struct(">ii")
+_START = span_struct("size", "sys_flag")
+_FIELDS_V4 = fields_struct(
+    "size",
+    "magic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "sys_flag",
+    "store_timestamp",
+    "body_size",
+)
+_STORE_TIMESTAMP_V4 = POSITIONS["store_timestamp"]
+_BODY_SIZE_V4 = POSITIONS["body_size"]
+_BORN_HOST_V6 = MessageSysFlag.BORN_HOST_V6
+_STORE_HOST_V6 = MessageSysFlag.STORE_HOST_V6
+_HOSTS_V6 = MessageSysFlag.HOSTS_V6
+_TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
 
-NO_UNIT = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
+NO_UNIT = (MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK)
 """Transaction types of messages that enter no consume queue: prepared and rolled back."""
 
 SECTOR = 512
@@ -59,9 +76,13 @@ class Record(NamedTuple):
     @property
     def has_unit(self) -> bool:
         """Whether the record enters its consume queue."""
-        return self.sys_flag & TRANSACTION_MASK not in NO_UNIT
+        return self.sys_flag & _TRANSACTION_MASK not in NO_UNIT
 
 
+_TAGS = PROPERTY_TAGS.encode()
+_TAGS_START = property_start(PROPERTY_TAGS)
+_TAGS_START_SIZE = len(_TAGS_START)
+_DELAY = PROPERTY_DELAY_LEVEL.encode()
 _new = tuple.__new__  # `Record(...)` and `Record._make` go through a Python function
 
 
@@ -72,16 +93,6 @@ class Damage(NamedTuple):
     reason: str
     torn: bool
     """Nothing that looks like a record begins here (zeros, or one that does not fit): an ordinary end."""
-
-
-@lru_cache(maxsize=65536)
-def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, 32 bits, signed."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 @lru_cache(maxsize=65536)
@@ -96,14 +107,14 @@ def _topic_text(topic: bytes) -> str:
 
 def tags_code(properties: bytes) -> int:
     """The number that stands for a message's tags in its consume queue unit; 0 without tags."""
-    at = properties.find(b"TAGS\x01")
+    at = properties.find(_TAGS_START)
     if at < 0:
         return 0
-    end = properties.find(b"\x02", at)
+    begin, end = at + _TAGS_START_SIZE, properties.find(b"\x02", at)
     # The one plain case, nearly always; anything odd is left to the careful reader.
-    if end > at + 5 and (at == 0 or properties[at - 1] == 2) and properties.find(b"TAGS\x01", end) < 0:
-        return _tag_hash(properties[at + 5 : end])
-    tags = find_property(properties, b"TAGS")
+    if end > begin and (at == 0 or properties[at - 1] == 2) and properties.find(_TAGS_START, end) < 0:
+        return _tag_hash(properties[begin:end])
+    tags = find_property(properties, _TAGS)
     return _tag_hash(tags) if tags else 0
 
 
@@ -112,12 +123,11 @@ def read_record(data: Source, position: int, size: int, magic: int) -> Record:
     _, _, queue_id, queue_offset, physical_offset, sys_flag, store_timestamp, body_size = (
         _FIELDS_V4.unpack_from(data, position)
     )
-    at = position + _BODY_V4 + body_size
-    if sys_flag & HOSTS_V6_FLAGS:
-        born = 20 if sys_flag & BORNHOST_V6_FLAG else 8
-        store = 20 if sys_flag & STOREHOST_V6_FLAG else 8
-        (store_timestamp,) = _LONG.unpack_from(data, position + 48 + born)
-        at = position + 68 + born + store
+    at = position + BODY_POSITION_V4 + body_size
+    if sys_flag & _HOSTS_V6:
+        at = position + (HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
+        (store_timestamp,) = _LONG.unpack_from(data, at + _STORE_TIMESTAMP_V4)
+        at += _BODY_SIZE_V4 + (HOST_V6_EXTRA if sys_flag & _STORE_HOST_V6 else 0)
         at += 4 + _INT.unpack_from(data, at)[0]
     tail = bytes(data[at : position + size])
     if magic == MAGIC_V1:
@@ -144,11 +154,11 @@ def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
             )
             if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
                 return
-            if magic == MAGIC_V2 or sys_flag & HOSTS_V6_FLAGS:
+            if magic == MAGIC_V2 or sys_flag & _HOSTS_V6:
                 yield read_record(data, begin, size, magic)
                 begin += size
                 continue
-            tail = data[begin + _BODY_V4 + body_size : begin + size]
+            tail = data[begin + BODY_POSITION_V4 + body_size : begin + size]
             if tail.__class__ is not bytes:  # a slice of a view is a view
                 tail = bytes(tail)
             topic_end = 1 + tail[0]
@@ -172,9 +182,9 @@ def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
 
 def blank_size(data: Source, position: int, end: int) -> int:
     """Size of the filler that begins at `position`, 0 if there is none."""
-    if end - position < _SIZE_MAGIC.size:
+    if end - position < SIZE_MAGIC.size:
         return 0
-    size, magic = _SIZE_MAGIC.unpack_from(data, position)
+    size, magic = SIZE_MAGIC.unpack_from(data, position)
     return size if magic == MAGIC_BLANK else 0
 
 
@@ -212,9 +222,9 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
     def damage(reason: str, torn: bool = False) -> Damage:
         return Damage(physical_offset, reason, torn)
 
-    if end - position < _SIZE_MAGIC.size:
+    if end - position < SIZE_MAGIC.size:
         return damage("too few bytes for a record", torn=True)
-    size, magic = _SIZE_MAGIC.unpack_from(data, position)
+    size, magic = SIZE_MAGIC.unpack_from(data, position)
     if size == 0 and magic == 0:
         return damage("zeros", torn=True)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -226,9 +236,11 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
     (_, _, body_crc, _, _, _, recorded_offset, sys_flag) = _START.unpack_from(data, position)
     if recorded_offset != physical_offset:
         return damage(f"says that it lies at {recorded_offset}")
-    at = position + 68
-    at += 20 if sys_flag & BORNHOST_V6_FLAG else 8
-    at += 20 if sys_flag & STOREHOST_V6_FLAG else 8
+    at = position + _BODY_SIZE_V4
+    if sys_flag & _BORN_HOST_V6:
+        at += HOST_V6_EXTRA
+    if sys_flag & _STORE_HOST_V6:
+        at += HOST_V6_EXTRA
     record_end = position + size
     if at + 7 > record_end:
         return damage("its parts do not add up to its size")

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batonmq.common.clock import Clock
-from batonmq.protocol.message import Buffer, StoredMessage
+from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.append import encode_turn
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog

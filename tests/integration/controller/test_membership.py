@@ -16,6 +16,7 @@ from batonmq.admin.operations import controllers
 from batonmq.admin.session import Admin, AdminError
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
+from batonmq.protocol.bodies.controller import ControllerMembers
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.raft.config import RaftConfig
@@ -57,7 +58,7 @@ class Operator:
     async def remove(self, node_id: str) -> None:
         await controllers.remove(self.admin, self.addresses, node_id, 10)
 
-    async def members(self) -> wire.ControllerMembers:
+    async def members(self) -> ControllerMembers:
         return await controllers.members(self.admin, self.addresses)
 
     async def voters(self) -> set[str]:

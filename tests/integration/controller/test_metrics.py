@@ -18,11 +18,13 @@ from batonmq.controller.metrics import size_of_files
 from batonmq.controller.service import ControllerService
 from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 
 CLUSTER, NAME = "c", "set"
 
@@ -80,7 +82,7 @@ async def bring_up(client: RemotingClient, controller: str) -> None:
     await client.call(controller, wire.ElectMaster(CLUSTER, NAME, 1))
     with pytest.raises(MQError, match="STILL_EXIST"):
         await client.call(controller, wire.ElectMaster(CLUSTER, NAME, 1))
-    both = wire.SyncStateSetBody((1, 2), 1).encode()
+    both = encode(SyncStateSetBody((1, 2), 1))
     with pytest.raises(MQError, match="FENCED"):
         await client.call(controller, wire.AlterSyncStateSet(NAME, 1, 7), both)
     await client.call(controller, wire.AlterSyncStateSet(NAME, 1, 1), both)

@@ -21,6 +21,7 @@ from batonmq.demo.cluster import Program
 from batonmq.demo.ports import free_ports
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import decode_controller_members
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.headers.controller import (
@@ -29,7 +30,6 @@ from batonmq.protocol.headers.controller import (
     GetMetadata,
     GetMetadataReply,
     RaftMessage,
-    decode_controller_members,
 )
 from batonmq.raft.messages import (
     Append,

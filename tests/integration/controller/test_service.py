@@ -22,10 +22,12 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.net.server import RemotingServer
+from batonmq.protocol.bodies.controller import SyncStateSetBody, decode_sync_state_set
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 from batonmq.raft.state import Role
 
 CLUSTER = "c"
@@ -87,7 +89,7 @@ class FakeBroker:
     def __init__(self, name: str, broker_id: int) -> None:
         self.name, self.broker_id = name, broker_id
         self.client = RemotingClient()
-        self.notices: list[tuple[wire.NotifyBrokerRoleChanged, wire.SyncStateSetBody]] = []
+        self.notices: list[tuple[wire.NotifyBrokerRoleChanged, SyncStateSetBody]] = []
         self.epoch = 0
         self.offset = 0
         dispatcher = Dispatcher()
@@ -95,7 +97,7 @@ class FakeBroker:
         self.server = RemotingServer(dispatcher, "127.0.0.1", 0)
 
     def _notified(self, request: Request, header: wire.NotifyBrokerRoleChanged) -> Reply:
-        self.notices.append((header, wire.decode_sync_state_set(request.command.body)))
+        self.notices.append((header, decode_sync_state_set(request.command.body)))
         return Reply()
 
     async def start(self, controller: str) -> None:
@@ -129,13 +131,13 @@ class FakeBroker:
 
     async def alter(
         self, controller: str, epoch: int, members: tuple[int, ...], set_epoch: int
-    ) -> wire.SyncStateSetBody:
+    ) -> SyncStateSetBody:
         reply = await self.client.call(
             controller,
             wire.AlterSyncStateSet(self.name, self.broker_id, epoch),
-            wire.SyncStateSetBody(members, set_epoch).encode(),
+            encode(SyncStateSetBody(members, set_epoch)),
         )
-        return wire.decode_sync_state_set(bytes(reply.body))
+        return decode_sync_state_set(bytes(reply.body))
 
     async def drop_connections(self) -> None:
         """What a controller sees of kill -9."""
@@ -264,7 +266,7 @@ async def test_concurrent_alterations_of_rip_67_end_at_the_second(one: Group) ->
         assert expanded.sync_state_set == (1, 2, 3)
         assert shrunk.sync_state_set == (1, 2)
         reply = await first.client.call(address, wire.GetReplicaInfo("s"))
-        assert wire.decode_sync_state_set(bytes(reply.body)) == shrunk
+        assert decode_sync_state_set(bytes(reply.body)) == shrunk
     finally:
         for each in (first, second, third):
             await each.stop()

@@ -15,7 +15,7 @@ from batonmq.demo.cluster import Program
 from batonmq.ha.autoswitch import epoch_file
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import SendMessageV2
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.store.verify import verify
 
 SETTLED_S = 15.0

@@ -14,16 +14,12 @@ from tests.integration.group import Group, read
 from batonmq.demo.cluster import Program
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    BrokerReplicasInfo,
-    EpochEntryCache,
-    HARuntimeInfo,
-    ReplicasInfo,
-    decode,
-)
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
+from batonmq.protocol.bodies.replication import EpochEntryCache, HARuntimeInfo
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.broker import GetBrokerEpochCache, GetBrokerHAStatus
+from batonmq.protocol.headers.broker.replication import GetBrokerEpochCache, GetBrokerHAStatus
+from batonmq.protocol.json import decode
 
 PATIENCE_S = 20.0
 

@@ -22,18 +22,14 @@ from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import ConnectionLost, NetError
-from batonmq.protocol.bodies import SubscriptionGroupConfig, encode
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import (
-    CreateTopic,
-    DeleteTopic,
-    GetAllConsumerOffset,
-    SendMessageV2,
-    UpdateConsumerOffset,
-    UpdateSubscriptionGroup,
-)
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, UpdateConsumerOffset
+from batonmq.protocol.headers.broker.send import SendMessageV2
+from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
 from batonmq.protocol.headers.controller import CleanBrokerData
+from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 from batonmq.store.config import StoreConfig
 

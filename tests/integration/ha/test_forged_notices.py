@@ -11,8 +11,9 @@ import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.net import RemotingClient
-from batonmq.protocol.headers.broker import ExchangeHAInfo
-from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged, SyncStateSetBody
+from batonmq.protocol.bodies.controller import SyncStateSetBody
+from batonmq.protocol.headers.broker.replication import ExchangeHAInfo
+from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged
 
 ROLES = ("replicating as slave", "master epoch=")
 """Lines that tell of a change of a role."""

@@ -16,7 +16,7 @@ from tests.integration.ha.replica_group import ReplicaGroup, descriptors, ha_add
 
 from batonmq.ha.proof import SlaveProof, key_of
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
-from batonmq.protocol.headers.broker import GetBrokerConfig
+from batonmq.protocol.headers.broker.admin import GetBrokerConfig
 
 SECRET = "correct-horse-battery-staple"
 FORGED = SlaveHandshake(2).encode() + Ack(0).encode()

@@ -17,7 +17,7 @@ from tests.integration.ha.replica_group import ReplicaGroup, commit_log, eventua
 
 from batonmq import Message, MessageQueue, NotSafelyStored, Producer, QueueReader
 from batonmq.demo.cluster import Program
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 from batonmq.store.verify import verify
 
 MIB = 1 << 20

@@ -14,11 +14,21 @@ from tests.integration.ha.replica_group import ReplicaGroup
 
 from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import Program
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import SubscriptionGroupConfig, decode
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
+from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
 from batonmq.protocol.errors import TopicNotExistError
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, GetAllDelayOffset, UpdateConsumerOffset
+from batonmq.protocol.headers.broker.topics import (
+    CreateTopic,
+    DeleteTopic,
+    GetAllSubscriptionGroup,
+    GetAllTopicConfig,
+    UpdateSubscriptionGroup,
+)
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.record import decode_records
+from batonmq.protocol.registry import Header
 
 COPIED_S = 6.0
 """Offsets are copied every 3 s."""
@@ -47,13 +57,13 @@ class Tables:
 
 
 async def tables(group: ReplicaGroup, broker: Program) -> Tables:
-    async def body(header: wire.Header) -> bytes:
+    async def body(header: Header) -> bytes:
         return bytes((await group.client.call(broker.address, header)).body)
 
-    topics = decode(await body(wire.GetAllTopicConfig()), bodies.TopicConfigAndMappingSerializeWrapper)
-    groups = decode(await body(wire.GetAllSubscriptionGroup()), bodies.SubscriptionGroupWrapper)
-    offsets = decode(await body(wire.GetAllConsumerOffset()), bodies.ConsumerOffsetSerializeWrapper)
-    delays = decode(await body(wire.GetAllDelayOffset()) or b"{}", bodies.DelayOffsetSerializeWrapper)
+    topics = decode(await body(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
+    groups = decode(await body(GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
+    offsets = decode(await body(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
+    delays = decode(await body(GetAllDelayOffset()) or b"{}", DelayOffsetSerializeWrapper)
     return Tables(
         {n: t.write_queue_nums for n, t in topics.topic_config_table.items() if n.startswith("Made")},
         {n: g.retry_max_times for n, g in groups.subscription_group_table.items() if n.startswith("Made")},
@@ -76,14 +86,14 @@ async def copied(group: ReplicaGroup) -> Tables:
 async def create(group: ReplicaGroup, name: str, queues: int) -> None:
     """A topic of so many queues, and a group that tries so many times, made as an administrator does."""
     address = (await group.master()).address
-    topic = wire.CreateTopic(name, "TBW102", queues, queues, 6, "SINGLE_TAG", 0, False, None)
+    topic = CreateTopic(name, "TBW102", queues, queues, 6, "SINGLE_TAG", 0, False, None)
     await group.client.call(address, topic)
     made = SubscriptionGroupConfig(group_name=name, retry_max_times=queues)
-    await group.client.call(address, wire.UpdateSubscriptionGroup(), bodies.encode(made))
+    await group.client.call(address, UpdateSubscriptionGroup(), encode(made))
 
 
 async def commit(group: ReplicaGroup, name: str, offset: int) -> None:
-    header = wire.UpdateConsumerOffset(name, name, 1, offset)
+    header = UpdateConsumerOffset(name, name, 1, offset)
     await group.client.call((await group.master()).address, header)
 
 
@@ -216,7 +226,7 @@ async def test_of_a_topic_that_was_made_again_a_new_master_shows_the_new_message
     await produce(group, "Made", b"old 0", b"old 1", b"old 2")
     await commit(group, "Made", 3)
     await copied(group)
-    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    await group.client.call(master.address, DeleteTopic("Made"))
     await create(group, "Made", 2)
     await produce(group, "Made", b"new 0", b"new 1")
     before = await copied(group)
@@ -238,7 +248,7 @@ async def test_a_deleted_topic_stays_deleted_when_the_slave_restarts_and_takes_o
     await produce(group, "Made", b"x")
     await produce(group, "MadeToo", b"y")
     await copied(group)
-    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    await group.client.call(master.address, DeleteTopic("Made"))
     while "Made" in (await tables(group, slave)).topics:
         await asyncio.sleep(0.02)
     master.kill()
@@ -268,7 +278,7 @@ async def test_offsets_in_a_topic_that_was_made_again_are_forgotten_also_if_the_
     await produce(group, "Made", b"old 0", b"old 1", b"old 2")
     await commit(group, "Made", 3)
     await copied(group)
-    await group.client.call(master.address, wire.DeleteTopic("Made"))
+    await group.client.call(master.address, DeleteTopic("Made"))
     await create(group, "Made", 2)
     await produce(group, "Made", *(b"new %d" % number for number in range(5)))
     master.kill()

@@ -12,10 +12,10 @@ from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import parse_time
-from batonmq.protocol.bodies import TopicRouteData
+from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import UniqueIds
+from batonmq.protocol.message.ids import UniqueIds
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

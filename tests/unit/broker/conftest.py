@@ -12,8 +12,10 @@ from batonmq.broker.context import Broker
 from batonmq.broker.parts import PARTS
 from batonmq.common.clock import ManualClock
 from batonmq.net.dispatch import Dispatcher
-from batonmq.protocol.bodies import TopicConfig
-from batonmq.protocol.message import StoredMessage, encode_properties, pack_host
+from batonmq.protocol.bodies.topics import TopicConfig
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 

@@ -25,9 +25,9 @@ from batonmq.common.clock import ManualClock
 from batonmq.ha.config import HAConfig
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import ConnectionLost
-from batonmq.protocol.bodies import encode
 from batonmq.protocol.codes import LanguageCode
 from batonmq.protocol.frame import Command
+from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 from batonmq.store.config import StoreConfig
 

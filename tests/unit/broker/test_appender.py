@@ -14,7 +14,7 @@ from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 

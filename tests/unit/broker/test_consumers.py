@@ -7,7 +7,7 @@ from tests.unit.broker.fakes import JAVA, FakeConnection
 
 from batonmq.broker.tables.consumers import ConsumerTable
 from batonmq.broker.tables.producers import ProducerTable
-from batonmq.protocol.bodies import ConsumerData, MessageModel, SubscriptionData
+from batonmq.protocol.bodies.clients import ConsumerData, MessageModel, SubscriptionData
 
 
 def data(group: str = "g", *topics: str, version: int = 1, model: str = "CLUSTERING") -> ConsumerData:

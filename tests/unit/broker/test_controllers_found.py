@@ -55,6 +55,12 @@ class Network:
         return SimpleNamespace(header=header, body=b"")
 
 
+@pytest.mark.parametrize("text", ["a:1;b:1", "a:1,b:1", " a:1 ; b:1 ;a:1; "])
+def test_controller_addr_is_a_list_at_semicolons_and_commas(text: str) -> None:
+    broker = SimpleNamespace(config=BrokerConfig(controller_addr=text), outer=Network())
+    assert Controllers(broker).addresses == ["a:1", "b:1"]  # type: ignore[arg-type]
+
+
 async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
     network = Network()
     broker = SimpleNamespace(

@@ -21,7 +21,25 @@ from batonmq.ha.autoswitch.service import MasterStatus, ReplicaStatus
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.ha_frames import EpochStart
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import (
+    CleanExpiredConsumeQueue,
+    CleanUnusedTopic,
+    DeleteExpiredCommitLog,
+    GetAllProducerInfo,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    GetConsumerConnectionList,
+    GetProducerConnectionList,
+    UpdateBrokerConfig,
+)
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.broker.replication import (
+    ExchangeHAInfo,
+    GetBrokerEpochCache,
+    GetBrokerHAStatus,
+    NotifyMinBrokerIdChange,
+    ResetMasterFlushOffset,
+)
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
 
@@ -37,7 +55,7 @@ RUNTIME_KEYS_OF_CLUSTER_LIST = (
 async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     served.put(0, b"x")
     served.broker.stats.put("TopicJ", 1, 100)
-    info = json_of(await ask(served.dispatcher, wire.GetBrokerRuntimeInfo()))["table"]
+    info = json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]
     assert set(RUNTIME_KEYS_OF_CLUSTER_LIST.split()) <= set(info)
     assert all(isinstance(value, str) for value in info.values())
     assert info["brokerActive"] == "true" and info["msgPutTotalTodayNow"] == "1"
@@ -45,13 +63,11 @@ async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     assert info["commitLogMaxOffset"] == str(served.store.max_offset)
     assert len(info["putTps"].split()) == 3
     become_slave(served.broker)
-    assert (
-        json_of(await ask(served.dispatcher, wire.GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
-    )
+    assert json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
 
 
 async def test_configuration_is_shown_in_rocketmqs_spelling(served: Served) -> None:
-    reply = await ask(served.dispatcher, wire.GetBrokerConfig())
+    reply = await ask(served.dispatcher, GetBrokerConfig())
     shown = parse_properties(bytes(reply.body).decode())  # type: ignore[arg-type]
     assert shown["brokerName"] == "broker-a" and shown["autoCreateTopicEnable"] == "true"
     assert "fileReservedTime" in shown and "haListenPort" in shown
@@ -63,7 +79,7 @@ async def test_configuration_changes_take_effect_and_are_saved(served: Served) -
     file.write_text("brokerName=broker-a\n")
     version = served.broker.tables.topics.version.counter
     body = b"autoCreateTopicEnable=false\nfileReservedTime=48\nbrokerPermission=4\n"
-    await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
+    await ask(served.dispatcher, UpdateBrokerConfig(), body)
     assert served.broker.tables.topics.create_on_send("new", "TBW102", 4) is None
     assert served.store.config.file_reserved_time == 48
     assert served.broker.settings.broker.broker_permission == 4
@@ -88,7 +104,7 @@ async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last
 
     monkeypatch.setattr(settings, "change_file", slow_first)
     bodies = [b"fileReservedTime=48\n", b"fileReservedTime=49\n"]
-    await asyncio.gather(*(ask(served.dispatcher, wire.UpdateBrokerConfig(), body) for body in bodies))
+    await asyncio.gather(*(ask(served.dispatcher, UpdateBrokerConfig(), body) for body in bodies))
     assert file == {"fileReservedTime": "49"} and served.store.config.file_reserved_time == 49
 
 
@@ -110,43 +126,43 @@ async def test_a_bad_change_is_refused_whole_in_one_line(
 ) -> None:
     before = served.broker.settings.broker
     with pytest.raises(MQError) as refused:
-        await ask(served.dispatcher, wire.UpdateBrokerConfig(), body)
+        await ask(served.dispatcher, UpdateBrokerConfig(), body)
     assert refused.value.code == code and words in refused.value.remark and "\n" not in refused.value.remark
     assert served.broker.settings.broker is before
 
 
 async def test_connections(served: Served) -> None:
     connection = FakeConnection("127.0.0.1:36860")
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
-    ours = json_of(await ask(served.dispatcher, wire.GetConsumerConnectionList(consumer_group="GroupJ")))
+    await ask(served.dispatcher, Heartbeat(), heartbeat(), connection=connection)
+    ours = json_of(await ask(served.dispatcher, GetConsumerConnectionList(consumer_group="GroupJ")))
     java = json.loads((WIRE / "consumerconn.json").read_bytes())
     del java["subscriptionTable"]["%RETRY%GroupJ"]
     ours["subscriptionTable"]["TopicJ"]["subVersion"] = 1_700_000_000_000
     java["connectionSet"][0]["clientAddr"] = connection.peer
     assert ours == java
-    producers = json_of(await ask(served.dispatcher, wire.GetProducerConnectionList(producer_group="ProdJ")))
+    producers = json_of(await ask(served.dispatcher, GetProducerConnectionList(producer_group="ProdJ")))
     assert producers == {"connectionSet": java["connectionSet"]}
-    everyone = json_of(await ask(served.dispatcher, wire.GetAllProducerInfo()))
+    everyone = json_of(await ask(served.dispatcher, GetAllProducerInfo()))
     (info,) = everyone["data"]["ProdJ"]
     assert set(info) == set(json.loads((WIRE / "allproducers.json").read_bytes())["data"]["ProdJ"][0])
 
 
 async def test_connections_of_groups_that_are_not_there(served: Served) -> None:
     with pytest.raises(MQError) as consumer:
-        await ask(served.dispatcher, wire.GetConsumerConnectionList(consumer_group="Gnope"))
+        await ask(served.dispatcher, GetConsumerConnectionList(consumer_group="Gnope"))
     assert (consumer.value.code, consumer.value.remark) == (206, "the consumer group[Gnope] not online")
     with pytest.raises(MQError) as producer:
-        await ask(served.dispatcher, wire.GetProducerConnectionList(producer_group="Pnope"))
+        await ask(served.dispatcher, GetProducerConnectionList(producer_group="Pnope"))
     assert (producer.value.code, producer.value.remark) == (1, "the producer group[Pnope] not exist")
 
 
 async def test_unused_topics_lose_their_queues(served: Served) -> None:
     served.put(0, b"x")
     served.put(0, b"x", topic="Gone")
-    await ask(served.dispatcher, wire.CleanUnusedTopic())
+    await ask(served.dispatcher, CleanUnusedTopic())
     assert served.store.queues() == [("TopicJ", 0)]
-    await ask(served.dispatcher, wire.CleanExpiredConsumeQueue())
-    await ask(served.dispatcher, wire.DeleteExpiredCommitLog())
+    await ask(served.dispatcher, CleanExpiredConsumeQueue())
+    await ask(served.dispatcher, DeleteExpiredCommitLog())
 
 
 class FakeHA:
@@ -167,26 +183,26 @@ class FakeHA:
 
 
 async def test_ha_status(served: Served) -> None:
-    alone = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    alone = json_of(await ask(served.dispatcher, GetBrokerHAStatus()))
     java = json.loads((WIRE / "hastatus.json").read_bytes())
     assert set(alone) == set(java) and alone["master"] is True and alone["haConnectionInfo"] == []
     served.put(0, b"x")
     served.broker.replication = FakeHA()  # type: ignore[assignment]
-    master = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    master = json_of(await ask(served.dispatcher, GetBrokerHAStatus()))
     (replica,) = master["haConnectionInfo"]
     assert replica["addr"] == "10.0.0.2:4000" and replica["diff"] == served.store.max_offset - 80
     assert master["inSyncSlaveNums"] == 1
     become_slave(served.broker)
-    slave = json_of(await ask(served.dispatcher, wire.GetBrokerHAStatus()))
+    slave = json_of(await ask(served.dispatcher, GetBrokerHAStatus()))
     assert slave["haClientRuntimeInfo"]["masterAddr"] == "10.0.0.3:10912" and slave["master"] is False
 
 
 async def test_epochs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MQError, match="this request only for controllerMode"):
-        await ask(served.dispatcher, wire.GetBrokerEpochCache())
+        await ask(served.dispatcher, GetBrokerEpochCache())
     monkeypatch.setattr(replica_handlers, "HAService", FakeHA)
     served.broker.replication = FakeHA()  # type: ignore[assignment]
-    cache = json_of(await ask(served.dispatcher, wire.GetBrokerEpochCache()))
+    cache = json_of(await ask(served.dispatcher, GetBrokerEpochCache()))
     assert cache["epochList"] == [
         {"epoch": 1, "startOffset": 0, "endOffset": 500},
         {"epoch": 3, "startOffset": 500, "endOffset": 2**63 - 1},
@@ -194,22 +210,22 @@ async def test_epochs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_master_and_slave_exchange_addresses(served: Served) -> None:
-    reply = await ask(served.dispatcher, wire.ExchangeHAInfo())
+    reply = await ask(served.dispatcher, ExchangeHAInfo())
     assert reply.header is not None
     assert reply.header.to_ext()["masterHaAddress"] == "10.0.0.1:10912"
     become_slave(served.broker)
     served.broker.replication = FakeHA()  # type: ignore[assignment]
-    told = wire.ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
+    told = ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
     before = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
     await ask(served.dispatcher, told)
     after = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
     assert after == before, "anybody could say so"
-    asked = await ask(served.dispatcher, wire.ExchangeHAInfo())
+    asked = await ask(served.dispatcher, ExchangeHAInfo())
     assert asked.header is not None and asked.header.to_ext() == {}
 
 
 async def test_notices_between_brokers(served: Served) -> None:
-    await ask(served.dispatcher, wire.NotifyMinBrokerIdChange(min_broker_id=2))
+    await ask(served.dispatcher, NotifyMinBrokerIdChange(min_broker_id=2))
     with pytest.raises(MQError) as refused:
-        await ask(served.dispatcher, wire.ResetMasterFlushOffset(master_flush_offset=9))
+        await ask(served.dispatcher, ResetMasterFlushOffset(master_flush_offset=9))
     assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -13,16 +13,16 @@ from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of, 
 from batonmq.broker.context import Broker
 from batonmq.broker.tables.handlers import clients as client
 from batonmq.net.dispatch import Dispatcher
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     CheckClientRequestBody,
     LockBatchRequestBody,
-    MessageQueue,
     SubscriptionData,
     UnlockBatchRequestBody,
 )
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import clients as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"

@@ -9,19 +9,27 @@ from tests.unit.broker.test_handlers_client import heartbeat
 
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import CloneGroupOffset, QueryCorrectionOffset, ResetOffset
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.broker.pull import (
+    GetAllConsumerOffset,
+    GetEarliestMsgStoretime,
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
 from batonmq.protocol.headers.client import ResetConsumerClientOffset
 from batonmq.protocol.registry import Header
 
 
 def commit(group: str = "GroupJ", topic: str = "TopicJ", queue_id: int = 0, offset: int = 1) -> Header:
-    return wire.UpdateConsumerOffset(
-        consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
-    )
+    return UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
 
 
 def query(queue_id: int = 0, zero: bool | None = None) -> Header:
-    return wire.QueryConsumerOffset(
+    return QueryConsumerOffset(
         consumer_group="GroupJ", topic="TopicJ", queue_id=queue_id, set_zero_if_not_found=zero
     )
 
@@ -66,20 +74,20 @@ async def test_bounds_and_times_of_queues(served: Served) -> None:
     served.put(0, b"1")
     served.put(0, b"2")
     queue = {"topic": "TopicJ", "queue_id": 0}
-    assert await ext_of(served, wire.GetMaxOffset(**queue)) == {"offset": "2"}
-    assert await ext_of(served, wire.GetMinOffset(**queue)) == {"offset": "0"}
-    assert await ext_of(served, wire.GetEarliestMsgStoretime(**queue)) == {"timestamp": str(START_MS + 1_000)}
+    assert await ext_of(served, GetMaxOffset(**queue)) == {"offset": "2"}
+    assert await ext_of(served, GetMinOffset(**queue)) == {"offset": "0"}
+    assert await ext_of(served, GetEarliestMsgStoretime(**queue)) == {"timestamp": str(START_MS + 1_000)}
     late, far = START_MS + 2_000, START_MS + 99_000
     for timestamp, boundary, offset in ((0, None, 0), (late, None, 1), (far, "lower", 2), (far, "upper", 1)):
-        header = wire.SearchOffset(**queue, timestamp=timestamp, boundary_type=boundary)
+        header = SearchOffset(**queue, timestamp=timestamp, boundary_type=boundary)
         assert await ext_of(served, header) == {"offset": str(offset)}
     empty = {"topic": "TopicJ", "queue_id": 9}
-    assert await ext_of(served, wire.GetMaxOffset(**empty)) == {"offset": "0"}
-    assert await ext_of(served, wire.GetEarliestMsgStoretime(**empty)) == {"timestamp": "-1"}
+    assert await ext_of(served, GetMaxOffset(**empty)) == {"offset": "0"}
+    assert await ext_of(served, GetEarliestMsgStoretime(**empty)) == {"timestamp": "-1"}
 
 
 def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fields: object) -> Header:
-    return wire.ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True, **fields)  # type: ignore[arg-type]
+    return ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True, **fields)  # type: ignore[arg-type]
 
 
 async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> None:
@@ -118,7 +126,7 @@ async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served
         served.broker.tables.offsets.commit("GroupJ", "TopicJ", queue_id, 1)
     assert (await refusal(served, reset()))[0] == ResponseCode.CONSUMER_NOT_ONLINE
     connection = FakeConnection()
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    await ask(served.dispatcher, Heartbeat(), heartbeat(), connection=connection)
     connection.sent.clear()
     reply = await ask(served.dispatcher, reset())
     ((header, body),) = [sent for sent in connection.sent if isinstance(sent[0], ResetConsumerClientOffset)]
@@ -128,8 +136,8 @@ async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served
 async def test_clone_and_all_offsets(served: Served) -> None:
     offsets = served.broker.tables.offsets
     offsets.commit("GroupJ", "TopicJ", 0, 5)
-    await ask(served.dispatcher, wire.CloneGroupOffset(src_group="GroupJ", dest_group="GroupK"))
-    everything = json_of(await ask(served.dispatcher, wire.GetAllConsumerOffset()))
+    await ask(served.dispatcher, CloneGroupOffset(src_group="GroupJ", dest_group="GroupK"))
+    everything = json_of(await ask(served.dispatcher, GetAllConsumerOffset()))
     assert everything["offsetTable"] == {"TopicJ@GroupJ": {"0": 5}, "TopicJ@GroupK": {"0": 5}}
 
 
@@ -137,9 +145,7 @@ async def test_correction_offsets(served: Served) -> None:
     offsets = served.broker.tables.offsets
     for group, offset in (("a", 5), ("b", 3), ("filtered", 0), ("compare", 4)):
         offsets.commit(group, "TopicJ", 0, offset)
-    header = wire.QueryCorrectionOffset(
-        compare_group="compare", topic="TopicJ", filter_groups="filtered,compare"
-    )
+    header = QueryCorrectionOffset(compare_group="compare", topic="TopicJ", filter_groups="filtered,compare")
     assert json_of(await ask(served.dispatcher, header)) == {"correctionOffsets": {"0": 3}}
     offsets.commit("compare", "TopicJ", 0, 2)
     assert json_of(await ask(served.dispatcher, header)) == {"correctionOffsets": {"0": 2**63 - 1}}

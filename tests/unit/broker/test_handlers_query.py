@@ -14,16 +14,19 @@ from batonmq.net.errors import CallTimeout, ConnectionLost
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import GetConsumerStatus
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.broker.pull import QueryConsumeQueue, QueryMessage, ViewMessage
 from batonmq.protocol.headers.client import ConsumeMessageDirectly, GetConsumerRunningInfo
-from batonmq.protocol.message import decode_record, decode_records, encode_message_id, pack_host
+from batonmq.protocol.message.ids import encode_message_id, pack_host
+from batonmq.protocol.message.record import decode_record, decode_records
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
 
 
-def by_key(key: str, **fields: int) -> wire.QueryMessage:
+def by_key(key: str, **fields: int) -> QueryMessage:
     values = {"max_num": 32, "begin_timestamp": 0, "end_timestamp": START_MS + 99_000, **fields}
-    return wire.QueryMessage(topic="TopicJ", key=key, **values)
+    return QueryMessage(topic="TopicJ", key=key, **values)
 
 
 async def test_messages_by_key(served: Served) -> None:
@@ -47,17 +50,17 @@ async def test_a_key_that_is_not_there_still_says_how_far_the_index_is(served: S
 
 async def test_message_by_offset(served: Served) -> None:
     offset = served.put(0, b"hello")
-    reply = await ask(served.dispatcher, wire.ViewMessage(offset=offset))
+    reply = await ask(served.dispatcher, ViewMessage(offset=offset))
     assert decode_record(reply.body).body == b"hello"  # type: ignore[arg-type]
     with pytest.raises(MQError) as refused:
-        await ask(served.dispatcher, wire.ViewMessage(offset=99_999_999))
+        await ask(served.dispatcher, ViewMessage(offset=99_999_999))
     assert (refused.value.code, refused.value.remark) == (1, "can not find message by the offset, 99999999")
 
 
 async def test_consume_queue(served: Served) -> None:
     first, second = served.put(0, b"hello1"), served.put(0, b"hello2")
-    header = wire.QueryConsumeQueue(topic="TopicJ", queue_id=0, index=0, count=10, consumer_group="GroupJ")
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat())
+    header = QueryConsumeQueue(topic="TopicJ", queue_id=0, index=0, count=10, consumer_group="GroupJ")
+    await ask(served.dispatcher, Heartbeat(), heartbeat())
     ours = json_of(await ask(served.dispatcher, header))
     java = json.loads((WIRE / "queryqueue.json").read_bytes())
     assert [entry["physicOffset"] for entry in ours["queueData"]] == [first, second]
@@ -69,9 +72,9 @@ async def test_consume_queue(served: Served) -> None:
 async def test_consume_queue_that_is_not_there(served: Served) -> None:
     served.put(0, b"x")
     with pytest.raises(MQError) as refused:
-        await ask(served.dispatcher, wire.QueryConsumeQueue(topic="nope", queue_id=0, count=1))
+        await ask(served.dispatcher, QueryConsumeQueue(topic="nope", queue_id=0, count=1))
     assert refused.value.remark == "0@nope is not exist!"
-    offline = wire.QueryConsumeQueue(topic="TopicJ", queue_id=0, index=7, count=1, consumer_group="G")
+    offline = QueryConsumeQueue(topic="TopicJ", queue_id=0, index=7, count=1, consumer_group="G")
     reply = await ask(served.dispatcher, offline)
     assert reply.remark == "Index 7 of 0@TopicJ is not exist!"
     assert json_of(reply)["filterData"] == "G@TopicJ is not online!"
@@ -79,7 +82,7 @@ async def test_consume_queue_that_is_not_there(served: Served) -> None:
 
 async def connected(served: Served) -> FakeConnection:
     connection = FakeConnection()
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    await ask(served.dispatcher, Heartbeat(), heartbeat(), connection=connection)
     return connection
 
 
@@ -143,19 +146,19 @@ async def test_a_bad_message_id_is_refused(served: Served, message_id: str) -> N
 
 async def test_consumer_status_of_nobody(served: Served) -> None:
     with pytest.raises(MQError, match="No Any Consumer online in the consumer group"):
-        await ask(served.dispatcher, wire.GetConsumerStatus(topic="TopicJ", group="g"))
+        await ask(served.dispatcher, GetConsumerStatus(topic="TopicJ", group="g"))
 
 
 async def test_consumer_status_is_gathered_from_the_members_that_answer(served: Served) -> None:
     first, second = FakeConnection("a:1"), FakeConnection("b:1")
     for connection, client_id in ((first, "c1"), (second, "c2")):
         body = heartbeat().replace(b"127.0.0.1@1", client_id.encode())
-        await ask(served.dispatcher, wire.Heartbeat(), body, connection=connection)
+        await ask(served.dispatcher, Heartbeat(), body, connection=connection)
     answer = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"TopicJ"}:7}}'
     first.answers = [Command(0, {}, answer), Command(0, {}, answer)]
-    table = json_of(await ask(served.dispatcher, wire.GetConsumerStatus(topic="TopicJ", group="GroupJ")))
+    table = json_of(await ask(served.dispatcher, GetConsumerStatus(topic="TopicJ", group="GroupJ")))
     assert list(table["consumerTable"]) == ["c1"], "the other one is not there any more"
     assert list(table["consumerTable"]["c1"].values()) == [7]
-    one = wire.GetConsumerStatus(topic="TopicJ", group="GroupJ", client_addr="c1")
+    one = GetConsumerStatus(topic="TopicJ", group="GroupJ", client_addr="c1")
     assert list(json_of(await ask(served.dispatcher, one))["consumerTable"]) == ["c1"]
     assert len(second.invoked) == 1

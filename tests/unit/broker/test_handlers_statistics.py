@@ -11,9 +11,21 @@ from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import FakeConnection, ask, json_of, plain_keys
 from tests.unit.broker.test_handlers_client import heartbeat
 
-from batonmq.protocol.bodies import ConsumeStats, ConsumeStatsList, TopicConfig, TopicStatsTable, decode
+from batonmq.protocol.bodies.statistics import ConsumeStats, ConsumeStatsList, TopicStatsTable
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import (
+    GetConsumeStats,
+    GetConsumeStatsInBroker,
+    GetTopicStatsInfo,
+    QueryConsumeTimeSpan,
+    QuerySubscriptionByConsumer,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+    ViewBrokerStatsData,
+)
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
@@ -39,7 +51,7 @@ def queue(queue_id: int) -> str:
 async def test_topic_stats(served: Served) -> None:
     served.put(0, b"1")
     served.put(0, b"2")
-    reply = await ask(served.dispatcher, wire.GetTopicStatsInfo(topic="TopicJ"))
+    reply = await ask(served.dispatcher, GetTopicStatsInfo(topic="TopicJ"))
     ours = json_of(reply)
     assert ours["offsetTable"][queue(0)] == {
         "minOffset": 0,
@@ -52,7 +64,7 @@ async def test_topic_stats(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [wire.GetTopicStatsInfo(topic="nope"), wire.QueryConsumeTimeSpan(topic="nope", group="g")]
+    "header", [GetTopicStatsInfo(topic="nope"), QueryConsumeTimeSpan(topic="nope", group="g")]
 )
 async def test_unknown_topics(served: Served, header: Header) -> None:
     with pytest.raises(MQError) as refused:
@@ -65,7 +77,7 @@ async def test_consume_stats(served: Served) -> None:
         served.put(0, b"x")
     served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 1)
     served.broker.tables.offsets.commit_pulled("GroupJ", "TopicJ", 0, 2)
-    reply = await ask(served.dispatcher, wire.GetConsumeStats(consumer_group="GroupJ"))
+    reply = await ask(served.dispatcher, GetConsumeStats(consumer_group="GroupJ"))
     ours = json_of(reply)
     assert ours["offsetTable"][queue(0)] == {
         "brokerOffset": 3,
@@ -74,7 +86,7 @@ async def test_consume_stats(served: Served) -> None:
         "lastTimestamp": START_MS + 1_000,
     }
     assert shape(ours) == shape(java("consumestats.json"))
-    none = json_of(await ask(served.dispatcher, wire.GetConsumeStats(consumer_group="nobody")))
+    none = json_of(await ask(served.dispatcher, GetConsumeStats(consumer_group="nobody")))
     assert none == java("consumestats_none.json")
 
 
@@ -84,13 +96,13 @@ async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscri
         served.broker.tables.offsets.commit("GroupJ", topic, 0, 0)
 
     async def topics(**fields: str) -> set[str]:
-        header = wire.GetConsumeStats(consumer_group="GroupJ", **fields)
+        header = GetConsumeStats(consumer_group="GroupJ", **fields)
         reply = await ask(served.dispatcher, header)
         assert isinstance(reply.body, bytes)
         return {q.topic for q in decode(reply.body, ConsumeStats).offset_table}
 
     assert await topics() == {"TopicJ", "Old"}
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat(), connection=FakeConnection())
+    await ask(served.dispatcher, Heartbeat(), heartbeat(), connection=FakeConnection())
     assert await topics() == {"TopicJ"}
     assert await topics(topic="Old") == set()
     assert await topics(topic_list="Old;TopicJ") == {"TopicJ", "Old"}
@@ -101,14 +113,14 @@ async def test_consume_stats_of_all_groups(served: Served) -> None:
     served.put(0, b"x")
     served.broker.tables.subscriptions.find("GroupJ")
     served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 1)
-    reply = await ask(served.dispatcher, wire.GetConsumeStatsInBroker(is_order=False))
+    reply = await ask(served.dispatcher, GetConsumeStatsInBroker(is_order=False))
     ours = json_of(reply)
     assert (ours["totalDiff"], ours["brokerAddr"]) == (1, "10.0.0.1:10911")
     assert set(ours) == set(java("brokerconsumestats.json"))
     by_group = {group: stats for entry in ours["consumeStatsList"] for group, stats in entry.items()}
     assert by_group["GroupJ"][0]["offsetTable"][queue(0)]["brokerOffset"] == 2
     assert by_group["TOOLS_CONSUMER"] == []
-    ordered = json_of(await ask(served.dispatcher, wire.GetConsumeStatsInBroker(is_order=True)))
+    ordered = json_of(await ask(served.dispatcher, GetConsumeStatsInBroker(is_order=True)))
     assert ordered["totalDiff"] == 0
     assert decode((WIRE / "hastatus.json").read_bytes(), ConsumeStatsList) is not None
 
@@ -117,26 +129,24 @@ async def test_time_span(served: Served) -> None:
     for _ in range(3):
         served.put(0, b"x")
     served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 2)
-    ours = json_of(await ask(served.dispatcher, wire.QueryConsumeTimeSpan(topic="TopicJ", group="GroupJ")))
+    ours = json_of(await ask(served.dispatcher, QueryConsumeTimeSpan(topic="TopicJ", group="GroupJ")))
     first, second, *_ = ours["consumeTimeSpanSet"]
     assert first["minTimeStamp"] == START_MS + 1_000 and first["maxTimeStamp"] == START_MS + 3_000
     assert first["consumeTimeStamp"] == START_MS + 2_000 and first["delayTime"] == 0
     assert second["minTimeStamp"] == -1 and second["delayTime"] == 0
     served.clock.advance(5_000)
-    again = json_of(await ask(served.dispatcher, wire.QueryConsumeTimeSpan(topic="TopicJ", group="GroupJ")))
+    again = json_of(await ask(served.dispatcher, QueryConsumeTimeSpan(topic="TopicJ", group="GroupJ")))
     assert again["consumeTimeSpanSet"][0]["delayTime"] == 5_000
 
 
 async def test_who_consumes_what(served: Served) -> None:
-    await ask(served.dispatcher, wire.Heartbeat(), heartbeat())
+    await ask(served.dispatcher, Heartbeat(), heartbeat())
     served.broker.tables.offsets.commit("Offline", "TopicJ", 0, 1)
-    groups = json_of(await ask(served.dispatcher, wire.QueryTopicConsumeByWho(topic="TopicJ")))
+    groups = json_of(await ask(served.dispatcher, QueryTopicConsumeByWho(topic="TopicJ")))
     assert groups == {"groupList": ["GroupJ", "Offline"]}
-    topics = json_of(await ask(served.dispatcher, wire.QueryTopicsByConsumer(group="Offline")))
+    topics = json_of(await ask(served.dispatcher, QueryTopicsByConsumer(group="Offline")))
     assert topics == {"topicList": ["TopicJ"], "brokerAddr": "10.0.0.1:10911"}
-    ours = json_of(
-        await ask(served.dispatcher, wire.QuerySubscriptionByConsumer(group="GroupJ", topic="TopicJ"))
-    )
+    ours = json_of(await ask(served.dispatcher, QuerySubscriptionByConsumer(group="GroupJ", topic="TopicJ")))
     recorded = java("subbyconsumer.json")
     recorded["subscriptionData"]["subVersion"] = 1
     assert ours == recorded
@@ -147,11 +157,11 @@ async def test_statistics(served: Served) -> None:
     served.broker.stats.sample(served.clock.now_ms() + 10_000)
     served.broker.stats.put("TopicJ", 4, 518)
     served.broker.stats.sample(served.clock.now_ms() + 20_000)
-    header = wire.ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="TopicJ")
+    header = ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="TopicJ")
     ours = json_of(await ask(served.dispatcher, header))
     assert ours["statsMinute"] == {"sum": 4, "tps": 0.4, "avgpt": 4.0}
     assert shape(ours) == shape(java("stats.json"))
     with pytest.raises(MQError) as refused:
-        header = wire.ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="nope")
+        header = ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="nope")
         await ask(served.dispatcher, header)
     assert refused.value.remark == "The stats <TOPIC_PUT_NUMS> <nope> not exist"

@@ -9,14 +9,10 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import ask, json_of
 
-from batonmq.protocol.bodies import (
-    CreateTopicListRequestBody,
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-    TopicConfig,
-)
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
+from batonmq.protocol.bodies.topics import CreateTopicListRequestBody, TopicConfig
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import topics as wire
 from batonmq.protocol.registry import Header
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"

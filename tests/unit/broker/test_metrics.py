@@ -16,20 +16,20 @@ from batonmq.broker.monitoring.metrics import BrokerMetrics, RpcMeter
 from batonmq.broker.parts import all_metrics
 from batonmq.broker.replica import metrics as replica
 from batonmq.broker.tables import metrics as tables
-from batonmq.broker.tables.metrics import LAG_AGE_MS, version_name
+from batonmq.broker.tables.metrics import LAG_AGE_MS
 from batonmq.broker.upkeep import metrics as upkeep
 from batonmq.common.config import changeable_keys, keys_of
 from batonmq.common.metrics import Metric, read
 from batonmq.common.metrics_config import MetricsConfig
 from batonmq.net.dispatch import Dispatcher, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     MessageModel,
     SubscriptionData,
-    TopicConfig,
 )
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
 
@@ -199,23 +199,6 @@ def test_requests_are_timed_and_held_pulls_apart() -> None:
             0,
         ),
     }
-
-
-@pytest.mark.parametrize(
-    ("ordinal", "name"),
-    [
-        (513, "v5_5_0"),
-        (512, "v5_5_0_snapshot"),
-        (453, "v5_2_0"),
-        (411, "v4_9_9"),
-        (213, "v4_0_0"),
-        (212, "v4_0_0_snapshot"),
-        (200, "v3"),
-        (-7, "v3"),
-    ],
-)
-def test_a_client_says_its_version_as_a_number(ordinal: int, name: str) -> None:
-    assert version_name(ordinal) == name
 
 
 def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> None:

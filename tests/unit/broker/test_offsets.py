@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batonmq.broker.tables.offsets import NOT_FOUND, OffsetTable
 from batonmq.common.clock import ManualClock
-from batonmq.protocol.bodies import DataVersion
+from batonmq.protocol.bodies.common import DataVersion
 
 JAVA_FILE = Path(__file__).parents[2] / "data" / "broker" / "java" / "consumerOffset.json"
 

@@ -20,7 +20,7 @@ from batonmq.broker.stats import BrokerStats
 from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.store import MessageStore
 

@@ -11,13 +11,15 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.common.clock import ManualClock
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
 INFO = wire.GetReplicaInfoReply(1, "h:1", 3)
-IN_FORCE = wire.SyncStateSetBody((1, 2), 7).encode()
+IN_FORCE = encode(SyncStateSetBody((1, 2), 7))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from batonmq.broker.stats import (
     BrokerStats,
     Snapshot,
 )
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.results import PutResult, PutStatus
 
 DAY = 86_400_000

@@ -10,7 +10,8 @@ from tests.unit.broker.fakes import make_config
 
 from batonmq.broker.tables.subscriptions import SubscriptionTable
 from batonmq.common.clock import ManualClock
-from batonmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError
 
 DATA = Path(__file__).parents[2] / "data" / "broker"

@@ -12,7 +12,8 @@ from tests.unit.broker.fakes import make_config
 from batonmq.broker.tables.deleted_topics import MOST
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
-from batonmq.protocol.bodies import DataVersion, TopicConfig
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.errors import MQError
 
 DATA = Path(__file__).parents[2] / "data" / "broker"

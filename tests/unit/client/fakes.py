@@ -12,21 +12,34 @@ from dataclasses import dataclass, field
 
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.server import RemotingServer
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageQueue, decode, encode
+from batonmq.protocol.bodies.clients import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as h
+from batonmq.protocol.headers.broker.clients import UnregisterClient
+from batonmq.protocol.headers.broker.pull import (
+    GetMaxOffsetResponse,
+    GetMinOffsetResponse,
+    PullMessage,
+    PullMessageResponse,
+    QueryConsumerOffsetResponse,
+    SearchOffsetResponse,
+)
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, SendMessageResponse, SendMessageV2
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.headers.namesrv import GetRouteInfo
-from batonmq.protocol.message import (
-    StoredMessage,
-    decode_batch,
-    decode_properties,
-    encode_message_id,
-    encode_record,
-    pack_host,
-)
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.batch import decode_batch
+from batonmq.protocol.message.ids import encode_message_id, pack_host
+from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.message.record import StoredMessage, encode_record
 
 HOST = pack_host("127.0.0.1", 1)
 
@@ -38,7 +51,7 @@ class Log:
     records: dict[MessageQueue, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     position: int = 0
-    sent_back: list[h.ConsumerSendMsgBack] = field(default_factory=list)
+    sent_back: list[ConsumerSendMsgBack] = field(default_factory=list)
 
     def append(self, topic: str, name: str, message: StoredMessage) -> tuple[int, int]:
         queue = MessageQueue(topic, name, message.queue_id)
@@ -60,8 +73,8 @@ class FakeBroker:
         self.answer: Callable[[int], Exception | None] = lambda code: None
         self.silent = False
         self.send_code = 0
-        self.sends: list[h.SendMessageV2] = []
-        self.heartbeats: list[bodies.HeartbeatData] = []
+        self.sends: list[SendMessageV2] = []
+        self.heartbeats: list[HeartbeatData] = []
         self.clients: dict[str, list[str]] = defaultdict(list)
         self.left: list[str] = []
         self.locks: dict[MessageQueue, str] = {}
@@ -112,7 +125,7 @@ class FakeBroker:
     # -- what it serves
 
     def _send(self, request: Request) -> Reply:
-        header = h.SendMessageV2.from_ext(request.command.ext)
+        header = SendMessageV2.from_ext(request.command.ext)
         self.sends.append(header)
         properties = (header.properties or "").encode()
         body = bytes(request.command.body)
@@ -136,16 +149,16 @@ class FakeBroker:
         self._changed.set()
         self._changed = asyncio.Event()
         ids = ",".join(encode_message_id(HOST, position) for _, position in placed)
-        return Reply(h.SendMessageResponse(ids, header.queue_id, placed[0][0]), code=self.send_code)
+        return Reply(SendMessageResponse(ids, header.queue_id, placed[0][0]), code=self.send_code)
 
     async def _pull(self, request: Request) -> Reply:
-        header = h.PullMessage.from_ext(request.command.ext)
+        header = PullMessage.from_ext(request.command.ext)
         self.pulls += 1
         queue = MessageQueue(header.topic, self.name, header.queue_id)
         records = self.log.records[queue]
         if header.queue_offset > len(records):
             return Reply(
-                h.PullMessageResponse(0, len(records), 0, len(records)), code=ResponseCode.PULL_OFFSET_MOVED
+                PullMessageResponse(0, len(records), 0, len(records)), code=ResponseCode.PULL_OFFSET_MOVED
             )
         if header.queue_offset == len(records) and header.sys_flag & 2:
             try:
@@ -156,7 +169,7 @@ class FakeBroker:
         found = records[header.queue_offset : header.queue_offset + min(header.max_msg_nums, 32)]
         next_offset = header.queue_offset + len(found)
         return Reply(
-            h.PullMessageResponse(0, next_offset, 0, len(records)),
+            PullMessageResponse(0, next_offset, 0, len(records)),
             found,
             code=0 if found else ResponseCode.PULL_NOT_FOUND,
         )
@@ -166,18 +179,18 @@ class FakeBroker:
         return MessageQueue(ext["topic"], self.name, int(ext["queueId"]))
 
     def _max_offset(self, request: Request) -> Reply:
-        return Reply(h.GetMaxOffsetResponse(len(self.log.records[self._queue(request)])))
+        return Reply(GetMaxOffsetResponse(len(self.log.records[self._queue(request)])))
 
     def _min_offset(self, request: Request) -> Reply:
-        return Reply(h.GetMinOffsetResponse(0))
+        return Reply(GetMinOffsetResponse(0))
 
     def _search(self, request: Request) -> Reply:
         time_ms = int(request.command.ext["timestamp"])
         end = len(self.log.records[self._queue(request)])
-        return Reply(h.SearchOffsetResponse(min(end, -(-time_ms // 1000))))
+        return Reply(SearchOffsetResponse(min(end, -(-time_ms // 1000))))
 
     def _heartbeat(self, request: Request) -> Reply:
-        data = decode(request.command.body, bodies.HeartbeatData)
+        data = decode(request.command.body, HeartbeatData)
         self.heartbeats.append(data)
         for consumer in data.consumer_data_set:
             if data.client_id not in self.clients[consumer.group_name]:
@@ -187,7 +200,7 @@ class FakeBroker:
         return Reply()
 
     def _unregister(self, request: Request) -> Reply:
-        header = h.UnregisterClient.from_ext(request.command.ext)
+        header = UnregisterClient.from_ext(request.command.ext)
         self.left.append(header.client_id)
         if header.consumer_group:
             self.clients[header.consumer_group].remove(header.client_id)
@@ -196,13 +209,13 @@ class FakeBroker:
         return Reply()
 
     def _list(self, request: Request) -> Reply:
-        return Reply(body=encode(bodies.ConsumerIdList(self.clients[request.command.ext["consumerGroup"]])))
+        return Reply(body=encode(ConsumerIdList(self.clients[request.command.ext["consumerGroup"]])))
 
     def _query_offset(self, request: Request) -> Reply:
         offset = self.log.offsets.get((request.command.ext["consumerGroup"], self._queue(request)))
         if offset is None:
             raise MQError(ResponseCode.QUERY_NOT_FOUND, "no offset")
-        return Reply(h.QueryConsumerOffsetResponse(offset))
+        return Reply(QueryConsumerOffsetResponse(offset))
 
     def _update_offset(self, request: Request) -> Reply:
         ext = request.command.ext
@@ -210,19 +223,19 @@ class FakeBroker:
         return Reply()
 
     def _send_back(self, request: Request) -> Reply:
-        header = h.ConsumerSendMsgBack.from_ext(request.command.ext)
+        header = ConsumerSendMsgBack.from_ext(request.command.ext)
         self.log.sent_back.append(header)
         return Reply()
 
     def _lock(self, request: Request) -> Reply:
-        body = decode(request.command.body, bodies.LockBatchRequestBody)
+        body = decode(request.command.body, LockBatchRequestBody)
         ok = [
             queue for queue in body.mq_set if self.locks.setdefault(queue, body.client_id) == body.client_id
         ]
-        return Reply(body=encode(bodies.LockBatchResponseBody(ok)))
+        return Reply(body=encode(LockBatchResponseBody(ok)))
 
     def _unlock(self, request: Request) -> Reply:
-        body = decode(request.command.body, bodies.UnlockBatchRequestBody)
+        body = decode(request.command.body, UnlockBatchRequestBody)
         for queue in body.mq_set:
             if self.locks.get(queue) == body.client_id:
                 del self.locks[queue]
@@ -270,20 +283,12 @@ class FakeCluster:
         if header.topic not in self.topics:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"no route info of {header.topic}")
         queues = self.topics[header.topic]
-        data = bodies.TopicRouteData(
-            [
-                bodies.QueueData(name, count, count, 6)
-                for name, count in queues.items()
-                if self.addresses.get(name)
-            ],
-            [
-                bodies.BrokerData("c", name, self.addresses[name])
-                for name in queues
-                if self.addresses.get(name)
-            ],
+        data = TopicRouteData(
+            [QueueData(name, count, count, 6) for name, count in queues.items() if self.addresses.get(name)],
+            [BrokerData("c", name, self.addresses[name]) for name in queues if self.addresses.get(name)],
         )
         return Reply(body=encode(data))
 
 
-def properties_of(header: h.SendMessageV2) -> dict[str, str]:
+def properties_of(header: SendMessageV2) -> dict[str, str]:
     return decode_properties(header.properties or "")

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.client.consumer import Consumer, RetryLater
+from batonmq.client.consumer import Consumer
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.client.push import handling, pulling
+from batonmq.client.push.retries import RetryLater
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+from batonmq.protocol.bodies.clients import (
+    ConsumeFromWhere,
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    MessageModel,
+    ResetOffsetBody,
+)
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.headers.client import (
@@ -24,7 +33,9 @@ from batonmq.protocol.headers.client import (
     GetConsumerStatusFromClient,
     ResetConsumerClientOffset,
 )
-from batonmq.protocol.message import MessageExt, StoredMessage, encode_record, pack_host
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.record import MessageExt, StoredMessage, encode_record
 
 from .fakes import FakeCluster
 
@@ -169,7 +180,8 @@ async def test_a_retried_message_comes_to_the_handler_of_its_topic() -> None:
         broker = await cluster.broker("a")
         cluster.topic("t", a=1)
         cluster.topic("%RETRY%g", a=1)
-        from batonmq.protocol.message import StoredMessage, encode_properties
+        from batonmq.protocol.message.properties import encode_properties
+        from batonmq.protocol.message.record import StoredMessage
 
         broker.log.append(
             "%RETRY%g",
@@ -457,9 +469,9 @@ async def test_brokers_may_ask_and_reset() -> None:
             await until(lambda: bool(broker.server.connections))
             (connection,) = broker.server.connections
             answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id))
-            info = bodies.decode(answer.body, bodies.ConsumerRunningInfo)
+            info = decode(answer.body, ConsumerRunningInfo)
             assert info.mq_table[queue].commit_offset == 4
-            body = bodies.encode(bodies.ResetOffsetBody({queue: 2}))
+            body = encode(ResetOffsetBody({queue: 2}))
             connection.oneway(ResetConsumerClientOffset("t", "g"), body)
             await until(lambda: len(seen) == 6)
         assert sorted(seen[4:]) == [b"2", b"3"]
@@ -491,10 +503,10 @@ async def test_a_tool_has_messages_consumed_directly_and_asks_for_offsets() -> N
 
             async def result(data: bytes) -> tuple[object, str | None]:
                 answer = await connection.call(ConsumeMessageDirectly("g", consumer.client_id), data)
-                told = bodies.decode(answer.body, bodies.ConsumeMessageDirectlyResult)
+                told = decode(answer.body, ConsumeMessageDirectlyResult)
                 return told.consume_result, told.remark
 
-            kinds = bodies.ConsumeResult
+            kinds = ConsumeResult
             assert await result(record(b"fine")) == (kinds.SUCCESS, None)
             assert await result(record(b"bad")) == (kinds.THROW_EXCEPTION, "ValueError: no flight")
             assert await result(record(b"later")) == (kinds.LATER, "delay level 2")
@@ -502,7 +514,7 @@ async def test_a_tool_has_messages_consumed_directly_and_asks_for_offsets() -> N
             assert other == (kinds.THROW_EXCEPTION, "LookupError: no handler for other")
             assert seen[2:] == [b"fine", b"bad", b"later"] and broker.log.sent_back == []
             answer = await connection.call(GetConsumerStatusFromClient("t", "g"))
-            status = bodies.decode(answer.body, bodies.GetConsumerStatusBody)
+            status = decode(answer.body, GetConsumerStatusBody)
             assert status.message_queue_table == {queue: 2}
 
 

@@ -1,4 +1,4 @@
-"""The parts that decide: routes, queue choice, rebalance, buffers, tags, messages."""
+"""The parts that decide: rebalance, buffers, messages."""
 
 from __future__ import annotations
 
@@ -6,107 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.client.filter import java_hash, matches, parse_tags
 from batonmq.client.message import Message
 from batonmq.client.process_queue import ProcessQueue
 from batonmq.client.rebalance import allocate_averagely
-from batonmq.client.routes import (
-    FAULT_MS,
-    QueuePicker,
-    parse_route,
-    split_addresses,
-    vanished_masters,
-)
-from batonmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import MessageExt, decode_properties
-
-
-def route(masters: dict[str, dict[int, str]], queues: int = 2, perm: int = 6) -> TopicRouteData:
-    return TopicRouteData(
-        [QueueData(name, queues, queues, perm) for name in masters],
-        [BrokerData("c", name, addresses) for name, addresses in masters.items()],
-    )
-
-
-TWO = {"b": {0: "b0:1", 1: "b1:1"}, "a": {0: "a0:1"}}
-
-
-def test_route_interleaves_writes_and_orders_reads() -> None:
-    parsed = parse_route("t", route(TWO))
-    assert [str(queue) for queue in parsed.write_queues] == ["t@a:0", "t@b:0", "t@a:1", "t@b:1"]
-    assert [str(queue) for queue in parsed.read_queues] == ["t@a:0", "t@a:1", "t@b:0", "t@b:1"]
-    assert parsed.master("b") == "b0:1" and parsed.master("x") is None
-    assert parsed.addresses() == {"a0:1", "b0:1", "b1:1"}
-
-
-def test_a_group_without_master_can_be_read_only() -> None:
-    parsed = parse_route("t", route({"b": {1: "b1:1"}}))
-    assert parsed.write_queues == () and len(parsed.read_queues) == 2
-    assert parsed.master("b") is None and parsed.replica("b") == "b1:1"
-
-
-@pytest.mark.parametrize(("perm", "write", "read"), [(6, 2, 2), (4, 0, 2), (2, 2, 0), (0, 0, 0)])
-def test_permissions(perm: int, write: int, read: int) -> None:
-    parsed = parse_route("t", route({"a": {0: "a:1"}}, perm=perm))
-    assert (len(parsed.write_queues), len(parsed.read_queues)) == (write, read)
-
-
-def test_the_preferred_replica_is_read_while_it_lives() -> None:
-    parsed = parse_route("t", route(TWO))
-    assert [parsed.replica("b", number) for number in (0, 1, 2)] == ["b0:1", "b1:1", "b0:1"]
-
-
-MASTERS = [
-    (TWO, {"b": {0: "b1:1"}, "a": {0: "a0:1"}}, {"b0:1"}),
-    (TWO, {"b": {0: "b1:1", 1: "b0:1"}, "a": {0: "a0:1"}}, set()),
-    (TWO, {"b": {1: "b1:1"}, "a": {0: "a0:1"}}, set()),
-    (TWO, TWO, set()),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "gone"), MASTERS)
-def test_vanished_masters(
-    old: dict[str, dict[int, str]], new: dict[str, dict[int, str]], gone: set[str]
-) -> None:
-    assert vanished_masters(parse_route("t", route(old)), parse_route("t", route(new))) == gone
-
-
-def test_queues_take_turns() -> None:
-    parsed, picker = parse_route("t", route(TWO)), QueuePicker(5)
-    picked = [picker.pick(parsed, "t", 0) for _ in range(8)]
-    assert sorted(map(str, picked)) == sorted(2 * ["t@a:0", "t@a:1", "t@b:0", "t@b:1"])
-
-
-def test_a_faulty_broker_is_passed_over_for_a_while() -> None:
-    parsed, picker = parse_route("t", route(TWO)), QueuePicker()
-    picker.failed("a", 1000)
-    assert {str(picker.pick(parsed, "t", 1000)) for _ in range(6)} == {"t@b:0", "t@b:1"}
-    later = 1000 + FAULT_MS
-    assert {str(picker.pick(parsed, "t", later)) for _ in range(6)} >= {"t@a:0", "t@b:1"}
-    picker.worked("a")
-    assert not picker.is_faulty("a", 1000)
-
-
-def test_with_nothing_else_the_faulty_broker_is_tried() -> None:
-    parsed, picker = parse_route("t", route({"a": {0: "a:1"}})), QueuePicker()
-    picker.failed("a", 0)
-    assert picker.pick(parsed, "t", 0, avoid="a") is not None
-    assert picker.pick(parse_route("t", route({})), "t", 0) is None
-
-
-ADDRESSES = [("a:1;b:2", ["a:1", "b:2"]), (" a:1 , a:1", ["a:1"]), (["x:1"], ["x:1"])]
-
-
-@pytest.mark.parametrize(("given_", "expected"), ADDRESSES)
-def test_addresses(given_: str | list[str], expected: list[str]) -> None:
-    assert split_addresses(given_) == expected
-
-
-def test_no_address() -> None:
-    with pytest.raises(ValueError, match="host:port"):
-        split_addresses(" ; ")
-
+from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.message.record import MessageExt
 
 # Results of RocketMQ's AllocateMessageQueueAveragely for 8 queues and 1 to 9 clients.
 AVERAGE = {
@@ -187,36 +93,6 @@ def test_flow_control(offsets: list[int], size: int, count: int, total: int, spa
     buffer = ProcessQueue(0)
     buffer.add([message(offset, size) for offset in offsets])
     assert buffer.is_full(count, total, span) is full
-
-
-HASHES = [
-    ("", 0),
-    ("a", 97),
-    ("TagA", 2598919),
-    ("grün", 3185949),
-    ("a much longer tag that overflows", -2142409375),
-    ("😀", 1772899),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), HASHES)
-def test_java_hash(text: str, expected: int) -> None:
-    assert java_hash(text) == expected
-
-
-TAGS = [("*", []), ("", []), (None, []), ("a", ["a"]), (" a||b || a ", ["a", "b"])]
-
-
-@pytest.mark.parametrize(("expression", "tags"), TAGS)
-def test_tag_expressions(expression: str | None, tags: list[str]) -> None:
-    data = parse_tags("t", expression, 5)
-    assert data.tags_set == tags and data.code_set == [java_hash(tag) for tag in tags]
-    assert matches(data, "a") and matches(data, "c") is (not tags) and matches(data, None) is (not tags)
-
-
-def test_an_expression_without_a_tag() -> None:
-    with pytest.raises(ValueError, match="names no tag"):
-        parse_tags("t", "||", 0)
 
 
 def test_properties_of_a_message() -> None:

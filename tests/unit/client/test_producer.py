@@ -12,11 +12,11 @@ from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendStatus
 from batonmq.client.producer import Producer
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType, decompress
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
-from batonmq.protocol.message import decode_record
+from batonmq.protocol.message.record import decode_record
 
 from .fakes import FakeCluster, properties_of
 

@@ -14,10 +14,10 @@ from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.message.record import decode_records
 
 from .fakes import FakeCluster
 

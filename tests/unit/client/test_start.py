@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from batonmq import Admin, Consumer, NetError, NoNameServer, Producer, QueueReader, sync
-from batonmq.client import session
 from batonmq.net.dispatch import Dispatcher, Reply
 from batonmq.net.server import RemotingServer
 from batonmq.protocol.codes import RequestCode
+from batonmq.routing import name_servers
 
 from .fakes import FakeCluster
 
 SECONDS = 4.5
-"""What a user waits at most; `session.CONNECT_TIMEOUT_S` and what a slow machine adds."""
+"""What a user waits at most; `name_servers.CONNECT_TIMEOUT_S` and what a slow machine adds."""
 
 
 def consumer(namesrv: str) -> Consumer:
@@ -124,7 +124,7 @@ async def test_what_is_no_address_is_told_before_anything_else(client: str, addr
 
 
 def test_clients_without_an_event_loop_tell_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(name_servers, "CONNECT_TIMEOUT_S", 0.5)
     for made in (sync.Producer("g", "127.0.0.1:1"), sync.QueueReader("127.0.0.1:1")):
         with pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1: .*[Rr]efused"), made:
             pass

@@ -15,10 +15,12 @@ from batonmq.controller.handlers import CONSISTENT_READS, UNSAFE_READS, WRITES, 
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.json import encode
 
 ABOUT_THE_CONTROLLER = {
     wire.GetMetadata,
@@ -105,7 +107,7 @@ def controller(*, leading: bool, **config: Any) -> tuple[Any, Submitted, Binding
 
 
 def ask(bindings: Bindings, header: type) -> Reply:
-    body = wire.SyncStateSetBody((1,), 1).encode() if header is wire.AlterSyncStateSet else b""
+    body = encode(SyncStateSetBody((1,), 1)) if header is wire.AlterSyncStateSet else b""
     asked = Asked(body)
     reply = bindings.handlers[header](cast("Request", asked), HEADERS[header])
     replies = [*asked.replies, *([reply] if reply is not None else [])]

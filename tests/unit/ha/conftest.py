@@ -14,7 +14,7 @@ from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 

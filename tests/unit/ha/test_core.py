@@ -27,7 +27,7 @@ from batonmq.protocol.ha_frames import (
     SlaveHandshake,
     Transfer,
 )
-from batonmq.protocol.message import StoredMessage, encode_blank, encode_record
+from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_record
 
 
 class Log:

@@ -18,7 +18,7 @@ from batonmq.ha.autoswitch.service import StaleEpoch
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
-from batonmq.protocol.message import StoredMessage, encode_blank
+from batonmq.protocol.message.record import StoredMessage, encode_blank
 from batonmq.store.errors import StoreError
 
 from .conftest import FILE_SIZE, same_set, until

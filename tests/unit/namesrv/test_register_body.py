@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonmq.protocol import register_body
-from batonmq.protocol.bodies import (
-    DataVersion,
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
     TopicConfigSerializeWrapper,
-    TopicQueueMappingInfo,
 )
 from batonmq.protocol.json import BodyError, encode
 from batonmq.protocol.register_body import decode_register_body, encode_register_body

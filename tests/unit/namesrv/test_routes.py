@@ -7,15 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from batonmq.namesrv.routes import BrokerKey, RouteTable, in_zone
-from batonmq.protocol.bodies import (
-    BrokerData,
-    DataVersion,
-    QueueData,
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    TopicQueueMappingInfo,
-    TopicRouteData,
 )
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.namesrv import RegisterBroker, UnregisterBroker

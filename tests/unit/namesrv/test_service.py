@@ -21,12 +21,23 @@ from batonmq.namesrv import service as service_module
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Response
-from batonmq.protocol import bodies
+from batonmq.protocol.bodies.common import DataVersion, KVTable, TopicList
+from batonmq.protocol.bodies.routes import (
+    ClusterInfo,
+    GetBrokerMemberGroupResponseBody,
+    QueueData,
+    TopicRouteData,
+)
+from batonmq.protocol.bodies.topics import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+)
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import namesrv as wire
-from batonmq.protocol.headers.broker import NotifyMinBrokerIdChange
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.register_body import encode_register_body
 from batonmq.protocol.registry import Header
@@ -89,10 +100,10 @@ def broker(name: str = "a", broker_id: int = 0, **keys: Any) -> wire.RegisterBro
     )
 
 
-def registration(*topics: str) -> bodies.RegisterBrokerBody:
-    return bodies.RegisterBrokerBody(
-        bodies.TopicConfigAndMappingSerializeWrapper(
-            {topic: bodies.TopicConfig(topic) for topic in topics or ("t1", "t2")}, bodies.DataVersion(1, 1)
+def registration(*topics: str) -> RegisterBrokerBody:
+    return RegisterBrokerBody(
+        TopicConfigAndMappingSerializeWrapper(
+            {topic: TopicConfig(topic) for topic in topics or ("t1", "t2")}, DataVersion(1, 1)
         )
     )
 
@@ -105,12 +116,12 @@ async def test_a_broker_registers_and_a_client_finds_its_topics(ns: Running, com
     answer = await ns.ask(broker(broker_id=1), encode(registration()))
     assert answer.header == wire.RegisterBrokerResponse("ha:1", "a0:1")
 
-    route = await ns.body(wire.GetRouteInfo("t1"), bodies.TopicRouteData)
+    route = await ns.body(wire.GetRouteInfo("t1"), TopicRouteData)
     assert route.broker_datas[0].broker_addrs == {0: "a0:1", 1: "a1:1"}
     assert route.queue_datas[0].read_queue_nums == 16
-    cluster = await ns.body(wire.GetBrokerClusterInfo(), bodies.ClusterInfo)
+    cluster = await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)
     assert cluster.cluster_addr_table == {"c": ["a"]}
-    members = await ns.body(wire.GetBrokerMemberGroup("c", "a"), bodies.GetBrokerMemberGroupResponseBody)
+    members = await ns.body(wire.GetBrokerMemberGroup("c", "a"), GetBrokerMemberGroupResponseBody)
     assert members.broker_member_group.broker_addrs == {0: "a0:1", 1: "a1:1"}
     for request, expected in (
         (wire.GetAllTopicList(), ["t1", "t2"]),
@@ -120,7 +131,7 @@ async def test_a_broker_registers_and_a_client_finds_its_topics(ns: Running, com
         (wire.GetHasUnitSubTopicList(), []),
         (wire.GetHasUnitSubUnunitTopicList(), []),
     ):
-        assert (await ns.body(request, bodies.TopicList)).topic_list == expected
+        assert (await ns.body(request, TopicList)).topic_list == expected
 
     await ns.ask(wire.UnregisterBroker("a", "a0:1", "c", 0))
     await ns.ask(wire.UnregisterBroker("a", "a1:1", "c", 1))
@@ -142,35 +153,33 @@ async def test_a_wrong_checksum_or_body_is_refused(ns: Running) -> None:
         await ns.ask(broker(compressed=True), b"garbage")
     with pytest.raises(MQError, match="register broker failed"):
         await ns.ask(broker(), encode(registration("only")))
-    assert (await ns.body(wire.GetBrokerClusterInfo(), bodies.ClusterInfo)).broker_addr_table == {}
+    assert (await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table == {}
 
 
 async def test_data_version_tells_whether_to_register_again(ns: Running) -> None:
     query = wire.QueryDataVersion("a", "a0:1", "c", 0)
-    version = bodies.DataVersion(1, 1)
+    version = DataVersion(1, 1)
     answer = await ns.ask(query, encode(version))
     assert answer.header == wire.QueryDataVersionResponse(True) and not answer.body
     await ns.ask(broker(), encode(registration()))
     answer = await ns.ask(query, encode(version))
     assert answer.header == wire.QueryDataVersionResponse(False)
-    assert decode(answer.body, bodies.DataVersion) == version
-    assert (await ns.ask(query, encode(bodies.DataVersion(1, 2)))).header == wire.QueryDataVersionResponse(
-        True
-    )
+    assert decode(answer.body, DataVersion) == version
+    assert (await ns.ask(query, encode(DataVersion(1, 2)))).header == wire.QueryDataVersionResponse(True)
 
 
 async def test_write_permission_and_topics_by_hand(ns: Running) -> None:
     await ns.ask(broker(), encode(registration()))
     assert (await ns.ask(wire.WipeWritePermOfBroker("a"))).header == wire.WipeWritePermOfBrokerResponse(2)
-    assert (await ns.body(wire.GetRouteInfo("t1"), bodies.TopicRouteData)).queue_datas[0].perm == 4
+    assert (await ns.body(wire.GetRouteInfo("t1"), TopicRouteData)).queue_datas[0].perm == 4
     assert (await ns.ask(wire.AddWritePermOfBroker("a"))).header == wire.AddWritePermOfBrokerResponse(2)
-    new = bodies.TopicRouteData([bodies.QueueData("a", 1, 1, 6)])
+    new = TopicRouteData([QueueData("a", 1, 1, 6)])
     await ns.ask(wire.RegisterTopicInNamesrv("new"), encode(new))
     await ns.ask(wire.RegisterTopicInNamesrv("none"))
-    assert (await ns.body(wire.GetRouteInfo("new"), bodies.TopicRouteData)).queue_datas == new.queue_datas
+    assert (await ns.body(wire.GetRouteInfo("new"), TopicRouteData)).queue_datas == new.queue_datas
     await ns.ask(wire.DeleteTopicInNamesrv("t1", "c"))
     await ns.ask(wire.DeleteTopicInNamesrv("t2"))
-    assert (await ns.body(wire.GetAllTopicList(), bodies.TopicList)).topic_list == ["new"]
+    assert (await ns.body(wire.GetAllTopicList(), TopicList)).topic_list == ["new"]
 
 
 async def test_routes_of_ones_own_zone(ns: Running) -> None:
@@ -181,7 +190,7 @@ async def test_routes_of_ones_own_zone(ns: Running) -> None:
     for mode, expected in (("true", {"b"}), ("false", {"a", "b"})):
         ext = {"topic": "t1", "__ZONE_NAME": "Z2", "__ZONE_MODE": mode}
         answer = await ns.client.invoke(ns.address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext))
-        route = decode(answer.body, bodies.TopicRouteData)
+        route = decode(answer.body, TopicRouteData)
         assert {each.broker_name for each in route.broker_datas} == expected
 
 
@@ -191,9 +200,9 @@ async def test_a_closed_connection_unregisters_its_brokers_at_once(ns: Running) 
     for name in ("b", "d"):
         await ns.ask(broker(name), encode(registration()), client=other)
     await other.close()
-    while len((await ns.body(wire.GetBrokerClusterInfo(), bodies.ClusterInfo)).broker_addr_table) > 1:
+    while len((await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table) > 1:
         await asyncio.sleep(0.001)
-    assert (await ns.body(wire.GetSystemTopicListFromNs(), bodies.TopicList)).topic_list == ["c", "a"]
+    assert (await ns.body(wire.GetSystemTopicListFromNs(), TopicList)).topic_list == ["c", "a"]
 
 
 async def test_a_silent_broker_is_dropped_and_its_connection_closed(
@@ -211,9 +220,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed(
         ns.clock.advance(100_000)
         while other.connected(ns.address) is not None:
             await asyncio.sleep(0.005)
-        assert list((await ns.body(wire.GetBrokerClusterInfo(), bodies.ClusterInfo)).broker_addr_table) == [
-            "b"
-        ]
+        assert list((await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table) == ["b"]
         await other.close()
 
 
@@ -252,15 +259,15 @@ async def test_kv_configuration_is_kept_on_disk(tmp_path: Path) -> None:
     assert stored == {"configTable": {"n": {f"k{i}": "ü=1" for i in range(1, 5)}}}
     async with Running(tmp_path) as ns:
         assert (await ns.ask(wire.GetKVConfig("n", "k1"))).header == wire.GetKVConfigResponse("ü=1")
-        assert len((await ns.body(wire.GetKVListByNamespace("n"), bodies.KVTable)).table) == 4
+        assert len((await ns.body(wire.GetKVListByNamespace("n"), KVTable)).table) == 4
 
 
 async def test_order_configuration_goes_to_brokers_and_into_routes(tmp_path: Path) -> None:
     async with Running(tmp_path, order_message_enable=True) as ns:
         await ns.ask(wire.PutKVConfig("ORDER_TOPIC_CONFIG", "t1", "a:4"))
         answer = await ns.ask(broker(), encode(registration()))
-        assert decode(answer.body, bodies.KVTable).table == {"t1": "a:4"}
-        route = await ns.body(wire.GetRouteInfo("t1"), bodies.TopicRouteData)
+        assert decode(answer.body, KVTable).table == {"t1": "a:4"}
+        route = await ns.body(wire.GetRouteInfo("t1"), TopicRouteData)
         assert route.order_topic_conf == "a:4"
 
 

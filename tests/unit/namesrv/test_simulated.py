@@ -10,9 +10,9 @@ from tests.simulation.loop import SimLoop
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import CallTimeout, ConnectFailed, RemotingClient
-from batonmq.protocol.bodies import (
-    ClusterInfo,
-    DataVersion,
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import ClusterInfo
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,

@@ -14,63 +14,100 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.protocol import bodies as b
-from batonmq.protocol.bodies import BodyError, MessageQueue, decode, encode
+from batonmq.protocol.bodies.clients import (
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumeType,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageModel,
+    ProducerData,
+    ResetOffsetBody,
+    SubscriptionData,
+)
+from batonmq.protocol.bodies.common import DataVersion, KVTable, MessageQueue
+from batonmq.protocol.bodies.controller import SyncStateSetBody
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from batonmq.protocol.bodies.replication import (
+    EpochEntry,
+    EpochEntryCache,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
+from batonmq.protocol.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from batonmq.protocol.bodies.statistics import (
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    QueryCorrectionOffsetBody,
+    TopicOffset,
+    TopicStatsTable,
+)
+from batonmq.protocol.bodies.topics import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigAndMappingSerializeWrapper,
+    TopicConfigSerializeWrapper,
+)
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.json import decode_request
+from batonmq.protocol.json import Body, BodyError, decode, decode_request, encode
 
 DATA = Path(__file__).parents[2] / "data" / "protocol"
 QUEUE = MessageQueue("orders", "broker-a", 3)
-BROKER = b.BrokerData(
+BROKER = BrokerData(
     "DefaultCluster", "broker-a", {0: "10.0.0.1:10911", 2: "10.0.0.2:10911"}, enable_acting_master=True
 )
-VERSION = b.DataVersion(1_700_000_000_003, 5, 2)
-SUBSCRIPTION = b.SubscriptionData("orders", "a || b", ["a"], [97], 1_700_000_000_002)
+VERSION = DataVersion(1_700_000_000_003, 5, 2)
+SUBSCRIPTION = SubscriptionData("orders", "a || b", ["a"], [97], 1_700_000_000_002)
 
 EXPECTED: dict[str, Any] = {
-    "TopicRouteData": b.TopicRouteData([b.QueueData("broker-a", 4, 8, 6)], [BROKER]),
-    "ClusterInfo": b.ClusterInfo({"broker-a": BROKER}, {"DefaultCluster": ["broker-a"]}),
-    "TopicStatsTable": b.TopicStatsTable(0.0, {QUEUE: b.TopicOffset(1, 20, 1_700_000_000_000)}),
-    "ConsumeStats": b.ConsumeStats({QUEUE: b.OffsetWrapper(20, 7, 0, 1_700_000_000_001)}, 2.5),
-    "ResetOffsetBody": b.ResetOffsetBody({QUEUE: 12}),
-    "GetConsumerStatusBody": b.GetConsumerStatusBody({QUEUE: 12}, {"client-1": {QUEUE: 12}}),
-    "HeartbeatData": b.HeartbeatData(
+    "TopicRouteData": TopicRouteData([QueueData("broker-a", 4, 8, 6)], [BROKER]),
+    "ClusterInfo": ClusterInfo({"broker-a": BROKER}, {"DefaultCluster": ["broker-a"]}),
+    "TopicStatsTable": TopicStatsTable(0.0, {QUEUE: TopicOffset(1, 20, 1_700_000_000_000)}),
+    "ConsumeStats": ConsumeStats({QUEUE: OffsetWrapper(20, 7, 0, 1_700_000_000_001)}, 2.5),
+    "ResetOffsetBody": ResetOffsetBody({QUEUE: 12}),
+    "GetConsumerStatusBody": GetConsumerStatusBody({QUEUE: 12}, {"client-1": {QUEUE: 12}}),
+    "HeartbeatData": HeartbeatData(
         "10.0.0.9@7",
-        [b.ProducerData("producers")],
+        [ProducerData("producers")],
         [
-            b.ConsumerData(
+            ConsumerData(
                 "consumers",
-                b.ConsumeType.PASSIVELY,
-                b.MessageModel.CLUSTERING,
-                b.ConsumeFromWhere.FIRST_OFFSET,
+                ConsumeType.PASSIVELY,
+                MessageModel.CLUSTERING,
+                ConsumeFromWhere.FIRST_OFFSET,
                 [SUBSCRIPTION],
             )
         ],
     ),
-    "TopicConfigSerializeWrapper": b.TopicConfigSerializeWrapper(
-        {"orders": b.TopicConfig("orders", 8, 8, attributes={"message.type": "NORMAL"})}, VERSION
+    "TopicConfigSerializeWrapper": TopicConfigSerializeWrapper(
+        {"orders": TopicConfig("orders", 8, 8, attributes={"message.type": "NORMAL"})}, VERSION
     ),
-    "SubscriptionGroupWrapper": b.SubscriptionGroupWrapper(
-        {"consumers": b.SubscriptionGroupConfig("consumers")}, {}, VERSION
+    "SubscriptionGroupWrapper": SubscriptionGroupWrapper(
+        {"consumers": SubscriptionGroupConfig("consumers")}, {}, VERSION
     ),
-    "LockBatchRequestBody": b.LockBatchRequestBody("consumers", "10.0.0.9@7", False, [QUEUE]),
-    "LockBatchResponseBody": b.LockBatchResponseBody([QUEUE]),
-    "HARuntimeInfo": b.HARuntimeInfo(
-        True, 4096, 1, [b.HAConnectionRuntimeInfo("10.0.0.2:40000", 4000, 96, True)]
+    "LockBatchRequestBody": LockBatchRequestBody("consumers", "10.0.0.9@7", False, [QUEUE]),
+    "LockBatchResponseBody": LockBatchResponseBody([QUEUE]),
+    "HARuntimeInfo": HARuntimeInfo(
+        True, 4096, 1, [HAConnectionRuntimeInfo("10.0.0.2:40000", 4000, 96, True)]
     ),
-    "EpochEntryCache": b.EpochEntryCache(
-        "DefaultCluster", "broker-a", 1, [b.EpochEntry(1, 0), b.EpochEntry(2, 500)], 900
+    "EpochEntryCache": EpochEntryCache(
+        "DefaultCluster", "broker-a", 1, [EpochEntry(1, 0), EpochEntry(2, 500)], 900
     ),
-    "SyncStateSet": b.SyncStateSet([1, 2], 3),
-    "QueryCorrectionOffsetBody": b.QueryCorrectionOffsetBody({0: 5, 1: 6}),
-    "ConsumerConnection": b.ConsumerConnection(
-        [b.Connection("10.0.0.9@7", "10.0.0.9:50000", "JAVA", 475)],
+    "SyncStateSet": SyncStateSetBody((1, 2), 3),
+    "QueryCorrectionOffsetBody": QueryCorrectionOffsetBody({0: 5, 1: 6}),
+    "ConsumerConnection": ConsumerConnection(
+        [Connection("10.0.0.9@7", "10.0.0.9:50000", "JAVA", 475)],
         {},
-        b.ConsumeType.PASSIVELY,
-        b.MessageModel.CLUSTERING,
-        b.ConsumeFromWhere.LAST_OFFSET,
+        ConsumeType.PASSIVELY,
+        MessageModel.CLUSTERING,
+        ConsumeFromWhere.LAST_OFFSET,
     ),
-    "KVTable": b.KVTable({"msgPutTotalTodayNow": "12"}),
+    "KVTable": KVTable({"msgPutTotalTodayNow": "12"}),
 }
 
 
@@ -114,20 +151,18 @@ def test_standard_json_has_quoted_keys() -> None:
 
 
 def test_maps_of_maps_inside_lists() -> None:
-    stats = b.ConsumeStatsList(
-        [{"g": [b.ConsumeStats({QUEUE: b.OffsetWrapper(1)}, 2.0)]}], "10.0.0.1:10911", 4
-    )
-    assert decode(encode(stats), b.ConsumeStatsList) == stats
+    stats = ConsumeStatsList([{"g": [ConsumeStats({QUEUE: OffsetWrapper(1)}, 2.0)]}], "10.0.0.1:10911", 4)
+    assert decode(encode(stats), ConsumeStatsList) == stats
 
 
 def test_an_object_key_may_be_quoted() -> None:
     data = rb'{"offsetTable":{"{\"topic\":\"orders\",\"brokerName\":\"broker-a\",\"queueId\":3}":12}}'
-    assert decode(data, b.ResetOffsetBody) == b.ResetOffsetBody({QUEUE: 12})
+    assert decode(data, ResetOffsetBody) == ResetOffsetBody({QUEUE: 12})
 
 
 def test_nulls_are_absent_members() -> None:
     data = b'{"brokerDatas":null,"queueDatas":[{"brokerName":"b","perm":null}]}'
-    assert decode(data, b.TopicRouteData) == b.TopicRouteData([b.QueueData("b")])
+    assert decode(data, TopicRouteData) == TopicRouteData([QueueData("b")])
 
 
 INVALID = [
@@ -146,12 +181,12 @@ INVALID = [
 @pytest.mark.parametrize("data", INVALID)
 def test_what_is_no_body_is_the_senders_error(data: bytes) -> None:
     with pytest.raises(BodyError) as caught:
-        decode(data, b.KVTable)
+        decode(data, KVTable)
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
     assert isinstance(caught.value, ValueError)
 
 
-def refused_quickly(data: bytes, kind: type[Any] = b.HeartbeatData) -> BodyError:
+def refused_quickly(data: bytes, kind: type[Any] = HeartbeatData) -> BodyError:
     """The refusal, which must cost the reader little: half a second of processor on any machine."""
     began = time.process_time()
     with pytest.raises(BodyError) as caught:
@@ -178,17 +213,17 @@ def test_a_request_that_would_keep_its_reader_busy_is_refused(bomb: str) -> None
 
 
 def test_a_large_registration_is_read() -> None:
-    topics = {f"topic{i}": b.TopicConfig(f"topic{i}") for i in range(50_000)}
-    body = b.RegisterBrokerBody(b.TopicConfigAndMappingSerializeWrapper(topics))
+    topics = {f"topic{i}": TopicConfig(f"topic{i}") for i in range(50_000)}
+    body = RegisterBrokerBody(TopicConfigAndMappingSerializeWrapper(topics))
     data = encode(body)
-    assert len(data) > 4 << 20 and decode_request(data, b.RegisterBrokerBody) == body
+    assert len(data) > 4 << 20 and decode_request(data, RegisterBrokerBody) == body
     small = b'{"topicConfigSerializeWrapper":{"topicQueueMappingInfoMap":{"t":{"currIdMap":{0:1}}}}}'
-    assert decode_request(small, b.RegisterBrokerBody) == decode(small, b.RegisterBrokerBody)
+    assert decode_request(small, RegisterBrokerBody) == decode(small, RegisterBrokerBody)
 
 
 @given(st.text(alphabet='{}[]":,0123456789 abtrue\\-."', max_size=60))
 def test_any_text_either_decodes_or_raises_body_error(text: str) -> None:
-    for kind in (b.KVTable, b.TopicStatsTable, b.TopicRouteData):
+    for kind in (KVTable, TopicStatsTable, TopicRouteData):
         with contextlib.suppress(BodyError):
             decode(text.encode(), kind)
 
@@ -200,7 +235,7 @@ json_values = st.recursive(
 )
 
 
-class Anything(b.Body):
+class Anything(Body):
     a: Any = None
 
 

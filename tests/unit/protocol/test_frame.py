@@ -20,7 +20,9 @@ from batonmq.protocol.frame import (
     encode_parts,
     response_parts,
 )
-from batonmq.protocol.headers.broker import GetMaxOffset, PullMessageResponse, SendMessageV2, UnregisterClient
+from batonmq.protocol.headers.broker.clients import UnregisterClient
+from batonmq.protocol.headers.broker.pull import GetMaxOffset, PullMessageResponse
+from batonmq.protocol.headers.broker.send import SendMessageV2
 
 DATA = Path(__file__).parents[2] / "data" / "protocol"
 

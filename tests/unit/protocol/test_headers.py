@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from typing import Any, get_args
 
 import msgspec
@@ -12,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import batonmq.protocol.headers as headers
+from batonmq.protocol import headers
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError, StaleRouteError, TopicNotExistError, error_for
-from batonmq.protocol.headers.broker import PullMessage, SendMessageV2
+from batonmq.protocol.headers.broker.pull import PullMessage
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.registry import I32, REQUESTS, Header, request
 
-for module in pkgutil.iter_modules(headers.__path__):
-    importlib.import_module(f"{headers.__name__}.{module.name}")
+headers.load_all()
 
 
 def subclasses(cls: type[Any]) -> list[type[Any]]:

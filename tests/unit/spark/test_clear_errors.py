@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark.util import handle_worker_exception
 
 from batonmq import NoNameServer
-from batonmq.spark.clear_errors import clear_errors, told
+from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.main import _OURS
 from batonmq.spark.options import OptionError
 from batonmq.spark.source import RocketMQSource
@@ -59,7 +59,7 @@ def test_a_worker_reports_the_text_alone() -> None:
 
 @pytest.mark.usefixtures("in_worker")
 def test_a_bug_keeps_its_traceback() -> None:
-    @told
+    @with_clear_errors
     def broken() -> None:
         raise ZeroDivisionError("ours")
 

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonmq.protocol import message as m
-from batonmq.protocol.compression import COMPRESSED_FLAG
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
 from batonmq.spark.decode import COLUMNS, Decoder, OffsetGap, schema_ddl
 
-V4, V6 = m.pack_host("127.0.0.1", 1), m.pack_host("2001:db8::1", 2)
+V4, V6 = pack_host("127.0.0.1", 1), pack_host("2001:db8::1", 2)
 ALL = tuple(COLUMNS)
 
 
@@ -22,19 +24,19 @@ def record(
 ):
     if zipped:
         body = zlib.compress(body)
-    message = m.StoredMessage(
+    message = StoredMessage(
         topic=topic,
         queue_id=3,
         body=body,
         properties=properties,
         flag=7,
-        sys_flag=v6 | (COMPRESSED_FLAG if zipped else 0),
+        sys_flag=v6 | (MessageSysFlag.COMPRESSED if zipped else 0),
         born_timestamp=1_700_000_000_000 + offset,
-        born_host=V6 if v6 & m.BORNHOST_V6_FLAG else V4,
+        born_host=V6 if v6 & MessageSysFlag.BORN_HOST_V6 else V4,
         reconsume_times=2,
-        store_host=V6 if v6 & m.STOREHOST_V6_FLAG else V4,
+        store_host=V6 if v6 & MessageSysFlag.STORE_HOST_V6 else V4,
     )
-    return m.encode_record(
+    return encode_record(
         message,
         queue_offset=offset,
         physical_offset=offset * 1000,
@@ -45,9 +47,9 @@ def record(
 bodies = st.binary(max_size=80)
 properties = st.dictionaries(
     st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "XKEYS"]), st.text("abc ü", min_size=1, max_size=5)
-).map(m.encode_properties)
+).map(encode_properties)
 v6s = st.sampled_from(
-    [0, 0, 0, m.BORNHOST_V6_FLAG, m.STOREHOST_V6_FLAG, m.BORNHOST_V6_FLAG | m.STOREHOST_V6_FLAG]
+    [0, 0, 0, MessageSysFlag.BORN_HOST_V6, MessageSysFlag.STORE_HOST_V6, MessageSysFlag.HOSTS_V6]
 )
 
 
@@ -64,7 +66,7 @@ def test_columns_equal_the_single_record_decoder(items, topic):
     batch, following = Decoder(ALL, topic=topic, broker="b").decode(data, 0, len(items))
     rows = batch.to_pylist()
     assert following == len(items) == len(rows)
-    for row, expected in zip(rows, m.decode_records(data), strict=True):
+    for row, expected in zip(rows, decode_records(data), strict=True):
         assert row["value"] == expected.body
         assert row["topic"] == expected.topic
         assert row["queueId"] == 3

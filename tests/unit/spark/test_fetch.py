@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 
 from batonmq.client.reader import Pulled
 from batonmq.net.errors import ConnectFailed
-from batonmq.protocol import message as m
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.spark import fetch
 from batonmq.spark.fetch import fetcher
 from batonmq.spark.options import parse_read_options
 from batonmq.spark.plan import DataLoss, QueueRange
 
-HOST = m.pack_host("127.0.0.1", 1)
+HOST = pack_host("127.0.0.1", 1)
 
 
 def record(offset: int) -> bytes:
-    stored = m.StoredMessage(
+    stored = StoredMessage(
         topic="t", queue_id=0, body=b"%d" % offset, properties=b"", flag=0, sys_flag=0, born_timestamp=1,
         born_host=HOST, reconsume_times=0, store_host=HOST,
     )  # fmt: skip
-    return bytes(m.encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
+    return bytes(encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
 
 
 class Queue:

@@ -62,10 +62,10 @@ def test_a_vanished_queue_is_data_loss():
         check_start({"t": {"x:0": 1}}, BOUNDS, fail_on_data_loss=True)
 
 
-@pytest.mark.parametrize(("anew_from_begin", "expected"), [(False, 30), (True, 10)])
-def test_behind_the_end_a_stream_begins_anew(anew_from_begin, expected):
+@pytest.mark.parametrize(("restart_at_begin", "expected"), [(False, 30), (True, 10)])
+def test_behind_the_end_a_stream_restarts_at_the_begin(restart_at_begin, expected):
     checked = check_start(
-        {"t": {"b:0": 31}}, BOUNDS, fail_on_data_loss=False, anew_from_begin=anew_from_begin
+        {"t": {"b:0": 31}}, BOUNDS, fail_on_data_loss=False, restart_at_begin=restart_at_begin
     )
     assert checked == {"t": {"b:0": expected}}
 
@@ -104,7 +104,7 @@ def test_hidden_queues_keep_their_place():
     [
         pytest.param(20, 30, 30, id="onwards"),
         pytest.param(28, 25, 28, id="a switch hid the end for a moment"),
-        pytest.param(40, 25, 30, id="made anew: it really ends there"),
+        pytest.param(40, 25, 30, id="created again: it really ends there"),
     ],
 )
 def test_not_before(start, available, expected):

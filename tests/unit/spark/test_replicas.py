@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.protocol import message as m
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.layout import MAGIC_BLANK
+from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.spark.jobs.replicas import compare
 
-HOST = m.pack_host("127.0.0.1", 1)
+HOST = pack_host("127.0.0.1", 1)
 FILE_SIZE = 1 << 12
 
 
 def record(offset: int) -> bytes:
-    stored = m.StoredMessage(
+    stored = StoredMessage(
         topic="t", queue_id=0, body=b"x" * 100, properties=b"", flag=0, sys_flag=0, born_timestamp=1,
         born_host=HOST, reconsume_times=0, store_host=HOST,
     )  # fmt: skip
-    return bytes(m.encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
+    return bytes(encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
 
 
 def files(count: int) -> dict[str, bytes]:
@@ -27,7 +29,7 @@ def files(count: int) -> dict[str, bytes]:
         one = record(i)
         if len(data) + len(one) + 8 > FILE_SIZE:
             left = FILE_SIZE - len(data)
-            filler = left.to_bytes(4, "big") + (m.MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+            filler = left.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
             made[f"{base:020d}"] = (data + filler).ljust(FILE_SIZE, b"\0")
             data, base = b"", base + FILE_SIZE
         data += one

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from batonmq.common.clock import ManualClock
-from batonmq.protocol.message import MessageExt, StoredMessage, decode_records, encode_properties
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_records
 from batonmq.store.config import StoreConfig
 from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore, PutStatus

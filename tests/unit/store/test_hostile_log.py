@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from batonmq.broker.delay.unit_codes import delay_unit_codes
-from batonmq.protocol.message import encode_record
+from batonmq.protocol.message.record import encode_record
 from batonmq.store.policy import StorePolicy
 from batonmq.store.results import PutStatus
 from batonmq.store.verify import read_store

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import load
+from batonmq.protocol.tags import java_hash
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.disk import expired_count, judge, used_ratio
 from batonmq.store.errors import StoreLocked
 from batonmq.store.index import IndexFile, key_hash, key_hashes
 from batonmq.store.lock import StoreLock
-from batonmq.store.scan import java_hash
 
 
 @pytest.mark.parametrize(

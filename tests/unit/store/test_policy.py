@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from batonmq.protocol.message import (
-    TRANSACTION_PREPARED_TYPE,
-    BatchItem,
-    StoredMessage,
-    encode_batch,
-    encode_properties,
-)
+from batonmq.protocol.message import TRANSACTION_PREPARED_TYPE
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage
+from batonmq.protocol.tags import java_hash
 from batonmq.store import dispatch
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.policy import StorePolicy
-from batonmq.store.scan import Record, java_hash
+from batonmq.store.scan import Record
 from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify
 

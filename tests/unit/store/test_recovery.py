@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batonmq.protocol.message import decode_record
+from batonmq.protocol.message.record import decode_record
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify

@@ -13,20 +13,15 @@ from typing import NamedTuple
 
 import pytest
 
-from batonmq.protocol.message import (
-    MAGIC_BLANK,
-    BatchItem,
-    StoredMessage,
-    decode_properties,
-    decode_record,
-    decode_records,
-    encode_batch,
-    pack_host,
-)
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.layout import MAGIC_BLANK
+from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
+from batonmq.protocol.tags import java_hash
 from batonmq.store import commitlog, indexer, mapped
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
-from batonmq.store.scan import java_hash
 from batonmq.store.verify import read_store, verify
 
 
@@ -631,7 +626,7 @@ def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
     program = """
 import sys, resource, signal
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
@@ -812,7 +807,8 @@ FULL_DISK_PROGRAM = """
 import sys
 from pathlib import Path
 from batonmq.common.clock import SystemClock
-from batonmq.protocol.message import StoredMessage, encode_properties
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batonmq.protocol.message import decode_record
+from batonmq.protocol.message.record import decode_record
 from batonmq.store.scan import SECTOR, Damage, check_record
 from batonmq.store.verify import verify
 

@@ -4,6 +4,7 @@ from batonmq.admin.command import command, controller_option
 from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
+from batonmq.common.addresses import split_addresses
 
 
 @command("getControllerMetaData")
@@ -19,6 +20,6 @@ async def main(admin: Admin, out: Output, controller: str) -> None:
             "ControllerGroup": meta.group,
             "ControllerLeaderId": meta.controller_leader_id,
             "ControllerLeaderAddress": meta.controller_leader_address,
-            "Peers": [peer for peer in meta.peers.split(";") if peer],
+            "Peers": split_addresses(meta.peers),
         }
     )

@@ -32,5 +32,5 @@ async def main(admin: Admin, out: Output, controller: str, cluster: str | None, 
             for replica in replicas:
                 role = "master" if replica.broker_id == info.master_broker_id else "slave"
                 row = [group, replica.broker_id, replica.broker_address, role, in_sync, replica.alive]
-                rows.append([*row, info.master_epoch, info.sync_state_set_epoch])
+                rows.append([*row, info.master_epoch or 0, info.sync_state_set_epoch or 0])
     out.table(["broker", "id", "address", "role", "inSync", "alive", "masterEpoch", "setEpoch"], rows)

@@ -6,7 +6,8 @@ from batonmq.admin.command import command
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.message import MessageExt, MessageFormatError
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.record import MessageExt
 
 
 @command("queryMsgById")

@@ -7,7 +7,7 @@ from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 
 
 @command("queryMsgByOffset")

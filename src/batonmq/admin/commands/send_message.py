@@ -7,7 +7,7 @@ from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
 from batonmq.client.message import Message
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 
 
 @command("sendMessage")

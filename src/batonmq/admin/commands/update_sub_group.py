@@ -6,7 +6,7 @@ from batonmq.admin.command import broker_option, command, group_option, masters_
 from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import SubscriptionGroupConfig
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 
 
 @command("updateSubGroup")

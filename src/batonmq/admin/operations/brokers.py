@@ -9,10 +9,10 @@ from typing import Literal
 from batonmq.admin.session import Admin
 from batonmq.common.config import parse_properties
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import KVTable
+from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
 from batonmq.protocol.json import decode
 
 Day = Literal["yesterday", "today"]

@@ -15,6 +15,7 @@ from batonmq.common.addresses import split_addresses
 from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import ControllerMembers, decode_controller_members
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
@@ -57,14 +58,14 @@ async def change_config(admin: Admin, controllers: str, key: str, value: str) ->
     return addresses
 
 
-async def members(admin: Admin, controllers: str) -> wire.ControllerMembers:
+async def members(admin: Admin, controllers: str) -> ControllerMembers:
     """The members as the leader knows them; without a leader, as the first controller that answers does."""
     try:
         address = await admin.leading_controller(controllers)
         answer = await admin.ask(address, wire.GetControllerMembers())
     except (AdminError, NetError):
         answer = await admin.ask_controller(controllers, wire.GetControllerMembers())
-    return wire.decode_controller_members(bytes(answer.body))
+    return decode_controller_members(bytes(answer.body))
 
 
 async def add(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str, wait_s: float) -> None:
@@ -146,7 +147,7 @@ async def _check_newcomer(admin: Admin, controllers: str, node_id: str, address:
         raise AdminError(
             f"{error}; start {node_id} first, with an empty directory and controllerJoinRunningGroup=true"
         ) from None
-    found = wire.decode_controller_members(bytes(answer.body))
+    found = decode_controller_members(bytes(answer.body))
     if (found.group, found.answered_by) != (group.group, node_id):
         raise AdminError(
             f"at {address} is controller {found.answered_by} of group {found.group}, not {node_id} of "

@@ -9,21 +9,31 @@ import msgspec
 
 from batonmq.admin.operations import topics
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
-    ConsumeStats,
     GroupList,
     MessageModel,
-    MessageQueue,
-    OffsetWrapper,
     ProducerConnection,
-    SubscriptionGroupConfig,
-    TopicList,
 )
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.statistics import ConsumeStats, OffsetWrapper
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import (
+    GetConsumerConnectionList,
+    GetConsumeStats,
+    GetProducerConnectionList,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+)
+from batonmq.protocol.headers.broker.topics import (
+    DeleteSubscriptionGroup,
+    GetAllTopicConfig,
+    GetSubscriptionGroupConfig,
+    UpdateSubscriptionGroup,
+)
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import RETRY_PREFIX, retry_topic
 
@@ -80,7 +90,7 @@ async def configs(admin: Admin, group: str) -> dict[str, SubscriptionGroupConfig
     """Broker name -> a group's configuration as that master has it."""
     found: dict[str, SubscriptionGroupConfig] = {}
     for name, address in (await admin.masters()).items():
-        answer = await admin.ask(address, wire.GetSubscriptionGroupConfig(group=group))
+        answer = await admin.ask(address, GetSubscriptionGroupConfig(group=group))
         found[name] = decode(bytes(answer.body), SubscriptionGroupConfig)
     return found
 
@@ -88,13 +98,13 @@ async def configs(admin: Admin, group: str) -> dict[str, SubscriptionGroupConfig
 async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGroupConfig) -> None:
     """Create a consumer group at brokers, or replace its configuration."""
     for address in addresses:
-        await admin.ask(address, wire.UpdateSubscriptionGroup(), encode(config))
+        await admin.ask(address, UpdateSubscriptionGroup(), encode(config))
 
 
 async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_offsets: bool = False) -> None:
     """Delete a consumer group from brokers."""
     for address in addresses:
-        await admin.ask(address, wire.DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
+        await admin.ask(address, DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
 
 
 async def consumers(admin: Admin, group: str, broker: str | None = None) -> ConsumerConnection:
@@ -110,7 +120,7 @@ async def consumers(admin: Admin, group: str, broker: str | None = None) -> Cons
 async def producers(admin: Admin, group: str, topic: str) -> list[Connection]:
     """Connected clients of a producer group, asked at a broker of a topic that they send to."""
     broker = await admin.a_broker_of(topic)
-    answer = await admin.ask(broker, wire.GetProducerConnectionList(producer_group=group))
+    answer = await admin.ask(broker, GetProducerConnectionList(producer_group=group))
     return decode(bytes(answer.body), ProducerConnection).connection_set
 
 
@@ -161,16 +171,16 @@ async def progress(
 
 async def progress_at(admin: Admin, broker: str) -> list[QueueProgress]:
     """How far the queues of the broker at an address are consumed, by group, topic and queue."""
-    answer = await admin.ask(broker, wire.GetAllTopicConfig())
+    answer = await admin.ask(broker, GetAllTopicConfig())
     groups: set[str] = set()
     for topic in sorted(msgspec.json.decode(bytes(answer.body), type=_TopicTable).topic_config_table):
-        answer = await admin.ask(broker, wire.QueryTopicConsumeByWho(topic=topic))
+        answer = await admin.ask(broker, QueryTopicConsumeByWho(topic=topic))
         groups |= set(decode(bytes(answer.body), GroupList).group_list)
     rows: list[QueueProgress] = []
     for group in sorted(groups):
-        answer = await admin.ask(broker, wire.QueryTopicsByConsumer(group=group))
+        answer = await admin.ask(broker, QueryTopicsByConsumer(group=group))
         for topic in sorted(decode(bytes(answer.body), TopicList).topic_list):
-            header = wire.GetConsumeStats(consumer_group=group, topic=topic)
+            header = GetConsumeStats(consumer_group=group, topic=topic)
             answer = await admin.ask(broker, header)
             for queue, at in sorted(decode(bytes(answer.body), ConsumeStats).offset_table.items()):
                 rows.append(_progress(group, topic, queue.broker_name, queue, at))
@@ -205,7 +215,7 @@ async def _brokers(admin: Admin, group: str, topic: str | None, cluster: str | N
 async def _stats(admin: Admin, group: str, topic: str | None, cluster: str | None) -> dict[str, ConsumeStats]:
     stats: dict[str, ConsumeStats] = {}
     for name, address in (await _brokers(admin, group, topic, cluster)).items():
-        answer = await admin.ask(address, wire.GetConsumeStats(consumer_group=group, topic=topic))
+        answer = await admin.ask(address, GetConsumeStats(consumer_group=group, topic=topic))
         stats[name] = decode(bytes(answer.body), ConsumeStats)
     return stats
 
@@ -222,5 +232,5 @@ async def _clients(admin: Admin, group: str, cluster: str | None) -> ConsumerCon
 
 
 async def _consumers(admin: Admin, group: str, address: str) -> ConsumerConnection:
-    answer = await admin.ask(address, wire.GetConsumerConnectionList(consumer_group=group))
+    answer = await admin.ask(address, GetConsumerConnectionList(consumer_group=group))
     return decode(bytes(answer.body), ConsumerConnection)

@@ -8,11 +8,13 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
-from batonmq.protocol.bodies import ConsumeQueueData, MessageQueue, QueryConsumeQueueResponseBody
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import pull as wire
 from batonmq.protocol.json import decode
-from batonmq.protocol.message import MessageExt, decode_message_id, decode_record, decode_records
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.record import MessageExt, decode_record, decode_records
 from batonmq.protocol.names import TOOLS_GROUP
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 

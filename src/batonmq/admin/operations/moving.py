@@ -30,9 +30,9 @@ from batonmq.admin.operations import replication
 from batonmq.admin.session import Admin, AdminError
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
-from batonmq.protocol.bodies import ReplicasInfo
-from batonmq.protocol.headers import broker as broker_wire
+from batonmq.protocol.bodies.controller import ReplicasInfo, SyncStateSetBody
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.headers.broker import admin as broker_wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
@@ -323,7 +323,7 @@ class _Copy:
             raise AdminError(f"the new controllers elected {self._master} of {wanted.name}, not {broker_id}")
 
     async def _widen(self) -> None:
-        body = wire.SyncStateSetBody((self._first, self._partner), self._set_epoch)
+        body = SyncStateSetBody((self._first, self._partner), self._set_epoch)
         await self._ask(
             wire.AlterSyncStateSet(self._wanted.name, self._master, self._epoch, _now_ms()), encode(body)
         )

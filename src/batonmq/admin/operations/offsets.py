@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import MessageQueue, ResetOffsetBody
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker import admin as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import retry_topic
 

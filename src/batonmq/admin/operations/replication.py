@@ -8,15 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies import (
-    BrokerReplicasInfo,
-    EpochEntry,
-    EpochEntryCache,
-    HARuntimeInfo,
-    ReplicasInfo,
-)
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
+from batonmq.protocol.bodies.replication import EpochEntry, EpochEntryCache, HARuntimeInfo
 from batonmq.protocol.headers import controller as controller_wire
+from batonmq.protocol.headers.broker import replication as wire
 from batonmq.protocol.json import decode
 
 

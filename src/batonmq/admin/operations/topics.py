@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies import (
-    BrokerStatsData,
-    ConsumeStats,
-    GroupList,
-    TopicConfig,
-    TopicList,
-    TopicStatsTable,
-)
-from batonmq.protocol.bodies.topics import SINGLE_TAG
+from batonmq.protocol.bodies.clients import GroupList
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicStatsTable
+from batonmq.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from batonmq.protocol.codes import Perm, TopicSysFlag
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
+from batonmq.protocol.headers.broker.admin import (
+    GetConsumeStats,
+    GetTopicStatsInfo,
+    QueryTopicConsumeByWho,
+    ViewBrokerStatsData,
+)
+from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, GetTopicConfig
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 
@@ -131,7 +132,7 @@ async def status(admin: Admin, topic: str, cluster: str | None = None) -> list[Q
         brokers = {name: address for name, address in brokers.items() if name in members}
     rows: list[QueueStatus] = []
     for name, address in sorted(brokers.items()):
-        answer = await admin.ask(address, wire.GetTopicStatsInfo(topic=topic))
+        answer = await admin.ask(address, GetTopicStatsInfo(topic=topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
         rows += [
             QueueStatus(name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
@@ -178,7 +179,7 @@ async def create(
 
     `attributes` are those to set and to remove, e.g. ``+message.type=FIFO,-reserve.time``.
     """
-    header = wire.CreateTopic(
+    header = CreateTopic(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC,
         read_queue_nums=read_queues,
@@ -196,11 +197,11 @@ async def create(
 async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, perm: int) -> None:
     """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays."""
     for address in addresses:
-        answer = await admin.ask(address, wire.GetTopicConfig(topic=topic))
+        answer = await admin.ask(address, GetTopicConfig(topic=topic))
         config = decode(bytes(answer.body), TopicConfig)
         await admin.ask(
             address,
-            wire.CreateTopic(
+            CreateTopic(
                 topic=topic,
                 default_topic=AUTO_CREATE_TOPIC,
                 read_queue_nums=config.read_queue_nums,
@@ -217,7 +218,7 @@ async def delete(admin: Admin, topic: str, cluster: str) -> list[str]:
     """Delete a topic from all masters of a cluster and from the name servers; the masters' addresses."""
     masters = await admin.addresses(cluster)
     for address in masters:
-        await admin.ask(address, wire.DeleteTopic(topic=topic))
+        await admin.ask(address, DeleteTopic(topic=topic))
     for address in admin.namesrv:
         await admin.ask(address, namesrv_wire.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
     return masters
@@ -226,7 +227,7 @@ async def delete(admin: Admin, topic: str, cluster: str) -> list[str]:
 async def _groups(admin: Admin, topic: str, brokers: Iterable[str]) -> list[str]:
     groups: set[str] = set()
     for address in brokers:
-        answer = await admin.ask(address, wire.QueryTopicConsumeByWho(topic=topic))
+        answer = await admin.ask(address, QueryTopicConsumeByWho(topic=topic))
         groups |= set(decode(bytes(answer.body), GroupList).group_list)
     return sorted(groups)
 
@@ -236,7 +237,7 @@ async def _counted(admin: Admin, brokers: Iterable[str], name: str, key: str) ->
     rate, day = 0.0, 0
     for address in brokers:
         try:
-            answer = await admin.ask(address, wire.ViewBrokerStatsData(stats_name=name, stats_key=key))
+            answer = await admin.ask(address, ViewBrokerStatsData(stats_name=name, stats_key=key))
         except MQError:  # a broker that has counted nothing yet has no such statistic
             continue
         data = decode(bytes(answer.body), BrokerStatsData)
@@ -248,7 +249,7 @@ async def _counted(admin: Admin, brokers: Iterable[str], name: str, key: str) ->
 async def _behind(admin: Admin, brokers: Iterable[str], topic: str, group: str) -> int:
     behind = 0
     for address in brokers:
-        answer = await admin.ask(address, wire.GetConsumeStats(consumer_group=group, topic=topic))
+        answer = await admin.ask(address, GetConsumeStats(consumer_group=group, topic=topic))
         queues = decode(bytes(answer.body), ConsumeStats).offset_table.values()
         behind += sum(queue.broker_offset - queue.consumer_offset for queue in queues)
     return behind

@@ -17,23 +17,23 @@ from batonmq.broker.upkeep.part import unlink
 from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
 from batonmq.common.config_values import to_properties
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
-    KVTable,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
-    encode,
 )
-from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, ResponseCode
+from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.codes import LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import encode
+from batonmq.protocol.versions import PROTOCOL_VERSION, version_name
 from batonmq.store.disk import used_ratio
 
 log = logging.getLogger(__name__)
 
-VERSION = "V5_5_0"
 """Release whose behaviour this broker shows to tools."""
 
 NEVER_FROM_OUTSIDE = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -190,7 +190,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     stored, stored_size = stats.put_all.total, stats.put_all_size.total
     unflushed = max(0, store.max_offset - store.flushed_offset)
     info: dict[str, object] = {
-        "brokerVersionDesc": VERSION,
+        "brokerVersionDesc": version_name(PROTOCOL_VERSION),
         "brokerVersion": PROTOCOL_VERSION,
         "brokerActive": str(broker.role.is_master and not broker.role.stopping).lower(),
         "bootTimestamp": stats.started_ms,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batonmq.protocol.message import (
+from batonmq.protocol.message.properties import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    MessageExt,
-    StoredMessage,
+    TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
 )
+from batonmq.protocol.message.record import MessageExt, StoredMessage
 from batonmq.protocol.names import SCHEDULE_TOPIC
 
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
@@ -30,7 +30,7 @@ def delay_level_of(properties: dict[str, str]) -> int:
 def to_schedule_topic(message: StoredMessage, level: int, max_level: int) -> StoredMessage:
     """The message as it waits in the delay topic; levels above the last mean the last."""
     properties = decode_properties(message.properties)
-    for name in _TIMER_PROPERTIES:  # a delay level wins over an exact time
+    for name in TIMER_PROPERTIES:  # a delay level wins over an exact time
         properties.pop(name, None)
     properties[PROPERTY_DELAY_LEVEL] = str(level)
     properties[PROPERTY_REAL_TOPIC] = message.topic
@@ -49,7 +49,7 @@ def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
     `record` must be decoded without inflating its body.
     """
     properties = dict(record.properties)
-    for name in (PROPERTY_DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
+    for name in (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES[:2]):
         properties.pop(name, None)
     topic = properties.get(PROPERTY_REAL_TOPIC)
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")

@@ -14,14 +14,14 @@ from batonmq.broker.tables.persistence import Master, Table
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import GetAllDelayOffset
-from batonmq.protocol.message import PROPERTY_DELAY_LEVEL
+from batonmq.protocol.headers.broker.pull import GetAllDelayOffset
+from batonmq.protocol.message.properties import PROPERTY_DELAY_LEVEL
 
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
     from batonmq.broker.role import RoleState
-    from batonmq.protocol.message import StoredMessage
+    from batonmq.protocol.message.record import StoredMessage
     from batonmq.store.policy import UnitCode
     from batonmq.store.results import QueueKey
 
@@ -75,7 +75,7 @@ class DelayPart(Part):
 class _DelayedMessages:
     """Messages with a delay level (`Redirect`)."""
 
-    marks: tuple[bytes, ...] = (b"DELAY",)
+    marks: tuple[bytes, ...] = (PROPERTY_DELAY_LEVEL.encode(),)
 
     def __init__(self, max_level: int) -> None:
         self._max_level = max_level
@@ -86,6 +86,6 @@ class _DelayedMessages:
         except ValueError:
             text = properties[PROPERTY_DELAY_LEVEL]
             raise MQError(
-                ResponseCode.MESSAGE_ILLEGAL, f"property DELAY={text} is not a delay level"
+                ResponseCode.MESSAGE_ILLEGAL, f"property {PROPERTY_DELAY_LEVEL}={text} is not a delay level"
             ) from None
         return to_schedule_topic(message, level, self._max_level) if level > 0 else None

@@ -18,8 +18,9 @@ import msgspec
 from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.versions import next_version
-from batonmq.protocol.bodies import DataVersion, decode, encode
-from batonmq.protocol.message import MessageExt, decode_record
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.record import MessageExt, decode_record
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.results import GetStatus, PutResult, QueueKey
 

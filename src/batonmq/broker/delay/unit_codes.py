@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from batonmq.protocol.message import find_property
+from batonmq.protocol.message.properties import find_property
 from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.policy import UnitCode
 from batonmq.store.scan import tags_code

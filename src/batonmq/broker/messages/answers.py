@@ -9,9 +9,7 @@ from typing import Final
 
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
-
-FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+from batonmq.protocol.errors import FAQ, MQError
 
 CODE_OF: Final = {
     PutStatus.PUT_OK: int(ResponseCode.SUCCESS),

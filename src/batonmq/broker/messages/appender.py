@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from batonmq.broker.stats import BrokerStats
     from batonmq.common.clock import Clock
     from batonmq.ha.port import Replication
-    from batonmq.protocol.message import StoredMessage
+    from batonmq.protocol.message.record import StoredMessage
     from batonmq.store.results import QueueKey
     from batonmq.store.store import MessageStore
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from batonmq.common.metrics import Kind, Metric, Point, Source
+from batonmq.protocol.bodies.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from batonmq.protocol.names import (
     SCHEDULE_TOPIC,
     TRANS_HALF_TOPIC,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from batonmq.broker.messages.puller import PullAnswer
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.headers.broker import LitePullMessage, PullMessage
+from batonmq.protocol.headers.broker.pull import LitePullMessage, PullMessage
 
 if TYPE_CHECKING:
     from batonmq.broker.messages.puller import Puller

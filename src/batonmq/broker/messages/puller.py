@@ -16,22 +16,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from batonmq.broker.config import MASTER_ID
 from batonmq.broker.messages.alarm import Alarm
-from batonmq.broker.messages.answers import FAQ, rejected
-from batonmq.broker.messages.filters import filter_of, is_tag_type, subscription_of
+from batonmq.broker.messages.answers import rejected
+from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
-from batonmq.protocol.bodies import (
-    ConsumeType,
-    MessageModel,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-)
-from batonmq.protocol.codes import Perm, PullSysFlag, ResponseCode
-from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.topics import TopicConfig
+from batonmq.protocol.codes import MASTER_ID, Perm, PullSysFlag, ResponseCode
+from batonmq.protocol.errors import FAQ, MQError
+from batonmq.protocol.headers.broker.pull import LitePullMessage, PullMessage, PullMessageResponse
+from batonmq.protocol.tags import is_tag_type
 from batonmq.store.policy import MessageFilter
 from batonmq.store.results import GetResult, GetStatus, QueueKey
 

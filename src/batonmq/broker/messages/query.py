@@ -7,16 +7,13 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.broker.messages.records import records_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
-    ConsumeQueueData,
-    QueryConsumeQueueResponseBody,
-    encode,
-)
+from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
-from batonmq.protocol.message import PROPERTY_TAGS
-from batonmq.store.scan import java_hash
+from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.json import encode
+from batonmq.protocol.message.properties import PROPERTY_TAGS
+from batonmq.protocol.tags import java_hash
 
 log = logging.getLogger(__name__)
 

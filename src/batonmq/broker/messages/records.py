@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from batonmq.protocol.message import MessageExt, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_records
 
 if TYPE_CHECKING:
     from batonmq.store.store import MessageStore

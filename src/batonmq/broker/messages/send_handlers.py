@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.messages.sender import NO_HOST, SendCall
-from batonmq.broker.send_fields import fields_of
-from batonmq.broker.send_reply import SendReplies
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import ConsumerSendMsgBack
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+from batonmq.protocol.send.reply import SendReplies
+from batonmq.protocol.send.request import fields_of
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker

@@ -11,26 +11,36 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import FAQ, no_group, not_stored, overloaded, rejected, sending_forbidden
+from batonmq.broker.messages.answers import no_group, not_stored, overloaded, rejected, sending_forbidden
 from batonmq.broker.messages.appender import PutStatus, Waiter
-from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
-from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import (
-    INNER_BATCH_FLAG,
+from batonmq.protocol.bodies.topics import MULTI_TAG
+from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysFlag
+from batonmq.protocol.errors import FAQ, MQError
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import pack_address
+from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
-    MULTI_TAGS_FLAG,
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_MSG_REGION,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
-    TRANSACTION_MASK,
-    MessageFormatError,
-    StoredMessage,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT_STORE_OK,
+    TIMER_PREFIX,
+    TIMER_PROPERTIES,
     decode_properties,
-    decode_record,
     encode_properties,
     find_property,
-    pack_address,
+    property_start,
 )
+from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
     RETRY_PREFIX,
@@ -38,29 +48,38 @@ from batonmq.protocol.names import (
     retry_topic,
     topic_error,
 )
+from batonmq.protocol.versions import V3_4_9
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.messages.new_topics import NewTopics
-    from batonmq.broker.send_fields import SendFields
-    from batonmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-    from batonmq.protocol.headers.broker import ConsumerSendMsgBack
+    from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+    from batonmq.protocol.bodies.topics import TopicConfig
+    from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+    from batonmq.protocol.send.request import SendFields
     from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
 
 DLQ_QUEUES: Final = 1
-VERSION_WITH_MAX_RECONSUME: Final = 121
-"""Client version 3.4.9, the first that says how often a message may be retried."""
+VERSION_WITH_MAX_RECONSUME: Final = V3_4_9
+"""The first client version that says how often a message may be retried."""
 NO_HOST: Final = b"\0" * 8
 """Stored for a peer without an IP address, as in tests over sockets of another family."""
-_MULTI_TAG: Final = "MULTI_TAG"
-_TRANSACTION_COMMIT: Final = 8
-_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-_OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+_INNER_BATCH: Final = MessageSysFlag.INNER_BATCH
+_TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
+_TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
+_UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+_PRIORITY: Final = property_start(PROPERTY_PRIORITY)
+_WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
+_OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
-_TIMER_KEYS: Final = frozenset({"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
-_MARKS: Final = (b"TIMER_", b"TRAN_MSG\1", b"POP_CK\1", b"INNER_NUM\1")
+_MARKS: Final = (
+    TIMER_PREFIX.encode(),
+    property_start(PROPERTY_TRANSACTION_PREPARED),
+    property_start(PROPERTY_POP_CK),
+    property_start(PROPERTY_INNER_NUM),
+)
 """What the properties of a message contain that `_inspect` has to look at."""
 
 
@@ -97,9 +116,9 @@ class Sender:
         # Appended to each message's properties; constant while the broker runs.
         self._own_properties = encode_properties(
             {
-                "MSG_REGION": config.region_id,
-                "TRACE_ON": "true" if config.trace_on else "false",
-                "CLUSTER": config.broker_cluster_name,
+                PROPERTY_MSG_REGION: config.region_id,
+                PROPERTY_TRACE_SWITCH: "true" if config.trace_on else "false",
+                PROPERTY_CLUSTER: config.broker_cluster_name,
             }
         )
         self._store_host = NO_HOST
@@ -144,12 +163,12 @@ class Sender:
                 f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer}",
             )
         max_message_size = settings.store.max_message_size
-        if not body or len(body) > max_message_size or fields.sys_flag & INNER_BATCH_FLAG:
+        if not body or len(body) > max_message_size or fields.sys_flag & _INNER_BATCH:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
         sys_flag = fields.sys_flag
-        if topic.topic_filter_type == _MULTI_TAG:
-            sys_flag |= MULTI_TAGS_FLAG
-        if sys_flag & TRANSACTION_MASK and sys_flag & TRANSACTION_MASK != _TRANSACTION_COMMIT:
+        if topic.topic_filter_type == MULTI_TAG:
+            sys_flag |= MessageSysFlag.MULTI_TAGS
+        if sys_flag & _TRANSACTION_MASK and sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
             raise self._transactions_forbidden()
         born_host = self._born_hosts.get(peer)
         if born_host is None:
@@ -173,14 +192,14 @@ class Sender:
             message.batch = True
         else:
             properties = fields.properties
-            call.unique_key = find_property(properties, b"UNIQ_KEY") or b""
+            call.unique_key = find_property(properties, _UNIQUE_KEY) or b""
             if properties and properties[-1] != 2:
                 properties += b"\2"  # old clients leave out the last separator
             properties += self._own_properties
             if len(properties) > MAX_PROPERTIES_BYTES:
                 raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
             message.properties = properties
-            if b"_SYS_MSG_PRIORITY_\1" in properties:
+            if _PRIORITY in properties:
                 queue_id = message.queue_id = _by_priority(message, topic)
             # A plain message has none of these; a test costs 40 ns, parsing all properties 2 us.
             for mark in self._marks:
@@ -190,7 +209,7 @@ class Sender:
             else:
                 if name.startswith(RETRY_PREFIX):
                     message = self._inspect(message, fields, version)
-            call.wait = b"WAIT\1false" not in properties
+            call.wait = _WAIT_FALSE not in properties
         call.queue_id = queue_id
         waiter: Waiter = call
         if name in self._new_topics.unknown:
@@ -245,11 +264,11 @@ class Sender:
     def _inspect(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
         """Delayed, retried or otherwise marked messages, as they are stored."""
         properties = decode_properties(message.properties)
-        properties.pop("POP_CK", None)
-        if properties.get("TRAN_MSG", "").lower() == "true":
+        properties.pop(PROPERTY_POP_CK, None)
+        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
             raise self._transactions_forbidden()
         max_message_size = self._settings.store.max_message_size
-        if "INNER_NUM" in properties:
+        if PROPERTY_INNER_NUM in properties:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
         if message.topic.startswith(RETRY_PREFIX):
             self._retry_or_dead_letter(message, properties, fields, client_version)
@@ -260,7 +279,7 @@ class Sender:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
         if stored is not None:
             return stored
-        if not _TIMER_KEYS.isdisjoint(properties):
+        if not properties.keys().isdisjoint(TIMER_PROPERTIES):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
             )
@@ -333,7 +352,7 @@ class Sender:
         record = decode_record(view, inflate=False)
         properties = dict(record.properties)
         properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
-        properties["WAIT"] = "false"
+        properties[PROPERTY_WAIT_STORE_OK] = "false"
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
         most = group.retry_max_times
         if version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
@@ -387,12 +406,12 @@ def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
     """The queue of a message that has a priority: that of its number, or the last one. A message that is
     ordered or delayed, too, loses its priority. As RocketMQ 5.5 does (`Message.setPriority`)."""
     properties = decode_properties(message.properties)
-    text = properties.get(_PRIORITY, "")
+    text = properties.get(PROPERTY_PRIORITY, "")
     priority = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not 0 <= priority < 1 << 31 or topic.write_queue_nums < 1:
         return message.queue_id
     if not properties.keys().isdisjoint(_OTHER_KINDS):
-        del properties[_PRIORITY]
+        del properties[PROPERTY_PRIORITY]
         message.properties = encode_properties(properties)
         return message.queue_id
     return min(priority, topic.write_queue_nums - 1)

@@ -12,25 +12,23 @@ import msgspec
 from batonmq.broker.context import Broker
 from batonmq.broker.stats import Snapshot
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import GroupList, QuerySubscriptionResponseBody
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
+from batonmq.protocol.bodies.statistics import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumeStats,
-    GroupList,
-    MessageQueue,
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
-    QuerySubscriptionResponseBody,
     QueueTimeSpan,
-    TopicConfig,
-    TopicList,
     TopicOffset,
     TopicStatsTable,
-    encode,
 )
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.json import encode
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:

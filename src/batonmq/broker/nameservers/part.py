@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
     from batonmq.broker.role import RoleState
-    from batonmq.protocol.bodies import TopicConfig
+    from batonmq.protocol.bodies.topics import TopicConfig
 
 
 class NameServersPart(Part):

@@ -15,14 +15,13 @@ import zlib
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import (
-    KVTable,
+from batonmq.protocol.bodies.common import KVTable
+from batonmq.protocol.bodies.topics import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    decode,
-    encode,
 )
 from batonmq.protocol.codes import Perm
 from batonmq.protocol.errors import MQError
@@ -33,6 +32,7 @@ from batonmq.protocol.headers.namesrv import (
     RegisterBrokerResponse,
     UnregisterBroker,
 )
+from batonmq.protocol.json import decode, encode
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -53,11 +53,6 @@ async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def split_addresses(text: str) -> list[str]:
-    """``host:port;host:port`` -> addresses without blanks and repetitions."""
-    return list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
 
 
 def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:

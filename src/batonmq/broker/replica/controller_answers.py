@@ -7,11 +7,11 @@ from typing import TypeVar
 from batonmq.broker.replica.core import Role
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.net.connection import Response
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import decode
+from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 H = TypeVar("H", bound=Header)
@@ -27,7 +27,7 @@ def typed(response: Response, kind: type[H]) -> H:
 def sync_state_set_of(body: bytes | bytearray | memoryview) -> SyncStateSet:
     """Raises `MQError` for a body that is none."""
     try:
-        decoded = decode(body, bodies.SyncStateSet)
+        decoded = decode(body, bodies.SyncStateSetBody)
     except ValueError as error:
         raise MQError(
             ResponseCode.SYSTEM_ERROR, f"an answer whose body is no SyncStateSet: {error}"

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from batonmq.common.addresses import split_addresses
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import decode
+from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Controllers:
 
     @property
     def _configured(self) -> list[str]:
-        return [part.strip() for part in self._controller_addr.split(";") if part.strip()]
+        return split_addresses(self._controller_addr)
 
     def _heed_configuration(self) -> None:
         """controllerAddr may change while the broker runs: what former controllers said is over then."""
@@ -155,7 +156,7 @@ class Controllers:
         name = self._broker.settings.broker.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
-        return table.get(name, bodies.ReplicasInfo())
+        return table.get(name, bodies.ReplicasInfo([], []))
 
 
 def members_of(metadata: wire.GetMetadataReply) -> list[str]:

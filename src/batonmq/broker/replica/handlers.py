@@ -11,17 +11,17 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.replication import (
     EpochEntry,
     EpochEntryCache,
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
-    encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import replication as wire
+from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
 

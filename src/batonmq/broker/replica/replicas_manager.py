@@ -31,7 +31,7 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.broker import ExchangeHAInfo, ExchangeHAInfoResponse
+from batonmq.protocol.headers.broker.replication import ExchangeHAInfo, ExchangeHAInfoResponse
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.store.errors import StoreError
 

@@ -15,9 +15,11 @@ from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import encode
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -124,7 +126,7 @@ class SetProposals:
                 wire.AlterSyncStateSet(
                     config.broker_name, core.broker_id, ha.epoch, self._broker.clock.now_ms()
                 ),
-                wire.SyncStateSetBody(tuple(sorted(members)), epoch).encode(),
+                encode(SyncStateSetBody(tuple(sorted(members)), epoch)),
             )
             outcome = sync_state_set_of(response.body)
             done = True

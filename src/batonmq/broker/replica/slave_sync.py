@@ -16,7 +16,7 @@ from batonmq.broker.tables.watch import HOLD_S
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import WatchTables, WatchTablesResponse
+from batonmq.protocol.headers.broker.replication import WatchTables, WatchTablesResponse
 
 if TYPE_CHECKING:
     from batonmq.broker.role import RoleState

@@ -10,14 +10,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from batonmq.common.log import some
-from batonmq.protocol.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    DataVersion,
-    SubscriptionGroupWrapper,
-    TopicConfigAndMappingSerializeWrapper,
-    decode,
-)
-from batonmq.protocol.headers.broker import GetAllConsumerOffset, GetAllSubscriptionGroup, GetAllTopicConfig
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.groups import SubscriptionGroupWrapper
+from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
+from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset
+from batonmq.protocol.headers.broker.topics import GetAllSubscriptionGroup, GetAllTopicConfig
+from batonmq.protocol.json import decode
 
 if TYPE_CHECKING:
     from batonmq.broker.tables.offsets import OffsetTable

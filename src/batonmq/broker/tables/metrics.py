@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from batonmq.common.metrics import Kind, Metric, Point, Source, sliced
-from batonmq.protocol.bodies import ConsumeType
-from batonmq.protocol.codes import PROTOCOL_VERSION, LanguageCode, Perm
+from batonmq.protocol.bodies.clients import ConsumeType
+from batonmq.protocol.codes import LanguageCode, Perm
 from batonmq.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic, is_system_topic
+from batonmq.protocol.versions import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker

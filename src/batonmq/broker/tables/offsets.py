@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
-from batonmq.protocol.bodies import ConsumerOffsetSerializeWrapper, DataVersion, decode, encode
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
+from batonmq.protocol.json import decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Connection, Dispatcher
-    from batonmq.protocol.bodies import TopicConfig
+    from batonmq.protocol.bodies.topics import TopicConfig
 
 TOPICS = "topics"
 DELETED_TOPICS = "deletedTopics"

@@ -15,18 +15,13 @@ from batonmq.broker.tables.attributes import apply_change
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
-from batonmq.protocol.bodies import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    decode,
-    encode,
-)
-from batonmq.protocol.names import group_error
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.names import TOOLS_GROUP, group_error
 
 log = logging.getLogger(__name__)
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SYSTEM_GROUPS = (
     TOOLS_GROUP,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from batonmq.broker.tables.subscriptions import SubscriptionTable
     from batonmq.broker.tables.topics import TopicTable
     from batonmq.net import Connection
-    from batonmq.protocol.bodies import MessageQueue
+    from batonmq.protocol.bodies.common import MessageQueue
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

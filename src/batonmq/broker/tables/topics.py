@@ -17,7 +17,10 @@ from batonmq.broker.tables.deleted_topics import DeletedTopics
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
-from batonmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode, encode
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
+from batonmq.protocol.codes import Perm
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -34,11 +37,6 @@ from batonmq.protocol.names import (
 
 log = logging.getLogger(__name__)
 
-PERM_INHERIT = 1
-PERM_WRITE = 2
-PERM_READ = 4
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
-
 DEFAULT_QUEUES = 16
 """Queues of a topic created without a number."""
 SCHEDULE_QUEUES = 18
@@ -47,9 +45,6 @@ REVIVE_QUEUES = 8
 
 LOGGED: Final = 8
 """Topics of one change that get a log line each; writing it costs more than making the topic."""
-
-FLAG_UNIT = 1
-FLAG_UNIT_SUB = 2
 
 
 class TopicTable:
@@ -129,7 +124,7 @@ class TopicTable:
             )
             return None
         disabled = default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable
-        if disabled or not template.perm & PERM_INHERIT:
+        if disabled or not template.perm & Perm.INHERIT:
             log.warning(
                 "topic not created: template not inheritable topic=%s template=%s client=%s",
                 topic,
@@ -142,7 +137,7 @@ class TopicTable:
             topic_name=topic,
             read_queue_nums=count,
             write_queue_nums=count,
-            perm=template.perm & ~PERM_INHERIT,
+            perm=template.perm & ~Perm.INHERIT,
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=sys_flag,
         )
@@ -150,7 +145,7 @@ class TopicTable:
         return made
 
     def create_on_send_back(
-        self, topic: str, queues: int, perm: int = PERM_READ_WRITE, *, order: bool = False, sys_flag: int = 0
+        self, topic: str, queues: int, perm: int = Perm.READ_WRITE, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig:
         """Topic the broker itself needs (%RETRY%…, %DLQ%…, TRANS_CHECK_MAX_TIME_TOPIC), made if absent."""
         found = self._topics.get(topic)
@@ -316,11 +311,11 @@ def _changed(config: TopicConfig, **fields: object) -> TopicConfig:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    def topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+    def topic(name: str, queues: int, perm: int = Perm.READ_WRITE) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
     def offered(enabled: bool) -> int:
-        return PERM_INHERIT | (PERM_READ_WRITE if enabled else 0)
+        return Perm.INHERIT | (Perm.READ_WRITE if enabled else 0)
 
     topics = [
         topic(SELF_TEST_TOPIC, 1),
@@ -331,7 +326,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
         topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
         topic(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{config.broker_cluster_name}", REVIVE_QUEUES),
-        topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT),
+        topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}", 1, Perm.INHERIT),
         topic(TRANS_HALF_TOPIC, 1),
         topic(TRANS_OP_HALF_TOPIC, 1),
     ]

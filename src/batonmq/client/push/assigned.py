@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from batonmq.client.process_queue import ProcessQueue
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.message.record import MessageExt
 
 
 @dataclass(slots=True, eq=False)

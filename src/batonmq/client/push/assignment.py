@@ -13,14 +13,15 @@ from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import cancel, log
 from batonmq.client.rebalance import allocate_averagely
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageModel, MessageQueue
+from batonmq.protocol.bodies.clients import ConsumerIdList, MessageModel
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import GetConsumerListByGroup
+from batonmq.protocol.headers.broker.clients import GetConsumerListByGroup
+from batonmq.protocol.json import decode
 from batonmq.protocol.names import is_retry_topic
+from batonmq.routing.routes import TopicRoute
 
 REBALANCE_INTERVAL_S = 20.0
 FIRST_REBALANCE_S = 1.0
@@ -36,7 +37,7 @@ class Assignment:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         subscriptions: Subscriptions,
         model: MessageModel,
@@ -85,20 +86,20 @@ class Assignment:
                 share = await self._share(topic, route)
             except (NetError, MQError) as error:
                 if not is_retry_topic(topic):  # which does not exist before the first message failed
-                    log.warning("rebalance of %s is put off: %s", topic, error)
+                    log.warning("rebalance of %s is postponed: %s", topic, error)
                 continue
             if share is not None:
                 await self._take(topic, share)
 
     async def _share(self, topic: str, route: TopicRoute) -> list[MessageQueue] | None:
-        """Our queues of a topic; None when that cannot be told now."""
+        """Our queues of a topic; None when they cannot be determined now."""
         if self._model is MessageModel.BROADCASTING:
             return list(route.read_queues)
         address = next(filter(None, map(route.replica, sorted(route.brokers))), None)
         if address is None:
             return None
         answer = await self._session.net.call(address, GetConsumerListByGroup(self._group))
-        clients = bodies.decode(answer.body, bodies.ConsumerIdList).consumer_id_list
+        clients = decode(answer.body, ConsumerIdList).consumer_id_list
         client_id = self._session.client_id
         if client_id not in clients:
             self._heartbeats.soon()
@@ -143,7 +144,7 @@ class Assignment:
                         log.warning("offset of %s is committed later: %s", held.queue, error)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from other offsets: the queues are taken anew."""
+        """Continue from other offsets: the queues are given up and taken again."""
         for queue, offset in offsets.items():
             held = self._assigned.pop(queue, None)
             if held is None:

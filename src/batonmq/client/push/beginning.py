@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from batonmq.client.offsets import OffsetStore
-from batonmq.client.session import Session
-from batonmq.protocol.bodies import ConsumeFromWhere, MessageQueue
-from batonmq.protocol.headers.broker import (
+from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker.pull import (
     GetMaxOffset,
     GetMaxOffsetResponse,
     SearchOffset,
     SearchOffsetResponse,
 )
 from batonmq.protocol.names import is_retry_topic
+from batonmq.routing.session import Session
 
 
 class Beginning:
-    """Where the group left off; what the user said when it never was there."""
+    """The group's committed offset; where it has none, what the user asked for."""
 
     def __init__(
         self, session: Session, offsets: OffsetStore, from_where: ConsumeFromWhere, from_timestamp_ms: int

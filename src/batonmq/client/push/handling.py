@@ -13,9 +13,9 @@ from batonmq.client.push.subscriptions import Subscriptions, call
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.common.clock import Clock
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies import MessageModel
+from batonmq.protocol.bodies.clients import MessageModel
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.message.record import MessageExt
 
 LOCAL_RETRY_S = 5.0
 """When a message could not be sent back to its broker, it is handled again here after this time."""
@@ -87,7 +87,7 @@ class Concurrently:
             spawn(self._work(), self._workers)
 
     def begin(self, held: Assigned) -> None:
-        """Its messages need no worker of their own."""
+        """Its messages need no separate worker."""
 
     def take(self, held: Assigned, messages: list[MessageExt]) -> None:
         size = self._subscriptions[held.queue.topic].batch_size

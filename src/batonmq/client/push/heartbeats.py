@@ -7,23 +7,29 @@ import contextlib
 
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
-from batonmq.client.routes import TopicRoute
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import ConsumeFromWhere, ConsumeType, MessageModel
+from batonmq.protocol.bodies.clients import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+)
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import Heartbeat, UnregisterClient
+from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
+from batonmq.protocol.json import encode
+from batonmq.routing.routes import TopicRoute
 
 HEARTBEAT_INTERVAL_S = 30.0
 
 
 class Heartbeats:
-    """Tells all brokers of the subscribed topics what this client consumes."""
+    """Sends what this client consumes to all brokers of the subscribed topics."""
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         subscriptions: Subscriptions,
         model: MessageModel,
@@ -56,10 +62,10 @@ class Heartbeats:
 
     async def beat(self) -> None:
         """One heartbeat to every broker."""
-        data = bodies.HeartbeatData(
+        data = HeartbeatData(
             self._session.client_id,
             consumer_data_set=[
-                bodies.ConsumerData(
+                ConsumerData(
                     self._group,
                     ConsumeType.PASSIVELY,
                     self._model,
@@ -68,7 +74,7 @@ class Heartbeats:
                 )
             ],
         )
-        body = bodies.encode(data)
+        body = encode(data)
 
         async def greet(address: str) -> None:
             try:

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.tasks import log
-from batonmq.client.session import Session
+from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import MessageQueue
+from batonmq.protocol.bodies.clients import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker import LockBatchMq, UnlockBatchMq
+from batonmq.protocol.headers.broker.clients import LockBatchMq, UnlockBatchMq
+from batonmq.protocol.json import decode, encode
 
 LOCK_INTERVAL_S = 20.0
 LOCK_LIFE_S = 30.0
@@ -22,7 +27,7 @@ LOCK_LIFE_S = 30.0
 class QueueLocks:
     """Locks queues for this client; ``pause_s`` lies between two tries while another client has one."""
 
-    def __init__(self, session: Session, group: str, pause_s: float) -> None:
+    def __init__(self, session: ClientSession, group: str, pause_s: float) -> None:
         self._session = session
         self._group = group
         self._pause_s = pause_s
@@ -47,9 +52,7 @@ class QueueLocks:
         """Have the queue for ourselves, as its broker sees it."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
-        body = bodies.encode(
-            bodies.LockBatchRequestBody(self._group, self._session.client_id, False, [held.queue])
-        )
+        body = encode(LockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
             answer = await self._session.call_master(
                 held.queue.broker_name, held.queue.topic, LockBatchMq(), body, timeout_ms=1_000
@@ -57,7 +60,7 @@ class QueueLocks:
         except (NetError, MQError) as error:
             log.info("%s is not locked: %s", held.queue, error)
             return False
-        locked = bodies.decode(answer.body, bodies.LockBatchResponseBody).lock_ok_mq_set
+        locked = decode(answer.body, LockBatchResponseBody).lock_ok_mq_set
         if held.queue in locked:
             held.locked_until = asked + LOCK_LIFE_S
             return True
@@ -67,9 +70,7 @@ class QueueLocks:
         """Let another client have the queue, if it was ever locked."""
         if not held.locked_until:
             return
-        body = bodies.encode(
-            bodies.UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue])
-        )
+        body = encode(UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
             await self._session.call_master(
                 held.queue.broker_name, held.queue.topic, UnlockBatchMq(), body, timeout_ms=1_000

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from batonmq.client.filter import matches
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
@@ -14,16 +13,20 @@ from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
-from batonmq.client.session import OUTAGE_POLL_S, Session
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies import MessageModel, MessageQueue, SubscriptionData
+from batonmq.protocol.bodies.clients import MessageModel, SubscriptionData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker import PullMessage, PullMessageResponse
-from batonmq.protocol.message import MessageExt, MessageFormatError, decode_records
+from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import PROPERTY_MIN_OFFSET, PROPERTY_RETRY_TOPIC
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import retry_topic
+from batonmq.protocol.tags import matches
+from batonmq.routing.session import OUTAGE_POLL_S, Session
 
 SUSPEND_MS = 15_000
 """How long a broker may hold a pull that finds nothing (long polling)."""
@@ -92,17 +95,17 @@ class Puller:
                 await self._pull(held)
             except NetError as error:
                 log.info("pull of %s: %s", held.queue, error)
-                await self._look_around(held.queue)
+                await self._refresh_after(held.queue)
             except MQError as error:
                 log.warning("pull of %s: %s", held.queue, error)
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     self._heartbeats.soon()
-                await self._look_around(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
+                await self._refresh_after(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
             except (MessageFormatError, CompressionError) as error:
                 log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
                 await asyncio.sleep(UNREADABLE_RETRY_S)
 
-    async def _look_around(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
+    async def _refresh_after(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
         await asyncio.sleep(patience_s)
         with contextlib.suppress(NetError, MQError):  # the old route is tried again
             await self._session.refresh(queue.topic)
@@ -144,7 +147,7 @@ class Puller:
             return
         found = PullMessageResponse.from_ext(answer.ext)
         if answer.code == _MOVED and not self._believe(held, found):
-            await self._look_around(queue, patience_s=10 * OUTAGE_POLL_S)
+            await self._refresh_after(queue, patience_s=10 * OUTAGE_POLL_S)
             return
         held.replica_id = found.suggest_which_broker_id
         held.moved_back_since = None
@@ -173,8 +176,8 @@ class Puller:
             return
         held.buffer.add(messages)
         for message in messages:
-            message.properties["MIN_OFFSET"] = str(message.queue_offset)
-            origin = message.properties.get("RETRY_TOPIC")
+            message.properties[PROPERTY_MIN_OFFSET] = str(message.queue_offset)
+            origin = message.properties.get(PROPERTY_RETRY_TOPIC)
             if origin and message.topic == self._retry_topic:
                 message.topic = origin
         self._handling.take(held, messages)

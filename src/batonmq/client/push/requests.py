@@ -6,11 +6,16 @@ from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.retries import RetryLater
 from batonmq.client.push.subscriptions import Subscriptions, call
 from batonmq.client.push.tasks import log
-from batonmq.client.session import Session
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol import bodies
-from batonmq.protocol.bodies import ConsumeType
-from batonmq.protocol.codes import PROTOCOL_VERSION
+from batonmq.protocol.bodies.clients import (
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ConsumeType,
+    GetConsumerStatusBody,
+    ProcessQueueInfo,
+    ResetOffsetBody,
+)
 from batonmq.protocol.headers.client import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
@@ -18,7 +23,11 @@ from batonmq.protocol.headers.client import (
     NotifyConsumerIdsChanged,
     ResetConsumerClientOffset,
 )
-from batonmq.protocol.message import decode_records
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.properties import PROPERTY_RETRY_TOPIC
+from batonmq.protocol.message.record import decode_records
+from batonmq.protocol.versions import PROTOCOL_VERSION
+from batonmq.routing.session import Session
 
 
 class BrokerRequests:
@@ -56,22 +65,22 @@ class BrokerRequests:
 
     async def _reset_offsets(self, request: Request, header: ResetConsumerClientOffset) -> Reply:
         """mqadmin resetOffsetByTime: go on from other offsets."""
-        await self._assignment.reset(bodies.decode(request.command.body, bodies.ResetOffsetBody).offset_table)
+        await self._assignment.reset(decode(request.command.body, ResetOffsetBody).offset_table)
         return Reply()
 
     def _running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
-        info = bodies.ConsumerRunningInfo(
+        info = ConsumerRunningInfo(
             properties={
                 "PROP_CLIENT_VERSION": f"BatonMQ/{PROTOCOL_VERSION}",
                 "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self.start_ms),
                 "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
-                "PROP_NAMESERVER_ADDR": ";".join(self._session.namesrv),
+                "PROP_NAMESERVER_ADDR": ";".join(self._session.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
             },
             subscription_set=[subscription.data for subscription in self._subscriptions.values()],
             mq_table={
-                queue: bodies.ProcessQueueInfo(
+                queue: ProcessQueueInfo(
                     commit_offset=held.buffer.commit_offset,
                     cached_msg_count=held.buffer.count,
                     cached_msg_size_in_mib=held.buffer.size >> 20,
@@ -83,7 +92,7 @@ class BrokerRequests:
                 for queue, held in self._assignment.queues.items()
             },
         )
-        return Reply(body=bodies.encode(info))
+        return Reply(body=encode(info))
 
     def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:
         """mqadmin consumerStatus: the next offset to commit of each queue of a topic."""
@@ -92,25 +101,25 @@ class BrokerRequests:
             for queue, held in self._assignment.queues.items()
             if queue.topic == header.topic
         }
-        return Reply(body=bodies.encode(bodies.GetConsumerStatusBody(message_queue_table=table)))
+        return Reply(body=encode(GetConsumerStatusBody(message_queue_table=table)))
 
     async def _consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
         """mqadmin queryMsgById -g: have the handler try this message now. Nothing is
         committed and nothing is sent back."""
         (message,) = decode_records(request.command.body)
         began_ms = self._session.clock.monotonic_ms()
-        result = bodies.ConsumeMessageDirectlyResult(order=self._orderly)
-        subscription = self._subscriptions.get(message.properties.get("RETRY_TOPIC") or message.topic)
+        result = ConsumeMessageDirectlyResult(order=self._orderly)
+        subscription = self._subscriptions.get(message.properties.get(PROPERTY_RETRY_TOPIC) or message.topic)
         try:
             if subscription is None:
                 raise LookupError(f"no handler for {message.topic}")
             await call(subscription.handler, [message])
-            result.consume_result = bodies.ConsumeResult.SUCCESS
+            result.consume_result = ConsumeResult.SUCCESS
         except RetryLater as later:
-            result.consume_result, result.remark = bodies.ConsumeResult.LATER, str(later)
+            result.consume_result, result.remark = ConsumeResult.LATER, str(later)
         except Exception as error:
             log.exception("handler failed on %s, which a tool sent", header.msg_id)
-            result.consume_result = bodies.ConsumeResult.THROW_EXCEPTION
+            result.consume_result = ConsumeResult.THROW_EXCEPTION
             result.remark = f"{type(error).__name__}: {error}"
         result.spent_time_mills = self._session.clock.monotonic_ms() - began_ms
-        return Reply(body=bodies.encode(result))
+        return Reply(body=encode(result))

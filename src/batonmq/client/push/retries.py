@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batonmq.client.session import Session
-from batonmq.protocol.bodies import MessageQueue
-from batonmq.protocol.headers.broker import ConsumerSendMsgBack
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+from batonmq.protocol.message.record import MessageExt
+from batonmq.routing.session import Session
 
 DEFAULT_MAX_RECONSUME = 16
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from batonmq.protocol.bodies import SubscriptionData
-from batonmq.protocol.message import MessageExt
+from batonmq.protocol.bodies.clients import SubscriptionData
+from batonmq.protocol.message.record import MessageExt
 
 Handler = Callable[[MessageExt], Awaitable[None] | None]
 BatchHandler = Callable[[list[MessageExt]], Awaitable[None] | None]

@@ -33,7 +33,7 @@ from batonmq.protocol.ha_frames import (
     SlaveHandshake,
     Transfer,
 )
-from batonmq.protocol.message import first_record_size, scan_frames
+from batonmq.protocol.message.record import first_record_size, scan_frames
 
 
 class LogBounds(NamedTuple):

@@ -10,6 +10,11 @@ from batonmq.protocol.registry import I32, I64, Header, request
 
 # Key-value configuration
 
+ZONE_NAME = "__ZONE_NAME"
+"""Field with the zone of a broker or client, beside those of any header."""
+ZONE_MODE = "__ZONE_MODE"
+"""Field: "true" when a client wants only routes of its zone."""
+
 
 @request(RequestCode.PUT_KV_CONFIG)
 class PutKVConfig(Header):
@@ -59,7 +64,7 @@ class RegisterBrokerResponse(Header):
 
 @request(RequestCode.REGISTER_BROKER, response=RegisterBrokerResponse)
 class RegisterBroker(Header):
-    """A broker tells who it is and, in the body (`register_body.py`), which topics it has.
+    """A broker registers itself and, in the body (`register_body.py`), its topics.
 
     ``heartbeat_timeout_millis``: how long its silence is taken for life; 120 s unless given.
     ``body_crc32``: CRC32 of the body without its top bit; 0 means not given.

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batonmq.protocol.message import MAGIC_BLANK, scan_frames
+from batonmq.protocol.message.layout import MAGIC_BLANK
+from batonmq.protocol.message.record import scan_frames
 
 CHUNK = 8 * 1024 * 1024
 

@@ -13,10 +13,9 @@ from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import required_body
-from batonmq.broker.tables.topics import FLAG_UNIT_SUB, PERM_READ_WRITE
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,
     ConsumerIdList,
@@ -25,16 +24,16 @@ from batonmq.protocol.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     ProducerData,
-    TopicConfig,
     UnlockBatchRequestBody,
-    encode,
 )
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.bodies.topics import TopicConfig
+from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import clients as wire
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
+from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
-from batonmq.protocol.registry import Header, field
+from batonmq.protocol.tags import is_tag_type
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ SLICE: Final = 100
 """Groups of one heartbeat that are taken in one turn of the event loop, some 2 ms."""
 MAX_GROUPS: Final = 10_000
 """Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
-TAG_EXPRESSIONS = (None, "", "TAG")
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -55,13 +53,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.GetConsumerListByGroup, handlers.consumer_ids)
     dispatcher.on(wire.LockBatchMq, handlers.lock)
     dispatcher.on(wire.UnlockBatchMq, handlers.unlock)
-
-
-class _HeartbeatResponse(Header):
-    """What makes a client send heartbeats V2, and whether it is to send its subscriptions again."""
-
-    is_support_heart_beat_v2: bool = field("IS_SUPPORT_HEART_BEAT_V2")
-    is_sub_change: bool = field("IS_SUB_CHANGE")
 
 
 class _Notifier:
@@ -114,7 +105,7 @@ class _Beat:
 
     def reply(self) -> Reply:
         changed = self._other_subscriptions if self._version_2 else True
-        return Reply(_HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
+        return Reply(wire.HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
 
     def take_consumers(self, consumers: Sequence[ConsumerData]) -> None:
         broker, connection, data = self._broker, self._connection, self._data
@@ -200,8 +191,8 @@ class _Beat:
             topic_name=retry_topic(consumer.group_name),
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=PERM_READ_WRITE,
-            topic_sys_flag=FLAG_UNIT_SUB if consumer.unit_mode else 0,
+            perm=Perm.READ_WRITE,
+            topic_sys_flag=TopicSysFlag.UNIT_SUB if consumer.unit_mode else 0,
             order=any(topics.is_order(s.topic) for s in consumer.subscription_data_set),
         )
 
@@ -237,7 +228,7 @@ class _ClientHandlers:
 
     def check_config(self, request: Request, header: wire.CheckClientConfig) -> Reply:
         subscription = required_body(request, CheckClientRequestBody).subscription_data
-        if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
+        if subscription is not None and not is_tag_type(subscription.expression_type):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",

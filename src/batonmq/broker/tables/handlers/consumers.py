@@ -11,17 +11,21 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, NetError
-from batonmq.protocol.bodies import GetConsumerStatusBody, MessageQueue, decode, encode
+from batonmq.protocol.bodies.clients import GetConsumerStatusBody
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.headers.broker.admin import GetConsumerStatus
 from batonmq.protocol.headers.client import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
     GetConsumerStatusFromClient,
 )
-from batonmq.protocol.message import MessageFormatError, decode_message_id
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import decode_message_id
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +39,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     relay = _RelayHandlers(broker)
     dispatcher.on(GetConsumerRunningInfo, relay.running_info)
     dispatcher.on(ConsumeMessageDirectly, relay.consume_directly)
-    dispatcher.on(wire.GetConsumerStatus, relay.consumer_status)
+    dispatcher.on(GetConsumerStatus, relay.consumer_status)
 
 
 class _RelayHandlers:

@@ -12,16 +12,16 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import SLICE, required_body, version_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.groups import (
     GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
-    encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import encode
 from batonmq.protocol.names import check_group
 
 log = logging.getLogger(__name__)

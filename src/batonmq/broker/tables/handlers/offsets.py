@@ -9,11 +9,28 @@ import logging
 
 from batonmq.broker.context import Broker
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import MessageQueue, QueryCorrectionOffsetBody, ResetOffsetBody, encode
+from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker.admin import CloneGroupOffset, QueryCorrectionOffset, ResetOffset
+from batonmq.protocol.headers.broker.pull import (
+    GetAllConsumerOffset,
+    GetEarliestMsgStoretime,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffset,
+    GetMaxOffsetResponse,
+    GetMinOffset,
+    GetMinOffsetResponse,
+    QueryConsumerOffset,
+    QueryConsumerOffsetResponse,
+    SearchOffset,
+    SearchOffsetResponse,
+    UpdateConsumerOffset,
+)
 from batonmq.protocol.headers.client import ResetConsumerClientOffset
+from batonmq.protocol.json import encode
 from batonmq.store.results import Boundary
 
 log = logging.getLogger(__name__)
@@ -24,16 +41,16 @@ LONG_MAX = (1 << 63) - 1
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
     handlers = _OffsetHandlers(broker)
-    dispatcher.on(wire.UpdateConsumerOffset, handlers.commit)
-    dispatcher.on(wire.QueryConsumerOffset, handlers.query)
-    dispatcher.on(wire.GetMaxOffset, handlers.max_offset)
-    dispatcher.on(wire.GetMinOffset, handlers.min_offset)
-    dispatcher.on(wire.SearchOffset, handlers.search)
-    dispatcher.on(wire.GetEarliestMsgStoretime, handlers.earliest)
-    dispatcher.on(wire.GetAllConsumerOffset, handlers.all_offsets)
-    dispatcher.on(wire.ResetOffset, handlers.reset)
-    dispatcher.on(wire.CloneGroupOffset, handlers.clone)
-    dispatcher.on(wire.QueryCorrectionOffset, handlers.correction)
+    dispatcher.on(UpdateConsumerOffset, handlers.commit)
+    dispatcher.on(QueryConsumerOffset, handlers.query)
+    dispatcher.on(GetMaxOffset, handlers.max_offset)
+    dispatcher.on(GetMinOffset, handlers.min_offset)
+    dispatcher.on(SearchOffset, handlers.search)
+    dispatcher.on(GetEarliestMsgStoretime, handlers.earliest)
+    dispatcher.on(GetAllConsumerOffset, handlers.all_offsets)
+    dispatcher.on(ResetOffset, handlers.reset)
+    dispatcher.on(CloneGroupOffset, handlers.clone)
+    dispatcher.on(QueryCorrectionOffset, handlers.correction)
 
 
 class _OffsetHandlers:
@@ -42,7 +59,7 @@ class _OffsetHandlers:
 
     # -- a group's offsets
 
-    def commit(self, request: Request, header: wire.UpdateConsumerOffset) -> Reply:
+    def commit(self, request: Request, header: UpdateConsumerOffset) -> Reply:
         broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in broker.tables.subscriptions:
@@ -56,11 +73,11 @@ class _OffsetHandlers:
         broker.tables.offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
         return Reply()
 
-    def query(self, request: Request, header: wire.QueryConsumerOffset) -> Reply:
+    def query(self, request: Request, header: QueryConsumerOffset) -> Reply:
         broker = self._broker
         offset = broker.tables.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:
-            return Reply(wire.QueryConsumerOffsetResponse(offset=offset))
+            return Reply(QueryConsumerOffsetResponse(offset=offset))
         if header.set_zero_if_not_found is False:
             raise MQError(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
@@ -68,15 +85,15 @@ class _OffsetHandlers:
         bounds = broker.store.queue_bounds(header.topic, header.queue_id)
         # A queue that still has its first message is young: a new group is to get everything in it.
         if bounds.min_offset <= 0 < bounds.max_offset:
-            return Reply(wire.QueryConsumerOffsetResponse(offset=0))
+            return Reply(QueryConsumerOffsetResponse(offset=0))
         raise MQError(
             ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         )
 
-    def all_offsets(self, request: Request, header: wire.GetAllConsumerOffset) -> Reply:
+    def all_offsets(self, request: Request, header: GetAllConsumerOffset) -> Reply:
         return Reply(body=self._broker.tables.offsets.encode())
 
-    def clone(self, request: Request, header: wire.CloneGroupOffset) -> Reply:
+    def clone(self, request: Request, header: CloneGroupOffset) -> Reply:
         broker = self._broker
         topics = {header.topic} if header.topic else broker.tables.offsets.topics_of(header.src_group)
         subscribed = broker.tables.consumers.subscriptions(header.src_group)
@@ -89,7 +106,7 @@ class _OffsetHandlers:
                 broker.tables.offsets.clone(header.src_group, header.dest_group, topic)
         return Reply()
 
-    def correction(self, request: Request, header: wire.QueryCorrectionOffset) -> Reply:
+    def correction(self, request: Request, header: QueryCorrectionOffset) -> Reply:
         """Least offset of the groups by queue; LONG_MAX where the compared group is behind all of them."""
         offsets, topic = self._broker.tables.offsets, header.topic
         left_out = {group for group in (header.filter_groups or "").split(",") if group}
@@ -105,39 +122,39 @@ class _OffsetHandlers:
 
     # -- a queue's offsets
 
-    def max_offset(self, request: Request, header: wire.GetMaxOffset) -> Reply:
+    def max_offset(self, request: Request, header: GetMaxOffset) -> Reply:
         bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
-        return Reply(wire.GetMaxOffsetResponse(offset=bounds.max_offset))
+        return Reply(GetMaxOffsetResponse(offset=bounds.max_offset))
 
-    def min_offset(self, request: Request, header: wire.GetMinOffset) -> Reply:
+    def min_offset(self, request: Request, header: GetMinOffset) -> Reply:
         bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
-        return Reply(wire.GetMinOffsetResponse(offset=bounds.min_offset))
+        return Reply(GetMinOffsetResponse(offset=bounds.min_offset))
 
-    def search(self, request: Request, header: wire.SearchOffset) -> Reply:
+    def search(self, request: Request, header: SearchOffset) -> Reply:
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._broker.store.offset_by_time(
             header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
         )
-        return Reply(wire.SearchOffsetResponse(offset=offset))
+        return Reply(SearchOffsetResponse(offset=offset))
 
-    def earliest(self, request: Request, header: wire.GetEarliestMsgStoretime) -> Reply:
+    def earliest(self, request: Request, header: GetEarliestMsgStoretime) -> Reply:
         timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
-        return Reply(wire.GetEarliestMsgStoretimeResponse(timestamp=timestamp))
+        return Reply(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
 
     # -- resets
 
-    def reset(self, request: Request, header: wire.ResetOffset) -> Reply:
+    def reset(self, request: Request, header: ResetOffset) -> Reply:
         if self._broker.settings.broker.use_server_side_reset_offset:
             return self._reset_here(header)
         return self._reset_in_clients(header)
 
-    def _target(self, header: wire.ResetOffset, queue_id: int) -> int:
+    def _target(self, header: ResetOffset, queue_id: int) -> int:
         store = self._broker.store
         if header.timestamp < 0:
             return store.queue_bounds(header.topic, queue_id).max_offset
         return store.offset_by_time(header.topic, queue_id, header.timestamp, Boundary.LOWER)
 
-    def _reset_here(self, header: wire.ResetOffset) -> Reply:
+    def _reset_here(self, header: ResetOffset) -> Reply:
         broker, group, topic = self._broker, header.group, header.topic
         if not broker.role.is_master:
             raise MQError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
@@ -167,7 +184,7 @@ class _OffsetHandlers:
         log.info("offsets reset group=%s topic=%s offsets=%s", group, topic, targets)
         return Reply(body=encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets))))
 
-    def _reset_in_clients(self, header: wire.ResetOffset) -> Reply:
+    def _reset_in_clients(self, header: ResetOffset) -> Reply:
         broker, group, topic = self._broker, header.group, header.topic
         config = broker.tables.topics.get(topic)
         if config is None:

@@ -13,16 +13,16 @@ from batonmq.broker.context import Broker
 from batonmq.broker.requests import SLICE, required_body, version_of
 from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies import (
+from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.topics import (
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    TopicList,
-    encode,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import broker as wire
+from batonmq.protocol.headers.broker import topics as wire
+from batonmq.protocol.json import encode
 from batonmq.protocol.names import check_topic
 
 log = logging.getLogger(__name__)

@@ -1,17 +1,20 @@
 """The hand-written halves of the send path agree with the generic codec they stand in for."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.broker.send_fields import SendFields, fields_of
-from batonmq.broker.send_reply import SendReplies
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, FrameReader, encode_head
-from batonmq.protocol.message import pack_host
+from batonmq.protocol.headers.broker.send import SendMessage, SendMessageV2
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.send.reply import SendReplies
+from batonmq.protocol.send.request import SendFields, fields_of, send_ext
 
 LETTERS = "abcdefghijklmn"
+NUMBER = st.integers(-(2**31), 2**31 - 1).map(str)
 JAVA = {
     "a": "group",
     "b": "Topic",
@@ -34,6 +37,44 @@ def received(ext: dict[str, str], *, binary: bool, code: int = RequestCode.SEND_
     return command
 
 
+def test_long_and_short_names_are_of_the_same_fields() -> None:
+    long = {each.name: (each.type, each.default) for each in msgspec.structs.fields(SendMessage)}
+    short = {each.name: (each.type, each.default) for each in msgspec.structs.fields(SendMessageV2)}
+    assert short.pop("broker_name") == (str | None, None)
+    assert short == long
+    assert SendMessageV2.__struct_encode_fields__ == tuple(LETTERS)
+
+
+@given(st.booleans(), st.integers(-1, 2000), NUMBER, st.text(max_size=12))
+def test_what_a_client_sends_is_what_a_broker_reads(batch: bool, queue: int, flag: str, text: str) -> None:
+    ext = send_ext(
+        "group",
+        "Topic",
+        "broker-a",
+        queue,
+        sys_flag=1,
+        born_timestamp="1700000000000",
+        flag=int(flag),
+        properties=text,
+        batch=batch,
+    )
+    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+    assert SendMessageV2.from_ext(ext).to_ext() == ext
+    for binary in (True, False):
+        assert fields_of(received(ext, binary=binary, code=code)) == SendFields(
+            producer_group="group",
+            topic="Topic",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue,
+            sys_flag=1,
+            born_timestamp=1_700_000_000_000,
+            flag=int(flag),
+            properties=text.encode(),
+            batch=batch,
+        )
+
+
 def test_a_header_as_java_writes_it() -> None:
     assert fields_of(received(JAVA, binary=True)) == SendFields(
         producer_group="group",
@@ -49,7 +90,6 @@ def test_a_header_as_java_writes_it() -> None:
 # Texts that contain what the fast reader looks for, so that it must not be fooled by a value.
 TRAPS = ["\0\1e\0\0\0\1" + "7", "\0\1i\0\0\0\2xx", "\0\1e\0\0\0"]
 TEXT = st.one_of(st.text(max_size=12), st.sampled_from(TRAPS))
-NUMBER = st.integers(-(2**31), 2**31 - 1).map(str)
 VALUES = {
     **dict.fromkeys("abcin", TEXT),
     **dict.fromkeys("deh", NUMBER),

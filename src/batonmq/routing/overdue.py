@@ -1,7 +1,8 @@
-"""Noticing a master that says nothing: frozen, or cut off.
+"""Noticing a master that does not answer: frozen, or cut off.
 
-Its connections stay open, so a call to it ends only with its timeout. While a call is late the route is asked
-for. As soon as it names another master, the session drops the connection to the former: then the call fails.
+Its connections stay open, so a call to it ends only with its timeout. While a call is overdue the route is
+asked for. As soon as it names another master, the session drops the connections to the former one, and the
+call fails.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import asyncio
 import itertools
 import logging
 
-from batonmq.client.session import Session
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
+from batonmq.routing.session import Session
 
 log = logging.getLogger(__name__)
 
-LATE_S = 0.3
-"""A call without an answer for so long is late: many times what an acknowledgement takes under full load."""
-LOOK_S = 0.1
-"""How often late calls are looked for, and the route is asked for while there are any."""
+OVERDUE_S = 0.3
+"""A call is overdue after this time: many times what an acknowledgement takes under full load."""
+CHECK_INTERVAL_S = 0.1
+"""How often calls are checked, and the route is asked for while one is overdue."""
 
 
-class LateCalls:
-    """Calls under way that a master answers at once when it is well."""
+class OverdueCalls:
+    """Calls under way which a healthy master answers at once. Refreshes the route while one is overdue."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,7 +33,7 @@ class LateCalls:
         self._watcher: asyncio.Task[None] | None = None
 
     def began(self, topic: str) -> int:
-        """A call about a topic begins; `ended` must be told the number this returns."""
+        """A call about a topic begins; pass the number that this returns to `ended`."""
         number = next(self._numbers)
         loop = asyncio.get_running_loop()
         self._under_way[number] = loop.time(), topic
@@ -41,29 +42,31 @@ class LateCalls:
         return number
 
     def ended(self, number: int) -> None:
+        """The call was answered, or failed."""
         del self._under_way[number]
 
     async def close(self) -> None:
+        """Watch no more calls."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Goes on as long as there are calls; an idle client has no timer."""
+        """Runs as long as there are calls; an idle client has no timer."""
         while self._under_way:
-            await asyncio.sleep(LOOK_S)
-            for topic in self._late_topics():
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            for topic in self._overdue_topics():
                 try:
                     await self._session.refresh(topic)
                 except (NetError, MQError) as error:
-                    log.debug("a call is late, and the route of %s is not to be had: %s", topic, error)
+                    log.debug("a call is overdue, and no name server gives the route of %s: %s", topic, error)
         self._watcher = None
 
-    def _late_topics(self) -> list[str]:
-        late: dict[str, None] = {}
-        before = asyncio.get_running_loop().time() - LATE_S
+    def _overdue_topics(self) -> list[str]:
+        overdue: dict[str, None] = {}
+        before = asyncio.get_running_loop().time() - OVERDUE_S
         for began, topic in self._under_way.values():
             if began > before:
                 break
-            late[topic] = None
-        return list(late)
+            overdue[topic] = None
+        return list(overdue)

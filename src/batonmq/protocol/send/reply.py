@@ -1,7 +1,7 @@
 """Frames that answer sends, assembled from pieces that do not change between messages.
 
-A successful answer says the same few things about every message; building it from a template costs 1 us where
-the generic encoder takes 6. Errors are rare and go the generic way.
+A successful answer says the same few things about every message; building it from a template takes a quarter
+of what the generic encoder takes. Errors are rare and go the generic way.
 """
 
 from __future__ import annotations
@@ -9,15 +9,34 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from batonmq.protocol.codes import FLAG_RESPONSE, PROTOCOL_VERSION, LanguageCode
-from batonmq.protocol.frame import Command, encode_ext, encode_head
+from batonmq.protocol.codes import FLAG_RESPONSE, LanguageCode
+from batonmq.protocol.frame import (
+    BINARY_BIT,
+    BINARY_HEAD,
+    BINARY_MIN_HEADER,
+    Command,
+    encode_ext,
+    encode_head,
+)
+from batonmq.protocol.headers.broker.send import SendMessageResponse
+from batonmq.protocol.message.ids import encode_message_id
+from batonmq.protocol.message.properties import PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH
+from batonmq.protocol.versions import PROTOCOL_VERSION
 
-_HEAD: Final = struct.Struct(">IIhbhiiII")
-"""Length, serialisation and header length, code, language, version, opaque, flag, remark length, fields
-length."""
-_BINARY: Final = 1 << 24
-_FIXED: Final = 21
+_HEAD: Final = struct.Struct(BINARY_HEAD.format + "I")
+"""A frame up to its fields: the head, which says that there is no remark, and the length of the fields."""
 _PYTHON: Final = int(LanguageCode.PYTHON)
+_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _TRANSACTION_ID = SendMessageResponse.__struct_encode_fields__[:4]
+
+
+def _key(name: str) -> bytes:
+    """How a field begins: the length of its name, and the name."""
+    return len(name).to_bytes(2, "big") + name.encode()
+
+
+_PLAIN: Final = b"%b%016X%b%c%b%b"
+"""Host and physical offset, queue and queue offset behind its length, the rest."""
+_WITH_TRANSACTION: Final = b"%b%016X%b%c%b" + _key(_TRANSACTION_ID) + b"\0\0\0%c%b%b"
 
 
 class SendReplies:
@@ -26,9 +45,9 @@ class SendReplies:
     def __init__(self, store_host: bytes, region_id: str, trace_on: bool) -> None:
         """`store_host`: `pack_host` of the address that message ids carry."""
         self._host_hex = store_host.hex().upper()
-        self._extra = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
-        digits = len(self._host_hex) + 16
-        self._msg_id = b"\0\x05msgId" + digits.to_bytes(4, "big") + self._host_hex.encode()
+        self._extra = {PROPERTY_MSG_REGION: region_id, PROPERTY_TRACE_SWITCH: "true" if trace_on else "false"}
+        digits = len(encode_message_id(store_host, 0))
+        self._msg_id = _key(_MSG_ID) + digits.to_bytes(4, "big") + self._host_hex.encode()
         self._extra_raw = encode_ext(self._extra)
         self._queue_ids: dict[int, bytes] = {}
 
@@ -52,11 +71,11 @@ class SendReplies:
         queue_field = self._queue_ids.get(queue_id)
         if queue_field is None:
             queue_field = self._queue_ids[queue_id] = (
-                encode_ext({"queueId": str(queue_id)}) + b"\0\x0bqueueOffset\0\0\0"
+                encode_ext({_QUEUE_ID: str(queue_id)}) + _key(_QUEUE_OFFSET) + b"\0\0\0"
             )
         offset = b"%d" % queue_offset
         if unique_key and len(unique_key) < 256:
-            raw = b"%b%016X%b%c%b\0\x0dtransactionId\0\0\0%c%b%b" % (
+            raw = _WITH_TRANSACTION % (
                 self._msg_id,
                 physical_offset,
                 queue_field,
@@ -67,7 +86,7 @@ class SendReplies:
                 self._extra_raw,
             )
         else:
-            raw = b"%b%016X%b%c%b%b" % (
+            raw = _PLAIN % (
                 self._msg_id,
                 physical_offset,
                 queue_field,
@@ -78,8 +97,8 @@ class SendReplies:
         size = len(raw)
         return (
             _HEAD.pack(
-                4 + _FIXED + size,
-                _BINARY | _FIXED + size,
+                4 + BINARY_MIN_HEADER + size,
+                BINARY_BIT | BINARY_MIN_HEADER + size,
                 code,
                 _PYTHON,
                 PROTOCOL_VERSION,
@@ -101,8 +120,8 @@ class SendReplies:
         unique_key: bytes,
     ) -> bytes:
         """As `encode`, with the message ids given (a batch has one for each message, joined by commas)."""
-        ext = {"msgId": message_ids, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+        ext = {_MSG_ID: message_ids, _QUEUE_ID: str(queue_id), _QUEUE_OFFSET: str(queue_offset)}
         if unique_key:
-            ext["transactionId"] = unique_key.decode("utf-8", "replace")
+            ext[_TRANSACTION_ID] = unique_key.decode("utf-8", "replace")
         ext.update(self._extra)
         return encode_head(code, command.opaque, FLAG_RESPONSE, binary=command.binary, ext=ext)

@@ -1,0 +1,59 @@
+"""Topics, and what a broker registers.
+
+Source: `TopicConfig` and the `protocol.body` package of Apache RocketMQ 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import field
+
+from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
+from batonmq.protocol.json import Body
+
+SINGLE_TAG = "SINGLE_TAG"
+MULTI_TAG = "MULTI_TAG"
+"""A topic's filter type: whether its messages may have several tags (`TopicFilterType`)."""
+
+
+class TopicConfig(Body):
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = SINGLE_TAG
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class TopicConfigSerializeWrapper(Body):
+    """All topics of a broker; also ``config/topics.json``."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class TopicConfigAndMappingSerializeWrapper(Body):
+    """`TopicConfigSerializeWrapper` with the mappings of static topics."""
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, Any] = field(default_factory=dict)
+    mapping_data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class CreateTopicListRequestBody(Body):
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+
+class RegisterBrokerBody(Body):
+    """What a broker registers at a name server."""
+
+    topic_config_serialize_wrapper: TopicConfigAndMappingSerializeWrapper = field(
+        default_factory=TopicConfigAndMappingSerializeWrapper
+    )
+    filter_server_list: list[str] = field(default_factory=list)

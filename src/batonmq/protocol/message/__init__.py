@@ -1,0 +1,1 @@
+"""Messages as bytes: the stored record, the wire batch, properties and ids."""

@@ -1,0 +1,113 @@
+"""Message properties: their names, and how they are stored.
+
+Source: `MessageConst` and `MessageDecoder` of Apache RocketMQ 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.message.errors import MessageFormatError
+
+MAX_PROPERTIES_BYTES = 32767
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT_STORE_OK = "WAIT"
+PROPERTY_DELAY_LEVEL = "DELAY"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_MIN_OFFSET = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET = "MAX_OFFSET"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_MSG_REGION = "MSG_REGION"
+PROPERTY_TRACE_SWITCH = "TRACE_ON"
+PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_CONSUME_START_TIME = "CONSUME_START_TIME"
+PROPERTY_TRANSACTION_ID = "__transactionId__"
+PROPERTY_CLUSTER = "CLUSTER"
+PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+PROPERTY_POP_CK = "POP_CK"
+PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
+PROPERTY_INNER_NUM = "INNER_NUM"
+TIMER_PREFIX = "TIMER_"
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+"""When a message is due: wall time in ms, or how much later than it is stored."""
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        PROPERTY_KEYS,
+        PROPERTY_TAGS,
+        PROPERTY_WAIT_STORE_OK,
+        PROPERTY_DELAY_LEVEL,
+        PROPERTY_RETRY_TOPIC,
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_PRODUCER_GROUP,
+        PROPERTY_MIN_OFFSET,
+        PROPERTY_MAX_OFFSET,
+        PROPERTY_ORIGIN_MESSAGE_ID,
+        PROPERTY_MSG_REGION,
+        PROPERTY_TRACE_SWITCH,
+        PROPERTY_UNIQUE_KEY,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_CONSUME_START_TIME,
+        PROPERTY_CLUSTER,
+        *("BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "INSTANCE_ID"),
+        *("TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+    }
+)
+"""Names that applications must not use for properties of their own (`MessageConst.STRING_HASH_SET`)."""
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Properties as stored: ``name \\x01 value \\x02`` each, UTF-8, in the mapping's order.
+
+    Raises `MessageFormatError` if a separator occurs inside, or the result exceeds 32767 bytes.
+    """
+    if not properties:
+        return b""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+        raise MessageFormatError("a property name or value holds a separator (\\x01 or \\x02)")
+    data = text.encode()
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise MessageFormatError(
+            f"properties take {len(data)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
+        )
+    return data
+
+
+def decode_properties(data: Buffer | str) -> dict[str, str]:
+    """Inverse of `encode_properties`. Pieces without name, separator or value are passed over, as in Java."""
+    text = data if isinstance(data, str) else str(data, "utf-8", "replace")
+    properties = {}
+    for piece in text.split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def property_start(name: str) -> bytes:
+    """How a property begins in encoded properties: its name and the separator."""
+    return name.encode() + b"\x01"
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """Value of one property in encoded `properties`, without decoding the rest; the last one counts."""
+    needle = name + b"\x01"
+    at = len(properties)
+    while (at := properties.rfind(needle, 0, at)) >= 0:
+        if at == 0 or properties[at - 1] == 2:
+            begin = at + len(needle)
+            end = properties.find(b"\x02", begin)
+            value = properties[begin:] if end < 0 else properties[begin:end]
+            if value:
+                return value
+    return None

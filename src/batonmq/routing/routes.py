@@ -1,0 +1,69 @@
+"""Where a topic's queues are, as a name server describes it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.codes import MASTER_ID, Perm
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic's queues and the addresses of the brokers that hold them."""
+
+    write_queues: tuple[MessageQueue, ...]
+    """Queues that may be sent to, brokers interleaved; only those whose broker has a master now."""
+    read_queues: tuple[MessageQueue, ...]
+    """Queues that may be read, in their order."""
+    brokers: Mapping[str, Mapping[int, str]]
+    """Broker name -> broker id (0 is the master) -> ``host:port``."""
+
+    def master(self, broker_name: str) -> str | None:
+        """Address of a broker's master; None while it has none."""
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def replica(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
+        """Address to read from: the preferred replica's, else the master's, else any; None without one."""
+        addresses = self.brokers.get(broker_name, {})
+        address = addresses.get(preferred_id) or addresses.get(MASTER_ID)
+        return address or next(iter(addresses.values()), None)
+
+    def addresses(self) -> set[str]:
+        return {address for group in self.brokers.values() for address in group.values()}
+
+
+def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
+    """The route of ``topic`` from a name server's answer about it, or about its template (TBW102)."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    write: list[list[MessageQueue]] = []
+    read: list[MessageQueue] = []
+    for queues in sorted(data.queue_datas, key=lambda item: item.broker_name):
+        name = queues.broker_name
+        if queues.perm & Perm.READ:
+            read += [MessageQueue(topic, name, number) for number in range(queues.read_queue_nums)]
+        if queues.perm & Perm.WRITE and MASTER_ID in brokers.get(name, {}):
+            write.append([MessageQueue(topic, name, number) for number in range(queues.write_queue_nums)])
+    return TopicRoute(_interleaved(write), tuple(read), brokers)
+
+
+def _interleaved(groups: list[list[MessageQueue]]) -> tuple[MessageQueue, ...]:
+    """One of each broker in turn, so that going round spreads the load."""
+    longest = max(map(len, groups), default=0)
+    return tuple(group[number] for number in range(longest) for group in groups if number < len(group))
+
+
+def vanished_masters(old: TopicRoute, new: TopicRoute) -> set[str]:
+    """Addresses that were a master's and now belong to nobody, while another replica is master.
+
+    What is in flight to them will hardly be answered.
+    """
+    gone: set[str] = set()
+    addresses = new.addresses()
+    for name in old.brokers:
+        before, after = old.master(name), new.master(name)
+        if before and after and before != after and before not in addresses:
+            gone.add(before)
+    return gone

@@ -1,0 +1,195 @@
+"""Connections to a cluster and the routes of its topics, which follow masters as they move.
+
+A route is asked for again at once when something failed, otherwise every `poll_interval_ms`. Callers that ask
+at the same time share one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable, Iterable
+
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.net.client import RemotingClient
+from batonmq.net.connection import Response
+from batonmq.net.dispatch import Body, Dispatcher
+from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
+from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.json import decode
+from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
+from batonmq.protocol.registry import Header
+from batonmq.routing.name_servers import NameServers, name_server_addresses
+from batonmq.routing.routes import TopicRoute, parse_route, vanished_masters
+
+log = logging.getLogger(__name__)
+
+OUTAGE_POLL_S = 0.02
+"""How often the route is asked for while a broker is gone: a new master is found within this time."""
+
+
+class Session:
+    """Connections and routes of one user of a cluster. Belongs to the event loop it is first used on.
+
+    Args:
+        namesrv: ``host:port``, several joined by ``;``, or a list of such; ValueError for anything else.
+        dispatcher: serves the requests that brokers send over these connections.
+        poll_interval_ms: how often known routes are asked for when nothing fails.
+        remoting: connections to use instead of own ones; `close` closes them.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str],
+        *,
+        dispatcher: Dispatcher | None = None,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        poll_interval_ms: int = 30_000,
+        remoting: RemotingClient | None = None,
+    ) -> None:
+        addresses = name_server_addresses(namesrv)
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.rng = rng if rng is not None else random.Random()
+        self.net = remoting if remoting is not None else RemotingClient(tls=tls, dispatcher=dispatcher)
+        self.name_servers = NameServers(addresses, self.net, self.rng)
+        self.on_route: Callable[[str, TopicRoute], None] | None = None
+        """Called with topic and route when a route is new or different."""
+        self.closed = False
+        self._poll_interval_s = poll_interval_ms / 1000
+        self._routes: dict[str, TopicRoute] = {}
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._poller: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Close all connections. Calls under way fail."""
+        self.closed = True
+        tasks = [*self._asking.values(), *([self._poller] if self._poller else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.net.close()
+
+    # -- routes
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """The last route that a name server gave, if there was one."""
+        return self._routes.get(topic)
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics whose route is known."""
+        return list(self._routes)
+
+    async def route(self, topic: str, *, fallback: bool = False) -> TopicRoute:
+        """The topic's route, asked for if it is not known. See `refresh`."""
+        found = self._routes.get(topic)
+        return found if found is not None else await self.refresh(topic, fallback=fallback)
+
+    async def refresh(self, topic: str, *, fallback: bool = False) -> TopicRoute:
+        """Ask for a route now. ``fallback``: for an unknown topic, the brokers that create it (TBW102).
+
+        Raises:
+            TopicNotExistError: no name server knows the topic.
+            NoNameServer: no name server answered.
+        """
+        task = self._asking.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(topic, fallback))
+            self._asking[topic] = task
+            task.add_done_callback(lambda done: self._asked(topic, done))
+        return await asyncio.shield(task)
+
+    def _asked(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._asking.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # the callers raise it; asyncio would warn where all of them were cancelled
+
+    async def _ask(self, topic: str, fallback: bool) -> TopicRoute:
+        try:
+            answer = await self.name_servers.ask(GetRouteInfo(topic))
+        except TopicNotExistError:
+            if not fallback:
+                raise
+            try:
+                answer = await self.name_servers.ask(GetRouteInfo(AUTO_CREATE_TOPIC))
+            except TopicNotExistError as error:
+                raise TopicNotExistError(
+                    error.code,
+                    f"the name server knows neither topic {topic} nor a broker that would create it: none "
+                    f"has registered yet, or autoCreateTopicEnable is off",
+                ) from None
+            route = parse_route(topic, decode(answer.body, TopicRouteData))
+            queues = tuple(queue for queue in route.write_queues if queue.queue_id < DEFAULT_TOPIC_QUEUES)
+            return TopicRoute(queues, (), route.brokers)
+        route = parse_route(topic, decode(answer.body, TopicRouteData))
+        self._learn(topic, route)
+        return route
+
+    def _learn(self, topic: str, route: TopicRoute) -> None:
+        old = self._routes.get(topic)
+        self._routes[topic] = route
+        if self._poller is None and not self.closed:
+            self._poller = asyncio.get_running_loop().create_task(self._poll())
+        if old == route:
+            return
+        if old is not None:
+            log.info(
+                "route of %s changed: %s", topic, {name: dict(ids) for name, ids in route.brokers.items()}
+            )
+            for address in vanished_masters(old, route):
+                self.net.drop(address)
+        if self.on_route is not None:
+            self.on_route(topic, route)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_interval_s)
+            for topic in list(self._routes):
+                try:
+                    await self.refresh(topic)
+                except (MQError, NetError) as error:
+                    log.warning("route of %s not refreshed: %s", topic, error)
+
+    # -- brokers
+
+    async def call_master(
+        self, broker_name: str, topic: str, header: Header, body: Body = b"", *, timeout_ms: float = 3_000
+    ) -> Response:
+        """Call a broker's master, following it to another replica within the timeout.
+
+        Raises the answer's `MQError`, or the last `NetError`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        failure: Exception = ConnectFailed(broker_name, "has no master")
+        route = await self.route(topic)
+        while True:
+            address = route.master(broker_name)
+            left_ms = (deadline - loop.time()) * 1000
+            if left_ms <= 0:
+                raise failure
+            if address is not None:
+                try:
+                    return await self.net.call(address, header, body, timeout_ms=left_ms)
+                except (NetError, StaleRouteError) as error:
+                    if isinstance(error, TopicNotExistError):
+                        raise
+                    failure = error
+            await asyncio.sleep(OUTAGE_POLL_S)
+            route = await self.refresh_or_known(topic)
+
+    async def refresh_or_known(self, topic: str, *, fallback: bool = False) -> TopicRoute:
+        """`refresh`; the last known route while the name servers do not give one."""
+        try:
+            return await self.refresh(topic, fallback=fallback)
+        except (NetError, MQError):
+            known = self._routes.get(topic)
+            if known is None:
+                raise
+            return known
