@@ -23,7 +23,7 @@ from batonmq.protocol.message.ids import encode_message_id
 from batonmq.protocol.message.properties import PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH
 from batonmq.protocol.versions import PROTOCOL_VERSION
 
-_HEAD: Final = struct.Struct(BINARY_HEAD.format + "I")
+_pack_head: Final = struct.Struct(BINARY_HEAD.format + "I").pack
 """A frame up to its fields: the head, which says that there is no remark, and the length of the fields."""
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _TRANSACTION_ID = SendMessageResponse.__struct_encode_fields__[:4]
@@ -95,10 +95,11 @@ class SendReplies:
                 self._extra_raw,
             )
         size = len(raw)
+        header = BINARY_MIN_HEADER + size
         return (
-            _HEAD.pack(
-                4 + BINARY_MIN_HEADER + size,
-                BINARY_BIT | BINARY_MIN_HEADER + size,
+            _pack_head(
+                4 + header,
+                BINARY_BIT | header,
                 code,
                 _PYTHON,
                 PROTOCOL_VERSION,
