@@ -25,19 +25,18 @@ class BrokerConfig(MetricsConfig):
     """One broker: who it is, where it registers, what it accepts and when it acknowledges."""
 
     broker_name: str = field(default="", metadata={"key": "brokerName"})
-    """Name of the replica group; empty: the host name."""
+    """Name of the broker set; empty: the host name."""
     broker_cluster_name: str = "DefaultCluster"
-    """Cluster this group belongs to."""
+    """Cluster this broker set belongs to."""
     broker_id: int = number(MASTER_ID, -1)
     """0 is the master, above 0 a slave. In controller mode the controller assigns it and this key, which may
     be -1 there, is ignored."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE; in controller mode the controller decides."""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
-    """Address that clients are told to connect to; empty: the first address of this host that is not
-    loopback."""
+    """Address that clients connect to; empty: the first address of this host that is not loopback."""
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
-    """Address that slaves are told to replicate from; empty: as brokerIP1."""
+    """Address that slaves replicate from; empty: same as brokerIP1."""
     bind_address: str = "0.0.0.0"
     """Local address the listening sockets bind to."""
     listen_port: int = number(10911, 0, 65535)
@@ -47,12 +46,12 @@ class BrokerConfig(MetricsConfig):
     namesrv_addr: str = changeable("")
     """Name servers, `host:port;host:port`; empty: register nowhere."""
     broker_permission: int = number(Perm.READ | Perm.WRITE, 0, 7, changeable=True)
-    """4 read, 2 write, 6 both; taken from every topic at registration."""
+    """4 read, 2 write, 6 both; limits the permission of every topic at registration."""
 
     auto_create_topic_enable: bool = changeable(True)
     """Create a topic from the template TBW102 when a message for an unknown one arrives."""
     auto_create_subscription_group: bool = changeable(True)
-    """Create a consumer group when an unknown one asks."""
+    """Create a consumer group when an unknown one connects."""
     default_topic_queue_nums: int = number(8, 1)
     """Read and write queues of the template topic TBW102."""
     cluster_topic_enable: bool = True
@@ -81,18 +80,18 @@ class BrokerConfig(MetricsConfig):
     enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
     compatible_with_old_name_srv: bool = changeable(True)
-    """Keep to requests that name servers before 5.0 understand."""
+    """Use only requests that name servers before 5.0 understand."""
 
     enable_controller_mode: bool = False
     """The controllers decide who is master; brokerId and brokerRole of this file are ignored."""
     controller_addr: str = changeable("")
     """Controllers, `host:port;host:port`."""
     sync_broker_metadata_period: int = number(5_000, 10, changeable=True)
-    """Time between this broker's looks at its role at the controller, ms."""
+    """Time between this broker's requests for its role to the controller, ms."""
     check_sync_state_set_period: int = number(5_000, 10, changeable=True)
-    """Time between the master's looks for replicas to drop from the SyncStateSet, ms."""
+    """Time between the master's checks for replicas to remove from the SyncStateSet, ms."""
     sync_controller_metadata_period: int = number(10_000, 10, changeable=True)
-    """Time between looks for the leading controller, ms."""
+    """Time between requests for the leading controller, ms."""
     controller_heart_beat_timeout_mills: int = number(3_000, 10, changeable=True)
     """Silence after which the controller counts this broker as dead, ms; sent with each heartbeat (RocketMQ:
     10 000)."""
@@ -104,44 +103,45 @@ class BrokerConfig(MetricsConfig):
     in_sync_replicas: int = number(1, 1, changeable=True)
     """Copies, the master's included, that a message needs before SYNC_MASTER acknowledges it."""
     min_in_sync_replicas: int = number(1, 1, changeable=True)
-    """Refuse messages while fewer replicas than this, the master included, keep up."""
+    """Refuse messages while fewer replicas than this, the master included, are in sync."""
     total_replicas: int = number(1, 1, changeable=True)
-    """Copies configured in this group, the master's included."""
+    """Replicas configured in this broker set, the master included."""
     enable_auto_in_sync_replicas: bool = changeable(False)
-    """Let inSyncReplicas sink to the replicas that keep up, not below minInSyncReplicas."""
+    """Lower inSyncReplicas to the number of replicas in sync, but not below minInSyncReplicas."""
     slave_timeout: int = number(3_000, 1, changeable=True)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
     send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
-    """Messages that may wait for their acknowledgement at a time; above it SYSTEM_BUSY is answered."""
+    """Messages that may wait for their acknowledgement at a time; the answer to further ones is
+    SYSTEM_BUSY."""
     reject_transaction_message: bool = changeable(True)
-    """Refuse transactional messages. They are not built yet: must stay true."""
+    """Refuse transactional messages. They are not supported yet: must stay true."""
     start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX, changeable=True)
     """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
     long_polling_enable: bool = changeable(True)
-    """Hold a pull that finds nothing until a message arrives or its own time is up."""
+    """Hold a pull that finds nothing until a message arrives or its timeout expires."""
     short_polling_time_mills: int = number(1_000, 1, changeable=True)
     """Time such a pull is held with longPollingEnable=false, ms."""
     lite_pull_message_enable: bool = changeable(True)
     """Accept LITE_PULL_MESSAGE."""
     slave_read_enable: bool = changeable(False)
-    """Slaves answer pulls, and slow consumers are sent to them."""
+    """Slaves answer pulls, and the master redirects slow consumers to them."""
     enable_d_leger_commit_log: bool = changeable(False)
-    """A commit log replicated by DLedger's Raft, RocketMQ's older way: must stay false, see
+    """A commit log replicated by DLedger's Raft, RocketMQ's older mode: must stay false, see
     enableControllerMode."""
     enable_property_filter: bool = changeable(False)
-    """Accept SQL92 subscriptions. Not built yet: must stay false."""
+    """Accept SQL92 subscriptions. Not supported yet: must stay false."""
     use_server_side_reset_offset: bool = changeable(True)
-    """Offset resets are kept here and answered to the next pull."""
+    """The broker stores offset resets and applies them to the next pull."""
     offset_check_in_slave: bool = changeable(False)
     """A slave also answers PULL_OFFSET_MOVED."""
     notify_consumer_ids_changed_enable: bool = changeable(True)
-    """Tell the members of a group when one joins or leaves."""
+    """Notify the members of a group when one joins or leaves."""
     consumer_offset_update_version_step: int = number(500, 1, changeable=True)
     """Offset commits between two data versions."""
     reject_pull_consumer_enable: bool = changeable(False)
-    """Refuse consumers that pull at their own pace: their heartbeats are not taken, and who sent none may
-    not pull. Push consumers and RocketMQ's own groups are served."""
+    """Refuse pull consumers: the broker ignores their heartbeats, and clients without a heartbeat may not
+    pull. It serves push consumers and RocketMQ's internal groups."""
 
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
@@ -156,7 +156,7 @@ class BrokerConfig(MetricsConfig):
     validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = changeable(False)
-    """Queue locks need a majority of the group. Not built yet: must stay false."""
+    """Queue locks need a majority of the broker set. Not supported yet: must stay false."""
 
     def __post_init__(self) -> None:
         check_limits(self)

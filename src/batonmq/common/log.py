@@ -20,8 +20,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 class OneLine(logging.Formatter):
-    """Control characters of a message are shown as escapes: what a stranger sends (a client id, a name) must
-    not look like a log line of its own. Tracebacks keep their lines."""
+    """Shows control characters of a message as escapes: text from a peer (a client id, a name) must not look
+    like a separate log line. Tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         server = log_identity.get()

@@ -22,16 +22,16 @@ JRAFT = "jRaft"
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who forms the group of controllers. Addresses are `host:port`, ids as they appear in metadata."""
+    """The members of the Raft group. Addresses are `host:port`, ids as they appear in metadata."""
 
     group: str
     self_id: str
     raft_addresses: dict[str, str]
     rpc_addresses: dict[str, str]
     shared_port: bool
-    """Raft messages come in on the port that brokers use."""
+    """Raft and brokers use the same port."""
     joins: bool
-    """This one does not found the group but waits to be added to it."""
+    """This controller does not create the Raft group but waits to be added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +39,15 @@ class ControllerConfig(MetricsConfig):
     """One controller: its group, its disk, and how it judges brokers."""
 
     controller_type: str = DLEDGER
-    """DLedger or jRaft: which of the two families of keys below names the group."""
+    """DLedger or jRaft: which of the two families of keys below defines the Raft group."""
     controller_d_leger_group: str = "group1"
-    """Name of the group of controllers (DLedger)."""
+    """Name of the controllers' Raft group (DLedger)."""
     controller_d_leger_peers: str = ""
     """All controllers, `n0-127.0.0.1:9877;n1-127.0.0.1:9878;…` (DLedger)."""
     controller_d_leger_self_id: str = ""
     """Which of the peers this one is (DLedger)."""
     j_raft_group_id: str = "jRaft-Controller"
-    """Name of the group of controllers (jRaft)."""
+    """Name of the controllers' Raft group (jRaft)."""
     j_raft_server_id: str = "localhost:9880"
     """This controller's Raft address, one of jRaftInitConf (jRaft)."""
     j_raft_init_conf: str = "localhost:9880,localhost:9881,localhost:9882"
@@ -57,66 +57,65 @@ class ControllerConfig(MetricsConfig):
     )
     """Addresses for brokers, in the order of jRaftInitConf (jRaft)."""
     j_raft_election_timeout_ms: int = number(1_000, 30)
-    """Silence of the leading controller, ms, after which another stands for election (both families)."""
+    """Silence of the leader, ms, after which another controller stands for election (both families)."""
     j_raft_snapshot_interval_secs: int = number(3_600, 0)
-    """How often the state is written as a snapshot and the log before it dropped, s (both families)."""
+    """Time between snapshots of the state, after which the log before them is deleted, s (both families)."""
     bind_address: str = "0.0.0.0"
     """Local address the listening sockets bind to."""
     controller_store_path: str = ""
     """Directory for Raft log, snapshots and events.jsonl; empty: DLedgerController or jRaftController in the
     home directory."""
     config_store_path: str = ""
-    """File that updateControllerConfig changes; empty: the file given with -c, without one
+    """File that updateControllerConfig changes; empty: the file given with -c, or else
     controller.properties in controllerStorePath."""
     config_black_list: str = "configBlackList;configStorePath"
     """Keys that updateControllerConfig must not touch, separated by `;`."""
     enable_elect_unclean_master: bool = changeable(False)
-    """Elect a replica outside the SyncStateSet when nobody inside is alive: acknowledged messages may get
-    lost."""
+    """Elect a replica outside the SyncStateSet if no member is alive: acknowledged messages may be lost."""
     scan_not_active_broker_interval: int = number(250, 10, changeable=True)
-    """How often brokers whose heartbeats stopped are looked for, ms (RocketMQ: 5 000)."""
+    """Time between checks for brokers whose heartbeats stopped, ms (RocketMQ: 5 000)."""
     scan_inactive_master_interval: int = number(5_000, 10, changeable=True)
-    """How often broker sets without a living master are looked for, ms."""
+    """Time between checks for broker sets without a living master, ms."""
     elect_master_max_retry_count: int = number(3, 0, changeable=True)
-    """How often an election that could not be written to the log is tried again."""
+    """How often an election that could not be written to the log is repeated."""
     notify_broker_role_changed: bool = changeable(True)
-    """Tell the replicas of a new master at once; else they find out when they next ask."""
+    """Notify the replicas of a new master at once; otherwise they find out with their next request."""
     is_process_read_event: bool = changeable(False)
-    """Confirm each read with a quorum even where a lease would allow to answer alone."""
+    """Confirm each read with a quorum, even if the leader has a lease."""
     controller_request_thread_pool_queue_capacity: int = number(50_000, 1, changeable=True)
-    """Requests waiting to be written to the log before more are refused with SYSTEM_BUSY."""
+    """Requests that may wait to be written to the log; further ones are refused with SYSTEM_BUSY."""
 
     # our own
     controller_join_running_group: bool = False
-    """With an empty directory: do not found the group named by the peers, but wait until `batonmq admin
-    addController` adds this one to it. Without effect once the directory knows the group; may stay."""
+    """With an empty directory: do not create the Raft group, but wait until `batonmq admin addController`
+    adds this controller to it. No effect once the directory belongs to the Raft group; may stay."""
     controller_max_connections: int = number(16_384, 16)
-    """Open connections of brokers, tools and other controllers; more are refused. Every broker holds one.
-    Each needs an open file: see RLIMIT_NOFILE."""
+    """Open connections of brokers, tools and other controllers; further ones are refused. Every broker holds
+    one. Each needs an open file: see RLIMIT_NOFILE."""
     enable_lease_read: bool = False
-    """Answer consistent reads from the leader's lease: no message round a read, but correct only while clocks
-    run alike (leaseReadClockDriftPercent). It takes effect once a majority of the controllers has it on."""
+    """Answer consistent reads from the leader's lease, without a round of messages. Correct only while clocks
+    run alike (leaseReadClockDriftPercent). Takes effect once a majority of the controllers has it on."""
     lease_read_clock_drift_percent: int = number(10, 0, 99)
-    """By how much the speeds of two controllers' clocks may differ at most, percent; shortens the lease."""
+    """Largest difference between the speeds of two controllers' clocks, percent; shortens the lease."""
     enable_follower_read: bool = changeable(False)
-    """Controllers that do not lead answer consistent reads too, after they have asked the leader how far it
-    is; else they name the leader."""
+    """Followers answer consistent reads too, after they have asked the leader for its index; otherwise they
+    name the leader."""
     follower_read_max_lag: int = number(1_000, 0)
-    """A follower that is more log entries than this behind the leader names the leader instead of letting
-    the reader wait; 0: always wait."""
+    """A follower that is more log entries than this behind names the leader instead of answering late; 0: no
+    limit."""
     controller_raft_secret: str = ""
-    """Shared secret by which controllers refuse Raft messages of strangers; empty: trust the network."""
+    """Shared secret; controllers refuse Raft messages without it. Empty: trust the network."""
     controller_raft_tls_enable: bool = False
-    """TLS on the Raft port with certificates on both sides, from the tls.server.* keys; brokers' port is as
-    tls.* says. jRaft only: where Raft and brokers share a port, tls.* must demand certificates of all."""
+    """TLS on the Raft port with certificates on both sides, from the tls.server.* keys. jRaft only: the port
+    for brokers follows tls.*; if Raft and brokers share a port (DLedger), tls.* must require certificates."""
     heartbeat_coalesce_ms: int = number(2, 0, 1000, changeable=True)
     """Heartbeats that arrive within this time share one log entry, ms."""
     request_timeout_ms: int = number(5_000, 10, changeable=True)
-    """A request whose outcome the log has not decided by then is answered with an error, ms."""
+    """Time after which a request that the log has not decided is answered with an error, ms."""
     event_log_max_bytes: int = number(16 << 20, 1)
-    """events.jsonl is rotated at this size."""
+    """Size at which events.jsonl is rotated, bytes."""
     event_log_backups: int = number(4, 0)
-    """Rotated files kept."""
+    """Number of rotated files to keep."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {"processReadEvent": "isProcessReadEvent"}
     """RocketMQ shows the key by its field's name and sets it by its setter's."""

@@ -1,4 +1,4 @@
-"""The requests a name server answers: one function each, bound to their codes by `register`.
+"""The requests that a name server answers: one function each, bound to their codes by `register`.
 
 Functions take the `NameServer` they work on, the request and its header. Response codes and remarks are those
 of Apache RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class NameServer:
-    """What one name server consists of, as its handlers see it."""
+    """The parts of one name server that its handlers use."""
 
     config: NamesrvConfig
     routes: RouteTable
@@ -163,13 +163,13 @@ def get_broker_cluster_info(server: NameServer, request: Request, header: wire.G
 
 def wipe_write_perm(server: NameServer, request: Request, header: wire.WipeWritePermOfBroker) -> Reply:
     count = server.routes.set_writable(header.broker_name, False)
-    log.info("%s took the write permission of %s: %d topics", request.connection.peer, header, count)
+    log.info("%s removed the write permission of %s: %d topics", request.connection.peer, header, count)
     return Reply(wire.WipeWritePermOfBrokerResponse(count))
 
 
 def add_write_perm(server: NameServer, request: Request, header: wire.AddWritePermOfBroker) -> Reply:
     count = server.routes.set_writable(header.broker_name, True)
-    log.info("%s gave the write permission of %s: %d topics", request.connection.peer, header, count)
+    log.info("%s granted the write permission of %s: %d topics", request.connection.peer, header, count)
     return Reply(wire.AddWritePermOfBrokerResponse(count))
 
 
@@ -255,7 +255,7 @@ def delete_topic(server: NameServer, request: Request, header: wire.DeleteTopicI
 
 
 async def update_config(server: NameServer, request: Request, header: wire.UpdateNamesrvConfig) -> Reply:
-    """Change keys now and in the file, so that a restart keeps them; all of them or none."""
+    """Change keys now and in the file, so that they survive a restart; all of them or none."""
     try:
         text = bytes(request.command.body).decode()
         changes = parse_properties(text)
@@ -264,7 +264,7 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
         async with server.writing:
             changed = update(server.config, changes, source="updateNamesrvConfig")
             if changed != server.config:
-                # No others: the file may be a controller's, too.
+                # Only these: the file may also be a controller's.
                 own = known_to(changes, NamesrvConfig)
                 path = Path(server.config.config_store_path)
                 await asyncio.get_running_loop().run_in_executor(None, change_file, path, own)

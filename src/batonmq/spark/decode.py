@@ -48,19 +48,19 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "sysFlag": ("int", pa.int32()),
     "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
 }
-"""Every column a reader can give: name -> (Spark type, Arrow type)."""
+"""Every column of a reader: name -> (Spark type, Arrow type)."""
 
 DEFAULT_COLUMNS = ("value", "topic", "broker", "queueId", "queueOffset", "timestamp", "keys", "tags")
 
 
 def schema_ddl(include_properties: bool) -> str:
-    """The schema of a reader for which the user named none."""
+    """The schema of a reader without a user's schema."""
     names = (*DEFAULT_COLUMNS, "properties") if include_properties else DEFAULT_COLUMNS
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
 
 
 class Decoder:
-    """Turns the record bytes of one queue into record batches of the asked columns, in that order."""
+    """Decodes the records of one queue into record batches with the requested columns, in that order."""
 
     def __init__(self, columns: Sequence[str], *, topic: str, broker: str) -> None:
         self._columns = tuple(columns)
@@ -127,7 +127,7 @@ class Decoder:
 
     @staticmethod
     def _properties(data: bytes, heads: Any, body_ends: Any) -> list[bytes]:
-        """The encoded properties of each record: behind the topic, whose length takes 1 byte, or 2 in V2."""
+        """The encoded properties of each record: after the topic, whose length has 1 byte, or 2 in V2."""
         buffer = np.frombuffer(data, np.uint8)
         long_topic = heads["magic"] == MAGIC_V2
         topic_size = buffer[body_ends].astype(np.int64)
@@ -141,7 +141,7 @@ class Decoder:
 
 
 class OffsetGap(RuntimeError):
-    """A queue offset that a broker left out although it had later ones."""
+    """A queue offset that a broker skipped although it has later ones."""
 
     def __init__(self, queue_offset: int) -> None:
         super().__init__(f"the message at queue offset {queue_offset} is missing")

@@ -30,7 +30,7 @@ class StoreConfig:
     store_path_root_dir: str = field(
         default_factory=lambda: str(Path.home() / "store"), metadata={"key": "storePathRootDir"}
     )
-    """Directory of everything the broker keeps."""
+    """Directory for everything that the broker stores."""
     store_path_commit_log: str = ""
     """Directory of the commit log; empty: `commitlog` below storePathRootDir."""
     mapped_file_size_commit_log: int = number(1 << 30, 4096, 1 << 30)
@@ -40,17 +40,17 @@ class StoreConfig:
     max_message_size: int = number(4 << 20, 1, 1 << 30, changeable=True)
     """Largest message body in bytes; also of a whole batch."""
     max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1, changeable=True)
-    """Most bytes that one pull answer carries of messages that are likely in the page cache."""
+    """Most bytes in one pull answer, for messages that are probably in the page cache."""
     max_transfer_count_on_message_in_memory: int = number(32, 1, changeable=True)
     """Most messages of such an answer."""
     max_transfer_bytes_on_message_in_disk: int = number(64 << 10, 1, changeable=True)
-    """Most bytes that one pull answer carries of messages that must be read from disk."""
+    """Most bytes in one pull answer, for messages that must be read from disk."""
     max_transfer_count_on_message_in_disk: int = number(8, 1, changeable=True)
     """Most messages of such an answer."""
     access_message_in_memory_max_ratio: int = number(40, 0, 100)
     """Percent of the machine's memory; messages further back than that count as on disk."""
     max_filter_message_size: int = number(16_000, 1, changeable=True)
-    """Bytes of consume queue that one pull looks through for messages its filter accepts."""
+    """Bytes of consume queue that one pull searches for messages that its filter accepts."""
     message_index_enable: bool = True
     """Keep an index of keys and unique ids, for queryMsgByKey and queryMsgByUniqueKey."""
     max_hash_slot_num: int = number(5_000_000, 1)
@@ -68,21 +68,21 @@ class StoreConfig:
     sync_flush_timeout: int = number(5_000, 1)
     """Milliseconds that a message waits for its flush with SYNC_FLUSH before FLUSH_DISK_TIMEOUT."""
     check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
-    """Check every body's CRC in the part of the log that recovery walks."""
+    """Check every body's CRC in the part of the log that recovery reads."""
     file_reserved_time: int = number(72, 0, changeable=True)
     """Hours after its last write when a commit log file may be deleted."""
     delete_when: str = changeable("04")
-    """Hours of the day, local time, in which old files are deleted, `;` between several."""
+    """Hours of the day, local time, in which old files are deleted, separated by `;`."""
     delete_file_batch_max: int = number(10, 1, changeable=True)
     """Most commit log files deleted at a time."""
     clean_resource_interval: int = number(10_000, 10)
-    """Milliseconds between two looks for files to delete and at the disk's usage."""
+    """Milliseconds between two checks for files to delete and of the disk usage."""
     disk_max_used_space_ratio: int = number(75, 0, 100, changeable=True)
-    """Percent of disk usage from which old files are deleted at any hour; 10 to 95."""
+    """Percent of disk usage above which old files are deleted at any hour; 10 to 95."""
     disk_space_clean_forcibly_ratio: int = number(85, 0, 100, changeable=True)
-    """Percent of disk usage from which files are deleted before their time; held between 30 and 85."""
+    """Percent of disk usage above which files are deleted before their time; kept between 30 and 85."""
     disk_space_warning_level_ratio: int = number(90, 0, 100, changeable=True)
-    """Percent of disk usage from which no message is accepted; held between 35 and 90."""
+    """Percent of disk usage above which messages are refused; kept between 35 and 90."""
     clean_file_forcibly_enable: bool = changeable(True)
     """Allow deletion before fileReservedTime when the disk is nearly full."""
 

@@ -57,7 +57,9 @@ class Network:
 
 @pytest.mark.parametrize("text", ["a:1;b:1", "a:1,b:1", " a:1 ; b:1 ;a:1; "])
 def test_controller_addr_is_a_list_at_semicolons_and_commas(text: str) -> None:
-    broker = SimpleNamespace(config=BrokerConfig(controller_addr=text), outer=Network())
+    broker = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr=text)), client=Network()
+    )
     assert Controllers(broker).addresses == ["a:1", "b:1"]  # type: ignore[arg-type]
 
 

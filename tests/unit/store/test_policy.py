@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batonmq.protocol.message import TRANSACTION_PREPARED_TYPE
+from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage
@@ -72,7 +72,9 @@ class Seen:
 def test_observers_see_what_dispatch_makes_visible_once_and_in_order(opener) -> None:
     seen = Seen()
     store = opener(confirm=True, policy=StorePolicy(observers=[seen]))
-    prepared = StoredMessage(topic="T", queue_id=0, body=b"half", sys_flag=TRANSACTION_PREPARED_TYPE)
+    prepared = StoredMessage(
+        topic="T", queue_id=0, body=b"half", sys_flag=MessageSysFlag.TRANSACTION_PREPARED
+    )
     results = opener.put(store, opener.message(b"0"), prepared, opener.message(b"1", topic="U", N="7"))
     store.dispatch()
     assert not seen.calls, "nothing is confirmed"
