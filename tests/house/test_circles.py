@@ -9,9 +9,6 @@ from __future__ import annotations
 from .source import circles, import_graph
 
 HIDDEN = {
-    "broker: appender, context, new_topics, schedule": "opened with the parts of the broker (issue 19)",
-    "common: metrics, metrics_otel": "to be opened (issue 19)",
-    "ha: master_link, service, slave_link": "opened with the narrow interface of the service (issue 19)",
     "net: connection, dispatch, turn": "opened with the request pipeline (issue 19)",
 }
 """Circle by types alone -> why it may stay."""

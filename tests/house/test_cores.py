@@ -50,6 +50,11 @@ CORES = (
 """Everything that decides without I/O: the one list of it. All of protocol/, and of raft/ all but SHELLS."""
 
 SHELLS = {
+    "raft/applier.py": "gives other work its turn between entries",
+    "raft/membership_changes.py": "futures of those who wait for a change",
+    "raft/persistence.py": "the disk's thread",
+    "raft/proposals.py": "futures of those who propose",
+    "raft/snapshots.py": "the disk's thread",
     "raft/barriers.py": "futures of those who wait for a read",
     "raft/disk.py": "files",
     "raft/node.py": "the event loop around the core",
@@ -61,8 +66,9 @@ SHELLS = {
 
 INDIRECT = {
     "broker/**/identity.py": "the identity of a broker, as data",
+    "common/addresses.py": "splitting of addresses; the address of this host",
     "common/clock.py": "the protocol Clock",
-    "net/client.py": "splitting of addresses",
+    "routing/name_servers.py": "parsing of a list of name servers",
 }
 """Modules that do I/O and that cores may import all the same, and what for."""
 
