@@ -35,6 +35,7 @@ from batonmq.broker.tables.subscriptions import SubscriptionTable
 from batonmq.broker.tables.tables import Tables
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common import log as logs
+from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config_values import changed_keys
 from batonmq.ha.autoswitch.service import HAService
@@ -55,20 +56,6 @@ DRAIN_MS: Final = 5_000
 """How long a stop waits for sends that wait for replicas or disk."""
 VIP_PORT_DISTANCE: Final = 2
 """The VIP port is this much below listenPort."""
-
-
-def local_address() -> str:
-    """Address of the interface that leads out of this host; 127.0.0.1 if none does. Sends nothing.
-
-    The one socket that is not opened through the loop: it asks the routing table only. Under the simulator
-    brokerIP1 must be given, or the answer is this machine's.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: never assigned, always routed to the outside
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 class BrokerService:
@@ -95,7 +82,7 @@ class BrokerService:
         if not config.broker_name:
             config = replace(config, broker_name=socket.gethostname())
         if not config.broker_ip1:
-            config = replace(config, broker_ip1=local_address())
+            config = replace(config, broker_ip1=local_ip())
         if not config.broker_ip2:
             config = replace(config, broker_ip2=config.broker_ip1)
         check_role(config)
