@@ -56,7 +56,7 @@ from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
 from batonmq.ha.service import HAService
 from batonmq.ha.sync_state import SyncStateSet
-from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
+from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
@@ -135,6 +135,7 @@ class BrokerService:
         frame_bytes = max(limits.max_frame_bytes, store_config.max_message_size + (1 << 20))
         self._limits = replace(limits, max_frame_bytes=frame_bytes)
         self._dispatcher = Dispatcher()
+        self._dispatcher.intercept(Interceptor(closed=self._connection_closed))
         self._servers: list[RemotingServer] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._saving: set[str] = set()
@@ -267,9 +268,7 @@ class BrokerService:
         tls = server_tls(self._tls)
 
         def server(port: int) -> RemotingServer:
-            made = RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
-            made.on_close(self._connection_closed)
-            return made
+            return RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
 
         first = server(config.listen_port)
         await self._start_server(first)

@@ -8,18 +8,38 @@ import sys
 from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeAlias
+
+Log: TypeAlias = logging.Logger | logging.LoggerAdapter[logging.Logger]
+"""What a part writes its lines to: a module's logger, or one that `named` made of it."""
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _DATE = "%Y-%m-%d %H:%M:%S"
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
+class _Named(logging.LoggerAdapter[logging.Logger]):
+    def __init__(self, log: logging.Logger, name: str) -> None:
+        super().__init__(log)
+        self._prefix = f"[{name}] "
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        # `logging` looks at percent signs only where there are arguments to fill in.
+        prefix = self._prefix.replace("%", "%%") if args else self._prefix
+        super().log(level, f"{prefix}{msg}", *args, **kwargs)
+
+
 class _OneLine(logging.Formatter):
-    """Control characters of a message are shown as escapes: what a stranger sends (a client id, a name) must
-    not look like a log line of its own. Tracebacks keep their lines."""
+    """Shows control characters of a message as escapes: what a peer sends (a client id, a name) must not look
+    like a log line of its own. Tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return super().formatMessage(record).translate(_CONTROLS)
+
+
+def named(log: logging.Logger, name: str) -> Log:
+    """`log` with ``[name]`` before each line: whose it is where one process runs several programs."""
+    return _Named(log, name)
 
 
 def some(names: Collection[str], most: int = 8) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.core import LogBounds
 from batonmq.ha.epoch_file import EpochFile
 from batonmq.ha.epochs import EpochCache
@@ -153,7 +153,7 @@ class HAService:
         self._links: dict[MasterLink, None] = {}  # ordered, so that simulated runs can be repeated
         self._by_id: dict[int, MasterLink] = {}
         self._sniffers: set[TlsSniffer] = set()
-        self._complaints = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
         self._master_address = ""
         self._address_known = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
@@ -403,7 +403,7 @@ class HAService:
 
     def complain(self, peer: str, text: str) -> None:
         """One line about a peer that does what no replica does; a flood of them makes no flood of lines."""
-        self._complaints.warn(f"replication port: {peer}", text, self.clock.monotonic_ms())
+        self._warnings.warn(f"replication port: {peer}", text, self.clock.monotonic_ms())
 
     def admit(self, link: MasterLink) -> bool:
         """A connection was made. False: it was closed again."""

@@ -12,29 +12,32 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from batonmq.common.log import Log
+
 if TYPE_CHECKING:
     from batonmq.net.connection import Connection
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class LoopTurn:
     """Shared by all connections of one server or client."""
 
-    __slots__ = ("_arrived", "_dirty", "_loop", "_scheduled", "hooks", "tasks")
+    __slots__ = ("_dirty", "_hooks_due", "_log", "_loop", "_scheduled", "hooks", "tasks")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Log | None = None) -> None:
         self._loop = loop
+        self._log = _log if log is None else log
         self._dirty: list[Connection] = []
         self._scheduled = False
-        self._arrived = False
+        self._hooks_due = False
         self.hooks: list[Callable[[], None]] = []
         self.tasks: set[asyncio.Future[Any]] = set()
         """Handlers that still run; they outlive the connection their request came on."""
 
-    def requests_arrived(self) -> None:
-        """Requests were dispatched in this turn; the hooks are due."""
-        self._arrived = True
+    def requests_dispatched(self) -> None:
+        """Requests were given to their handlers in this turn: the hooks are due."""
+        self._hooks_due = True
         if not self._scheduled and self.hooks:
             self._scheduled = True
             self._loop.call_soon(self._end)
@@ -54,13 +57,15 @@ class LoopTurn:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self) -> None:
-        if self._arrived:
-            self._arrived = False
+        if self._hooks_due:
+            self._hooks_due = False
             for hook in self.hooks:
                 try:
                     hook()
                 except Exception:
-                    log.exception("batch hook failed; its requests stay unanswered until their deadline")
+                    self._log.exception(
+                        "batch hook failed; its requests stay unanswered until their deadline"
+                    )
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:

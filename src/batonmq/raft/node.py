@@ -17,8 +17,8 @@ from typing import Protocol
 
 import msgspec
 
-from batonmq.common.complaints import Complaints
 from batonmq.common.files import reason
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.raft.barriers import Barriers
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
@@ -146,7 +146,7 @@ class RaftNode:
         self._bytes_since_snapshot = 0
 
         self._barriers = Barriers(0)
-        self._complaints = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
         self._shown: tuple[Role, int, str | None] = (Role.FOLLOWER, 0, None)
         self._shown_members: Members | None = None
         self._shown_removal: int | None = None
@@ -424,7 +424,7 @@ class RaftNode:
             envelope = decode_envelope(payload)
         except msgspec.MsgspecError as e:
             text = f"sent raft {self.group}/{self.id} a malformed message, which is dropped: {e}"
-            self._complaints.warn(from_peer, text, self._now_ms())
+            self._warnings.warn(from_peer, text, self._now_ms())
             return
         if (envelope.group, envelope.sender, envelope.target) != (self.group, from_peer, self.id):
             text = (
@@ -432,7 +432,7 @@ class RaftNode:
                 f"{envelope.sender[:64]!r} of group {envelope.group[:64]!r}, "
                 f"for node {envelope.target[:64]!r}"
             )
-            self._complaints.warn(from_peer, text, self._now_ms())
+            self._warnings.warn(from_peer, text, self._now_ms())
             return
         core, now = self.core, self._now_ms()
         try:
@@ -600,7 +600,7 @@ class RaftNode:
 
     def _complain_of_snapshot(self, sender: str, why: str) -> None:
         text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"
-        self._complaints.warn(sender, text, self._now_ms())
+        self._warnings.warn(sender, text, self._now_ms())
 
     def _apply(self) -> None:
         budget = _APPLY_PER_TURN

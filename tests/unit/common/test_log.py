@@ -60,3 +60,19 @@ def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
 def test_some_names() -> None:
     assert log.some(["a", "b"]) == "a, b"
     assert log.some({f"n{i}": None for i in range(20)}, 2) == "n0, n1 and 18 more"
+
+
+def test_a_named_log_says_whose_line_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger().addHandler(caplog.handler)
+    caplog.set_level(logging.INFO)
+    for name in ("broker-a:0", "100%"):
+        named = log.named(logging.getLogger("test"), name)
+        named.info("%d%% of %s", 5, "it")
+        named.warning("full by 100%")
+        named.debug("not shown")
+    assert caplog.messages == [
+        "[broker-a:0] 5% of it",
+        "[broker-a:0] full by 100%",
+        "[100%] 5% of it",
+        "[100%] full by 100%",
+    ]
