@@ -3,7 +3,7 @@
 Everything that arrives in one read is parsed and dispatched in one pass. What is to be written is collected
 and leaves once per loop turn (`turn.py`). Memory stays bounded: a connection with too many unanswered
 requests (`Limits.max_in_flight`, `max_in_flight_bytes`) or unread answers (`write_buffer_bytes`) is not read
-until it has caught up. Requests already parsed wait in its backlog, which holds at most what two reads brought.
+until it has caught up. Requests already parsed wait in its backlog, at most what two reads brought.
 """
 
 from __future__ import annotations
