@@ -19,7 +19,7 @@ import msgspec
 from batonmq.common.log import Log
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.calls import Calls
-from batonmq.net.dispatch import Body, Buffer, Dispatcher, Outcome, Reply, Request
+from batonmq.net.dispatch import Body, Buffer, Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, ConnectionLost
 from batonmq.net.limits import Limits
 from batonmq.net.tls import TlsPeer, tls_peer
@@ -198,7 +198,12 @@ class Connection(asyncio.Protocol):
                 elif not request._state:
                     if not arrived:
                         arrived = self._loop.time()
-                    self._hold(request, outcome, arrived)
+                    if outcome is not None:
+                        self._hold(request, outcome, arrived)
+                    elif not command.flag & FLAG_ONEWAY:  # as `_hold`: every send comes here
+                        in_flight[request] = arrived
+                        request.held_bytes = len(command.body)
+                        self._held_bytes += request.held_bytes
             if self._out_size >= max_out:
                 self.flush()
             if len(in_flight) >= max_in_flight or self._held_bytes >= max_held_bytes:
@@ -209,20 +214,17 @@ class Connection(asyncio.Protocol):
         if requests:
             self._turn.requests_dispatched()
 
-    def _hold(self, request: Request, outcome: Outcome, arrived: float) -> None:
-        """The answer comes later: from a task, or from a later call of `Request.reply`."""
-        if outcome is not None and not isinstance(outcome, Awaitable):
+    def _hold(self, request: Request, outcome: object, arrived: float) -> None:
+        """The answer comes later, from a task."""
+        if not isinstance(outcome, Awaitable):
             self._bug(request, TypeError(f"handler returned {type(outcome).__name__}"))
-            return
-        if outcome is None and request.oneway:
             return
         self.in_flight[request] = arrived
         request.held_bytes = len(request.command.body)
         self._held_bytes += request.held_bytes
-        if outcome is not None:
-            task = asyncio.ensure_future(outcome)
-            self._turn.tasks.add(task)
-            task.add_done_callback(lambda done: self._finish(request, done))
+        task = asyncio.ensure_future(outcome)
+        self._turn.tasks.add(task)
+        task.add_done_callback(lambda done: self._finish(request, done))
 
     def _release(self, request: Request) -> None:
         """A request is no longer in flight."""
@@ -305,7 +307,10 @@ class Connection(asyncio.Protocol):
         if self.in_flight:
             self._release(request)
         if not request.command.flag & FLAG_ONEWAY and not self.closed:
-            self._write(frame, b"")
+            if not self._out:
+                self._turn.has_output(self)
+            self._out.append(frame)
+            self._out_size += len(frame)
 
     def interceptor_failed(self, request: Request) -> None:
         """Log the exception under way; the answer goes out all the same."""
