@@ -246,7 +246,7 @@ class Append(NamedTuple):
     """Append these bytes, which belong at `offset`, the current end of the log. A view: copy or lose it."""
 
     offset: int
-    data: memoryview
+    data: "memoryview"  # noqa: UP037  # mypyc finds it by this name only
 
 
 class Confirm(NamedTuple):
