@@ -5,7 +5,7 @@ SEEDS ?= 1000
 PYTEST ?= $(BIN)/pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help install all demo test lint format bench interop sim chaos jre lock clean
+.PHONY: help install all demo test compiled lint format bench interop sim chaos jre lock clean
 
 help:  ## this text
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -18,6 +18,12 @@ help:  ## this text
 .venv/run: .venv/python requirements/run.lock pyproject.toml
 	@echo "installing BatonMQ into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
+	@BATONMQ_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+# Modules compiled by hatch_build.py; none without a C compiler.
+.venv/compiled: .venv/run hatch_build.py $(shell find src/batonmq -name '*.py')
+	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path (BATONMQ_PURE=1: do not)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
@@ -26,7 +32,7 @@ help:  ## this text
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements/all.lock
 	@touch $@
 
-install: .venv/run  ## the program alone, at .venv/bin/batonmq
+install: .venv/compiled  ## the program alone, at .venv/bin/batonmq
 	@$(BIN)/batonmq --version
 
 all: .venv/all  ## everything: Spark, plots, developers' tools
@@ -34,16 +40,19 @@ all: .venv/all  ## everything: Spark, plots, developers' tools
 jre:
 	@scripts/ensure-jre
 
-demo: all jre  ## a cluster, 336,776 flights, a kill -9 and a Spark pipeline over it all
+demo: all .venv/compiled jre  ## a cluster, 336,776 flights, a kill -9 and a Spark pipeline over it all
 	@$(BIN)/batonmq demo $(ARGS)
 
 test: all jre  ## unit, simulation, integration, Spark tests and examples
 	$(PYTEST) -n 2 --dist worksteal -m "not interop and not chaos and not spark" $(ARGS)
 	$(PYTEST) -m spark $(ARGS)
 
+compiled: all .venv/compiled jre  ## integration tests with compiled modules, as installed where there is a C compiler
+	BATONMQ_PURE=0 $(PYTEST) -n 2 --dist worksteal tests/integration $(ARGS)
+
 lint: all  ## formatting, style, types, layering
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py
+	$(BIN)/ruff check src tests benchmarks examples hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 	$(BIN)/lint-imports
@@ -52,16 +61,16 @@ format: all  ## let ruff format and fix
 	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
-interop: all jre  ## beside the real Apache RocketMQ (fetched from Maven Central; Maven and a JDK needed)
-	$(PYTEST) -m interop $(ARGS)
+interop: all .venv/compiled jre  ## beside the real Apache RocketMQ (fetched from Maven Central; Maven and a JDK needed)
+	BATONMQ_PURE=0 $(PYTEST) -m interop $(ARGS)
 
 sim: all  ## SEEDS=1000 runs of the deterministic simulation
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
-chaos: all  ## faults on real processes in network namespaces, and a history checker; Linux, root
+chaos: all .venv/compiled  ## faults on real processes in network namespaces, and a history checker; Linux, root
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: all  ## figures beside Apache RocketMQ in the same run
+bench: all .venv/compiled  ## figures beside Apache RocketMQ in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
 COMPILE := .cache/lock/bin/pip-compile -q -U --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes
@@ -71,4 +80,5 @@ lock: .venv/python  ## resolve the locked requirements anew
 	$(COMPILE) -c requirements/all.lock -o requirements/run.lock pyproject.toml
 
 clean:  ## the virtual environment and caches
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out chaos-out
+	find src -name '*.so' -delete
+	rm -rf src/batonmq/compiled.json .venv .cache .mypy_cache .pytest_cache .ruff_cache demo-out chaos-out

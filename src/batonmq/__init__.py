@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from batonmq._compiled import COMPILED as COMPILED
+
 if TYPE_CHECKING:
     from batonmq import sync
     from batonmq.client.admin import Admin

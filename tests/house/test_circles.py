@@ -9,7 +9,7 @@ from __future__ import annotations
 from .source import circles, import_graph
 
 HIDDEN = {
-    "net: connection, dispatch, turn": "opened with the request pipeline (issue 19)",
+    "net: connection, dispatch, interceptors, turn": "a request knows its connection, which dispatches it",
 }
 """Circle by types alone -> why it may stay."""
 

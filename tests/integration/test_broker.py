@@ -521,6 +521,7 @@ async def test_pull_statuses(start: Starter) -> None:
     assert (await rig.pull(5, queue=1)).code == ResponseCode.PULL_OFFSET_MOVED
 
 
+@pytest.mark.pure
 async def test_nobody_waits_while_old_messages_are_read_from_disk(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -546,6 +547,7 @@ async def test_nobody_waits_while_old_messages_are_read_from_disk(
     assert [message.body for message in await pull][:3] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.pure
 async def test_old_messages_that_the_disk_no_longer_gives_are_an_error_of_the_pull(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ from batonmq.common.config_values import changed_keys
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
-from batonmq.net import Connection, Dispatcher, Limits, RemotingClient, RemotingServer
+from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
@@ -96,6 +96,7 @@ class BrokerService:
         self._limits = replace(limits, max_frame_bytes=frame_bytes)
         self._log_identity = log_identity
         self._dispatcher = Dispatcher()
+        self._dispatcher.intercept(Interceptor(closed=self._connection_closed))
         self._servers: list[RemotingServer] = []
         self._parts: list[Part] = []
         self.broker: Broker
@@ -244,7 +245,6 @@ class BrokerService:
 
         async def serve(port: int) -> RemotingServer:
             server = RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
-            server.on_close(self._connection_closed)
             await server.start()
             self._servers.append(server)
             return server

@@ -7,6 +7,8 @@ from importlib.metadata import version
 
 import click
 
+from batonmq._compiled import COMPILED
+
 COMMANDS = {
     "namesrv": ("batonmq.cli.programs:namesrv", "Run a name server."),
     "controller": ("batonmq.cli.programs:controller", "Run a controller."),
@@ -45,7 +47,11 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("batonmq"), prog_name="batonmq")
+@click.version_option(
+    version("batonmq"),
+    prog_name="batonmq",
+    message=f"%(prog)s, version %(version)s ({'compiled' if COMPILED else 'pure'})",
+)
 def main() -> None:
     """A highly available message queue, compatible with Apache RocketMQ 5, with a Spark pipeline over it.
 

@@ -21,6 +21,7 @@ from batonmq.controller.effects import Election
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import Log
 from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.net.interceptors import Interceptor
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.raft.node import RaftNode
 from batonmq.raft.state import Role
@@ -137,10 +138,10 @@ class _Requests:
 
 
 class RequestMeter:
-    """Counts the answers of a dispatcher (`net.dispatch.Observer`). Hot path: some 0.7 µs a request."""
+    """Counts the answers of a dispatcher (`answered` is an interceptor). Hot path: some 0.7 µs a request."""
 
     def __init__(self, timer_ns: Callable[[], int]) -> None:
-        self.now_ns = timer_ns
+        self._timer_ns = timer_ns
         self._types = {int(code): _Requests(name) for code, name in REQUEST_TYPES.items()}
         self._others = _Requests("")
 
@@ -153,7 +154,7 @@ class RequestMeter:
         status = _HANDLE_STATUS.get(code)
         if status is None:
             requests.success += 1
-            requests.latency.record((self.now_ns() - request.arrived_ns) // 1000)
+            requests.latency.record((self._timer_ns() - request.arrived_ns) // 1000)
         elif status is FAILED:
             requests.failed += 1
         else:
@@ -246,7 +247,7 @@ class ControllerMetrics:
     def watch(self, dispatcher: Dispatcher) -> None:
         """Count the requests of a port that does not listen yet."""
         if self._enabled:
-            dispatcher.observer = self._requests
+            dispatcher.intercept(Interceptor(answered=self._requests.answered))
 
     def watched(self, log: Log) -> Log:
         """The log to propose to, so that its entries are counted."""

@@ -28,6 +28,7 @@ from batonmq.controller.sessions import Sessions
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
+from batonmq.net.interceptors import Interceptor
 from batonmq.net.limits import Limits
 from batonmq.net.open_files import RESERVE, raise_file_limit
 from batonmq.net.server import RemotingServer
@@ -151,7 +152,7 @@ class ControllerService:
         self._raft_client = RemotingClient(
             tls=self._raft_client_tls,
             dispatcher=raft_dispatcher,
-            patience_ms=2 * config.j_raft_election_timeout_ms,
+            tcp_timeout_ms=2 * config.j_raft_election_timeout_ms,
         )
         authenticator: Authenticator = (
             SharedSecret(config.controller_raft_secret)
@@ -189,13 +190,11 @@ class ControllerService:
         self.leadership.start(self.proposer, self.notices, self.events)
         Handlers(self).register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())
-        rpc = self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits, self._server_tls)
-        rpc.on_close(self.leadership.connection_closed)
-        raft = rpc
+        dispatcher.intercept(Interceptor(closed=self.leadership.connection_closed))
+        self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits, self._server_tls)
         if not topology.shared_port:
             address = topology.raft_addresses[topology.self_id]
-            raft = self._listen(raft_dispatcher, address, limits, self._raft_server_tls)
-        raft.on_close(self._transport.connection_closed)
+            self._listen(raft_dispatcher, address, limits, self._raft_server_tls)
         started: list[RemotingServer] = []
         try:
             for server in self._servers:
@@ -270,13 +269,10 @@ class ControllerService:
             )
         return allowed
 
-    def _listen(
-        self, dispatcher: Dispatcher, address: str, limits: Limits, tls: ServerTls | None
-    ) -> RemotingServer:
+    def _listen(self, dispatcher: Dispatcher, address: str, limits: Limits, tls: ServerTls | None) -> None:
         port = int(address.rpartition(":")[2])
         server = RemotingServer(dispatcher, self.config.bind_address, port, tls=tls, limits=limits)
         self._servers.append(server)
-        return server
 
     async def stop(self) -> None:
         """Hands leadership over if it can, answers what is under way, closes everything."""

@@ -6,10 +6,10 @@ import asyncio
 import socket
 from typing import cast
 
-from batonmq.net.dead_lines import give_up_early
+from batonmq.net.tcp_timeout import set_tcp_timeout
 
-MIN_PATIENCE_MS = 3_000
-"""The peer's kernel has at least this long to answer."""
+MIN_TCP_TIMEOUT_MS = 3_000
+"""Least TCP timeout of a link."""
 INTRODUCTION_MS = 5_000
 """A connection that has not said by then which replica it is, is dropped."""
 
@@ -20,7 +20,7 @@ class Link(asyncio.Protocol):
     def __init__(self, max_lag_ms: int) -> None:
         """`max_lag_ms`: a slave that lags by more is not in sync; no ack has to wait for a link that slow."""
         self._transport: asyncio.Transport | None = None
-        self._patience_ms = max(max_lag_ms, MIN_PATIENCE_MS)
+        self._tcp_timeout_ms = max(max_lag_ms, MIN_TCP_TIMEOUT_MS)
         self._bytes = 0
         self._rated = (0, 0.0)
         self.peer = ""
@@ -36,7 +36,7 @@ class Link(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # `haHousekeepingInterval`, which ends a silent link otherwise, is much longer.
-            give_up_early(sock, self._patience_ms)
+            set_tcp_timeout(sock, self._tcp_timeout_ms)
 
     @property
     def closed(self) -> bool:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.link import INTRODUCTION_MS, Link
 from batonmq.net.tls import ServerTls, TlsSniffer
 
@@ -39,7 +39,7 @@ class Listener(Generic[L]):
         self._security = security
         self._clock = clock
         self._new_link = new_link
-        self._warnings = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str | None, port: int) -> int:

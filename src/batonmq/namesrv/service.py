@@ -14,7 +14,15 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.handlers import NameServer
 from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable
-from batonmq.net import Connection, Dispatcher, Limits, NetError, RemotingClient, RemotingServer
+from batonmq.net import (
+    Connection,
+    Dispatcher,
+    Interceptor,
+    Limits,
+    NetError,
+    RemotingClient,
+    RemotingServer,
+)
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 
@@ -53,6 +61,7 @@ class NamesrvService:
         )
         self._apply_config()
         dispatcher = Dispatcher()
+        dispatcher.intercept(Interceptor(closed=self._connection_closed))
         handlers.register(dispatcher, self.name_server)
         idle_ms = config.server_channel_max_idle_time_seconds * 1000
         self._server = RemotingServer(
@@ -62,7 +71,6 @@ class NamesrvService:
             tls=server_tls(tls),
             limits=replace(limits if limits is not None else Limits(), idle_timeout_ms=idle_ms),
         )
-        self._server.on_close(self._connection_closed)
         self._client = RemotingClient(tls=client_context(tls))
         self._scan_timer: asyncio.TimerHandle | None = None
         self._outboxes: dict[str, deque[NotifyMinBrokerIdChange]] = {}

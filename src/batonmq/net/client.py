@@ -1,4 +1,4 @@
-"""The calling side: one shared connection per address, made when it is first needed."""
+"""The calling side: one shared connection per address, opened at the first call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import ssl
 from collections.abc import Container
 
 from batonmq.common.addresses import host_and_port
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
-from batonmq.net.dead_lines import give_up_early
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.net.limits import Limits
+from batonmq.net.tcp_timeout import set_tcp_timeout
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
@@ -35,10 +35,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError | UnicodeError) -> str:
-    """What the system says, in its words alone: the event loops wrap it differently."""
+    """The system's own words for `error`: the event loops wrap them differently."""
     if isinstance(error, UnicodeError):
         return "is no host name"
-    if isinstance(error, ConnectionResetError) and not error.errno:  # made up by the event loop's TLS
+    if (
+        isinstance(error, ConnectionResetError) and not error.errno
+    ):  # raised by the event loop's TLS, not by the system
         return "closed the connection in the TLS handshake; perhaps it speaks plain text only"
     if isinstance(error, socket.gaierror) or not error.errno or isinstance(error, ssl.SSLError):
         return error.strerror or str(error) or type(error).__name__
@@ -55,16 +57,16 @@ class RemotingClient:
         dispatcher: Dispatcher | None = None,
         limits: Limits | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        patience_ms: int | None = None,
+        tcp_timeout_ms: int | None = None,
     ) -> None:
-        """`patience_ms`: how long a line may be dead before its connection is given up; None: as long as TCP
-        tries."""
+        """`tcp_timeout_ms`: a connection whose peer acknowledges no TCP segment for so long is closed; None:
+        the system's default, many minutes."""
         self._tls = tls
         self._dispatcher = dispatcher if dispatcher is not None else Dispatcher()
         self._limits = limits if limits is not None else Limits()
         self._connect_timeout_ms = connect_timeout_ms
-        self._patience_ms = patience_ms
-        self._complaints = Complaints(log)
+        self._tcp_timeout_ms = tcp_timeout_ms
+        self._warnings = RepeatedWarnings(log)
         self._turn: LoopTurn | None = None
         self._open: dict[str, Connection] = {}
         self._all: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
@@ -115,7 +117,7 @@ class RemotingClient:
         return None if connection is None or connection.closed else connection
 
     async def lost(self, address: str) -> None:
-        """Returns when there is no open connection to this address any more."""
+        """Return once there is no open connection to this address."""
         connection = self.connected(address)
         if connection is not None:
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -151,7 +153,7 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _connect(self, address: str, timeout_ms: float) -> tuple[Connection, float]:
-        """The connection, and what is left of the time. Callers that come at once share one attempt."""
+        """The connection, and what is left of the time. Concurrent callers share one attempt."""
         if self._closing:
             raise ConnectionLost(address, "this client is closed")
         loop = asyncio.get_running_loop()
@@ -174,7 +176,7 @@ class RemotingClient:
     def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled():
-            task.exception()  # looked at: those who waited may all have given up before it was known
+            task.exception()  # marks it as retrieved: every caller may have given up waiting for it
 
     async def _dial(self, address: str) -> Connection:
         loop = asyncio.get_running_loop()
@@ -186,7 +188,7 @@ class RemotingClient:
             turn,
             self._dispatcher,
             self._limits,
-            self._complaints,
+            self._warnings,
             accepted=False,
             address=address,
             on_close=self._closed,
@@ -199,11 +201,11 @@ class RemotingClient:
         except TimeoutError as error:
             raise ConnectFailed(address, f"no connection within {self._connect_timeout_ms} ms") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
-            # UnicodeError: the host is no name that could be looked up (IDNA).
+            # UnicodeError: the host cannot be a name (IDNA).
             raise ConnectFailed(address, _reason(error)) from error
         sock = transport.get_extra_info("socket")
-        if self._patience_ms is not None and sock is not None:
-            give_up_early(sock, self._patience_ms)
+        if self._tcp_timeout_ms is not None and sock is not None:
+            set_tcp_timeout(sock, self._tcp_timeout_ms)
         self._open[address] = connection
         self._all[connection] = None
         return connection

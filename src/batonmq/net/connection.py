@@ -1,9 +1,9 @@
 """One connection, whichever side opened it: frames in, requests dispatched, answers and calls out.
 
 Everything that arrives in one read is parsed and dispatched in one pass. What is to be written is collected
-and leaves once per loop turn (`turn.py`). Memory stays bounded: a connection that owes or is owed too much
-(`Limits.max_in_flight`, `max_in_flight_bytes`, `write_buffer_bytes`) is not read until it has caught up, and
-requests already parsed wait in its backlog, which is never more than what two reads brought.
+and leaves once per loop turn (`turn.py`). Memory stays bounded: a connection with too many unanswered
+requests (`Limits.max_in_flight`, `max_in_flight_bytes`) or unread answers (`write_buffer_bytes`) is not read
+until it has caught up. Requests already parsed wait in its backlog, at most what two reads brought.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import cast
 
 import msgspec
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.calls import Calls
-from batonmq.net.dispatch import Body, Buffer, Dispatcher, Outcome, Reply, Request
+from batonmq.net.dispatch import Body, Buffer, Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, ConnectionLost
 from batonmq.net.limits import Limits
+from batonmq.net.tls import TlsPeer, tls_peer
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError, error_for
@@ -30,9 +31,9 @@ from batonmq.protocol.registry import Header
 log = logging.getLogger(__name__)
 
 SUCCESS_ONLY: Container[int] = frozenset({int(ResponseCode.SUCCESS)})
-_DEAF_AFTER_MS = 1000
-"""A call of at least this timeout during which not one byte came closes the connection it was made on: the
-peer may be gone without a word (power, partition), and TCP takes minutes to notice."""
+_SILENT_CALL_MS = 1000
+"""A call with at least this timeout during which not one byte came closes its connection: the peer may be
+gone (power, partition), and TCP takes minutes to notice."""
 _JOIN_BELOW = 64 * 1024
 """Output of a turn up to this size is joined into one buffer: measured cheaper than a gathered write of many
 small frames. Larger output is large bodies, which are not to be copied."""
@@ -55,30 +56,31 @@ class Connection(asyncio.Protocol):
         turn: LoopTurn,
         dispatcher: Dispatcher,
         limits: Limits,
-        complaints: Complaints,
+        warnings: RepeatedWarnings,
         *,
         accepted: bool,
         address: str = "?",
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`complaints` are the owner's, for all its connections: a bad peer closes one and opens the next."""
+        """`warnings` are the owner's, for all its connections: a bad peer closes one and opens the next."""
         loop = asyncio.get_running_loop()
         self.peer = address
         """``ip:port`` of the other side (the dialled address on a connection we opened)."""
+        self.tls: TlsPeer | None = None
+        """What TLS says about the other side; None: plain text."""
         self.closed = False
         self.in_flight: dict[Request, float] = {}
-        """Requests owed an answer → when they came in (loop time), oldest first."""
+        """Unanswered requests → when they came in (loop time), oldest first."""
         self.last_active = loop.time()
         """Loop time of the last read or write, as fine as the owner's sweep."""
         self.touched = True
         """Read or written since the last sweep."""
         self._loop = loop
         self._turn = turn
-        self._handlers = dispatcher.handlers
-        self._observer = dispatcher.observer
+        self._dispatcher = dispatcher
         self._limits = limits
-        self._complaints = complaints
+        self._warnings = warnings
         self._accepted = accepted
         self._on_open = on_open
         self._on_close = on_close
@@ -106,6 +108,7 @@ class Connection(asyncio.Protocol):
             peer = transport.get_extra_info("peername")
             self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "?")
             self._calls = Calls(self._loop, self.peer)
+        self.tls = tls_peer(transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         if self._on_open is not None:
             self._on_open(self)
@@ -116,7 +119,7 @@ class Connection(asyncio.Protocol):
         try:
             commands = self._reader.feed(data)
         except FrameError as error:
-            self._complain(f"sent a bad frame, closing: {error}")
+            self.warn(f"sent a bad frame, closing: {error}")
             self.close()
             return
         if self._stalled:  # a read that was under way when reading was paused
@@ -161,30 +164,23 @@ class Connection(asyncio.Protocol):
         return self._write_paused
 
     def _dispatch(self, commands: Iterable[Command]) -> None:
-        handlers = self._handlers
+        dispatcher = self._dispatcher
+        handlers, not_supported = dispatcher.handlers, dispatcher.not_supported
         in_flight = self.in_flight
         max_in_flight = self._limits.max_in_flight
         max_held_bytes = self._limits.max_in_flight_bytes
         max_out = self._limits.write_buffer_bytes
         arrived = 0.0
-        requests = False
-        observer = self._observer
-        arrived_ns = 0 if observer is None else observer.now_ns()
+        arrived_ns = dispatcher.timer_ns()
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 if not self._calls.complete(command):
                     log.debug("%s answered opaque=%d, which nobody waits for", self.peer, command.opaque)
                 continue
-            requests = True
             request = Request(self, command)
-            if observer is not None:
-                request.arrived_ns = arrived_ns
-            handler = handlers.get(command.code)
-            if handler is None:
-                self._unsupported(request)
-                continue
+            request.arrived_ns = arrived_ns
             try:
-                outcome = handler(request)
+                outcome = handlers.get(command.code, not_supported)(request)
             except MQError as error:
                 request.fail(error)
             except Exception as error:
@@ -195,7 +191,12 @@ class Connection(asyncio.Protocol):
                 elif not request._state:
                     if not arrived:
                         arrived = self._loop.time()
-                    self._hold(request, outcome, arrived)
+                    if outcome is not None:
+                        self._hold(request, outcome, arrived)
+                    elif not command.flag & FLAG_ONEWAY:  # as `_hold`: every send comes here
+                        in_flight[request] = arrived
+                        request.held_bytes = len(command.body)
+                        self._held_bytes += request.held_bytes
             if self._out_size >= max_out:
                 self.flush()
             if len(in_flight) >= max_in_flight or self._held_bytes >= max_held_bytes:
@@ -203,23 +204,18 @@ class Connection(asyncio.Protocol):
             if self._stalled:
                 self._backlog.extend(commands)
                 break
-        if requests:
-            self._turn.requests_arrived()
 
-    def _hold(self, request: Request, outcome: Outcome, arrived: float) -> None:
-        """The answer comes later: from a task, or from whoever the handler gave the request to."""
-        if outcome is not None and not isinstance(outcome, Awaitable):
+    def _hold(self, request: Request, outcome: object, arrived: float) -> None:
+        """The answer comes later, from a task."""
+        if not isinstance(outcome, Awaitable):
             self._bug(request, TypeError(f"handler returned {type(outcome).__name__}"))
-            return
-        if outcome is None and request.oneway:
             return
         self.in_flight[request] = arrived
         request.held_bytes = len(request.command.body)
         self._held_bytes += request.held_bytes
-        if outcome is not None:
-            task = asyncio.ensure_future(outcome)
-            self._turn.tasks.add(task)
-            task.add_done_callback(lambda done: self._finish(request, done))
+        task = asyncio.ensure_future(outcome)
+        self._turn.tasks.add(task)
+        task.add_done_callback(lambda done: self._finish(request, done))
 
     def _release(self, request: Request) -> None:
         """A request is no longer in flight."""
@@ -247,18 +243,9 @@ class Connection(asyncio.Protocol):
         else:
             self._bug(request, error)
 
-    def _unsupported(self, request: Request) -> None:
-        code = request.command.code
-        self._complain(f"request type {code} not supported")
-        request.reply(
-            Reply(
-                code=int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
-                remark=f" request type {code} not supported",
-            )
-        )
-
-    def _complain(self, text: str) -> None:
-        self._complaints.warn(self.peer, text, int(self._loop.time() * 1000))
+    def warn(self, text: str) -> None:
+        """Log what this peer did wrong, once in a while."""
+        self._warnings.warn(self.peer, text, int(self._loop.time() * 1000))
 
     def _bug(self, request: Request, error: BaseException) -> None:
         log.error("handler of code=%d failed", request.command.code, exc_info=error)
@@ -268,8 +255,12 @@ class Connection(asyncio.Protocol):
 
     def send_reply(self, request: Request, reply: Reply) -> None:
         """Collect the frame that answers a request (called by `Request`, which sees to "at most once")."""
-        if self._observer is not None:
-            self._observer.answered(request, reply.code)
+        answered = self._dispatcher.answered
+        if answered is not None:
+            try:
+                answered(request, reply.code)
+            except Exception:
+                self.interceptor_failed(request)
         if self.in_flight:
             self._release(request)
         command = request.command
@@ -292,12 +283,23 @@ class Connection(asyncio.Protocol):
 
     def send_frame(self, request: Request, frame: bytes, code: int) -> None:
         """Collect a ready frame that answers a request (called by `Request`)."""
-        if self._observer is not None:
-            self._observer.answered(request, code)
+        answered = self._dispatcher.answered
+        if answered is not None:
+            try:
+                answered(request, code)
+            except Exception:
+                self.interceptor_failed(request)
         if self.in_flight:
             self._release(request)
         if not request.command.flag & FLAG_ONEWAY and not self.closed:
-            self._write(frame, b"")
+            if not self._out:
+                self._turn.has_output(self)
+            self._out.append(frame)
+            self._out_size += len(frame)
+
+    def interceptor_failed(self, request: Request) -> None:
+        """Log the exception under way; the answer goes out all the same."""
+        log.exception("interceptor failed on the answer to code=%d", request.command.code)
 
     def expire_requests(self, now: float) -> None:
         """Answer what has waited longer than `Limits.request_timeout_ms`; called by the owner's sweep."""
@@ -322,7 +324,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _relax(self) -> None:
-        """Go on reading if nothing stands against it any more; never from inside a handler's call stack."""
+        """Schedule `_resume` once reading may go on; not at once, because a handler may be on the stack."""
         if (
             self._stalled
             and not self._resuming
@@ -382,8 +384,8 @@ class Connection(asyncio.Protocol):
             raise
         except CallTimeout:
             silent = reads == self._reads and not self._accepted
-            if silent and timeout_ms >= _DEAF_AFTER_MS and not self.closed:
-                log.warning("%s said nothing for %.0f ms, closing the connection", self.peer, timeout_ms)
+            if silent and timeout_ms >= _SILENT_CALL_MS and not self.closed:
+                log.warning("%s sent nothing for %.0f ms, closing the connection", self.peer, timeout_ms)
                 self.abort()
             raise
 

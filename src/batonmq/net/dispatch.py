@@ -9,16 +9,20 @@ A handler gets a `Request` and returns
 
 It raises `MQError` to answer with that error's code and remark. Any other exception is a bug: logged with its
 traceback, answered with SYSTEM_ERROR. Oneway requests go the same way, but nothing is ever sent back.
+
+What concerns all requests, whichever handler they are for, is an interceptor (`interceptors.py`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from batonmq.protocol.codes import FLAG_ONEWAY
+from batonmq.net.interceptors import Interceptor, each_answered, guard
+from batonmq.protocol.codes import FLAG_ONEWAY, ResponseCode
 from batonmq.protocol.registry import Header
 
 if TYPE_CHECKING:
@@ -53,10 +57,12 @@ _OPEN, _DONE, _EXPIRED = 0, 1, 2
 class Request:
     """One command that came in on a connection and may still be owed an answer."""
 
-    __slots__ = ("_state", "arrived_ns", "command", "connection", "held_bytes")
+    __slots__ = ("_state", "arrived_ns", "command", "connection", "held_bytes", "reached")
 
     arrived_ns: int
-    """When it was read from its socket, by the observer's clock; unset where nobody observes."""
+    """When it was read from its socket, by `Dispatcher.timer_ns`."""
+    reached: int
+    """How many interceptors it passed, if it did not pass them all at once; else unset."""
 
     def __init__(self, connection: Connection, command: Command) -> None:
         self.connection = connection
@@ -108,24 +114,36 @@ class Request:
             self.connection.send_reply(self, reply)
 
 
-class Observer(Protocol):
-    """Told of every request that is answered, for metrics. Part of the hot path; must not raise."""
-
-    def now_ns(self) -> int:
-        """The clock that `Request.arrived_ns` is set by; looked at once for all requests of a read."""
-
-    def answered(self, request: Request, code: int) -> None:
-        """`code` is the answer's; oneway requests come too if their handler gave an answer. A request that
-        was not answered at once is still among its connection's `in_flight`."""
+def _not_supported(request: Request) -> Reply:
+    code = request.command.code
+    request.connection.warn(f"request type {code} not supported")
+    return Reply(
+        code=int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=f" request type {code} not supported"
+    )
 
 
 class Dispatcher:
-    """Request code → handler. One per port; filled before the server starts."""
+    """Request code → handler, behind interceptors. For one port or several; filled before requests come."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, timer_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        """`timer_ns`: the clock of `Request.arrived_ns`, read once for all requests of one read."""
+        self.timer_ns = timer_ns
+        self.interceptors: list[Interceptor] = []
         self.handlers: dict[int, RawHandler] = {}
-        self.observer: Observer | None = None
-        """Set before the server starts, if at all."""
+        """As called: behind the interceptors."""
+        self.not_supported: RawHandler = _not_supported
+        """As `handlers`, for the codes that are not among them."""
+        self.answered: Callable[[Request, int], None] | None = None
+        """What the interceptors want to be called with each answer."""
+        self._bound: dict[int, RawHandler] = {}
+
+    def intercept(self, interceptor: Interceptor) -> None:
+        """Add an interceptor inside those that are there already."""
+        self.interceptors.append(interceptor)
+        self.answered = each_answered(self.interceptors)
+        self.not_supported = guard(_not_supported, self.interceptors)
+        for code, handler in self._bound.items():
+            self.handlers[code] = guard(handler, self.interceptors)
 
     def on(self, header_class: type[H], handler: Callable[[Request, H], Outcome]) -> None:
         """Bind a handler to a declared request; it is given the decoded header.
@@ -143,7 +161,7 @@ class Dispatcher:
             try:
                 header = from_json(fields)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                # Some clients write bare numbers; and whoever wrote nonsense is told what is wrong with it.
+                # Some clients write bare numbers; for all else the error names the field.
                 header = from_ext(command.ext)
             return handler(request, header)
 
@@ -151,6 +169,8 @@ class Dispatcher:
 
     def on_code(self, code: int, handler: RawHandler) -> None:
         """Bind a handler that reads header and body by itself (the hot path, or a request without header)."""
-        if int(code) in self.handlers:
-            raise ValueError(f"request code {int(code)} already has a handler")
-        self.handlers[int(code)] = handler
+        code = int(code)
+        if code in self._bound:
+            raise ValueError(f"request code {code} already has a handler")
+        self._bound[code] = handler
+        self.handlers[code] = guard(handler, self.interceptors)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
+from batonmq.net.interceptors import Interceptor
 from batonmq.net.limits import Limits
 from batonmq.net.tls import ServerTls, TlsSniffer
 from batonmq.net.turn import LoopTurn
+from batonmq.protocol.errors import MQError
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +27,13 @@ LISTEN_BACKLOG = 1024
 
 
 def cannot_listen(what: str, error: OSError) -> OSError:
-    """`error` of `create_server`, in words that say which port; event loops word it in their own ways."""
+    """`error` of `create_server`, with the port in its text and the same words on every event loop."""
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
     return OSError(error.errno, f"cannot listen on {what}: {reason}")
 
 
 class RemotingServer:
-    """One listening port. `start` before anything else; `port` tells the bound one when 0 was asked for."""
+    """One listening port. `port` is the bound one after `start`, also where 0 was asked for."""
 
     def __init__(
         self,
@@ -42,38 +44,25 @@ class RemotingServer:
         tls: ServerTls | None = None,
         limits: Limits | None = None,
     ) -> None:
+        """Several servers may share `dispatcher`, `tls` and `limits`."""
         self.connections: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
         self.port = port
         self._dispatcher = dispatcher
         self._host = host
         self._tls = tls
         self._limits = limits if limits is not None else Limits()
-        self._close_callbacks: list[Callable[[Connection], None]] = []
-        self._hooks: list[Callable[[], None]] = []
         self._turn: LoopTurn | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._sniffers: set[TlsSniffer] = set()
         self._all_closed: asyncio.Future[None] | None = None
         self._stopping = False
-        self._complaints = Complaints(log)
-
-    def on_close(self, callback: Callable[[Connection], None]) -> None:
-        """Be told of each connection that ended, for whatever reason."""
-        self._close_callbacks.append(callback)
-
-    def on_batch_end(self, hook: Callable[[], None]) -> None:
-        """Be called once per loop turn in which requests came in, after they were dispatched and before the
-        turn's answers are written. Several servers of one program each call their own hooks."""
-        self._hooks.append(hook)
-        if self._turn is not None:
-            self._turn.hooks.append(hook)
+        self._warnings = RepeatedWarnings(log)
 
     async def start(self) -> None:
         """Listen. Raises `OSError`, naming the port, when it is taken or the address is not ours."""
         loop = asyncio.get_running_loop()
         self._turn = LoopTurn(loop)
-        self._turn.hooks.extend(self._hooks)
         try:
             self._server = await loop.create_server(
                 self._accept, self._host, self.port, backlog=LISTEN_BACKLOG
@@ -93,7 +82,7 @@ class RemotingServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         deadline = loop.time() + drain_ms / 1000
-        # Looked at, not signalled: an event would cost every answer of the hot path something.
+        # Polled: an event would cost every answer of the hot path something.
         while loop.time() < deadline and any(each.in_flight for each in self.connections):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for sniffer in list(self._sniffers):
@@ -119,12 +108,12 @@ class RemotingServer:
         return TlsSniffer(self._tls, self._connection, self._sniffers, idle_s, self._refused)
 
     def _refused(self, peer: object, why: str) -> None:
-        """A peer that is no client of this port, and may try again for ever."""
+        """A peer that TLS keeps out, and that may try again for ever."""
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        self._complain(name, why)
+        self._warn(name, why)
 
-    def _complain(self, peer: str, text: str) -> None:
-        self._complaints.warn(peer, text, int(asyncio.get_running_loop().time() * 1000))
+    def _warn(self, peer: str, text: str) -> None:
+        self._warnings.warn(peer, text, int(asyncio.get_running_loop().time() * 1000))
 
     def _connection(self) -> Connection:
         assert self._turn is not None
@@ -132,7 +121,7 @@ class RemotingServer:
             self._turn,
             self._dispatcher,
             self._limits,
-            self._complaints,
+            self._warnings,
             accepted=True,
             on_open=self._opened,
             on_close=self._closed,
@@ -142,22 +131,39 @@ class RemotingServer:
         if self._stopping or len(self.connections) + len(self._sniffers) >= self._limits.max_connections:
             if not self._stopping:
                 most = self._limits.max_connections
-                self._complain(connection.peer, f"refused: {most} connections are open already")
+                self._warn(connection.peer, f"refused: {most} connections are open already")
             connection.abort()
             return
+        interceptors = self._dispatcher.interceptors
+        for position, interceptor in enumerate(interceptors):
+            try:
+                if interceptor.opened is not None:
+                    interceptor.opened(connection)
+            except Exception as error:
+                if isinstance(error, MQError):
+                    self._warn(connection.peer, f"refused: {error.remark}")
+                else:
+                    log.exception("%s refused: interceptor failed", connection.peer)
+                connection.abort()
+                self._notify_closed(connection, interceptors[:position])
+                return
         self.connections[connection] = None
 
     def _closed(self, connection: Connection) -> None:
         if connection not in self.connections:
             return  # one that was refused
         self.connections.pop(connection, None)
-        for callback in self._close_callbacks:
-            try:
-                callback(connection)
-            except Exception:
-                log.exception("close callback failed for %s", connection.peer)
+        self._notify_closed(connection, self._dispatcher.interceptors)
         if self._all_closed is not None and not self.connections and not self._all_closed.done():
             self._all_closed.set_result(None)
+
+    def _notify_closed(self, connection: Connection, interceptors: Sequence[Interceptor]) -> None:
+        for interceptor in reversed(interceptors):
+            if interceptor.closed is not None:
+                try:
+                    interceptor.closed(connection)
+                except Exception:
+                    log.exception("interceptor failed on the end of %s", connection.peer)
 
     # -- the sweep: idle connections and late requests -----------------------------------------------------
 

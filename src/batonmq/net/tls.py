@@ -9,8 +9,9 @@ can verify; we serve plain text then, and refuse `enforcing`.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -61,6 +62,60 @@ class TlsConfig:
             raise ConfigError(f"tls.server.need.client.auth={value}: must be none, optional or require")
         if self.server_mode == "enforcing" and not self.server_cert_path:
             raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPeer:
+    """What TLS says about the other side of a connection."""
+
+    version: str
+    """As OpenSSL names it: ``TLSv1.3``."""
+    cipher: str
+    subject: str | None
+    """Subject of the certificate it showed, most specific part first (``CN=shop,O=example``, RFC 4514); None
+    without a certificate, or with one that was not verified."""
+
+
+def tls_peer(transport: asyncio.BaseTransport) -> TlsPeer | None:
+    """None: the transport is plain text."""
+    ssl_object = transport.get_extra_info("ssl_object")
+    if ssl_object is None:
+        return None
+    cipher = ssl_object.cipher()
+    # An unverified certificate comes as an empty dict.
+    certificate = ssl_object.getpeercert()
+    return TlsPeer(
+        ssl_object.version() or "",
+        cipher[0] if cipher else "",
+        distinguished_name(certificate["subject"]) if certificate else None,
+    )
+
+
+_NAME_ATTRIBUTES = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+"""OpenSSL's names of attributes → RFC 4514's, section 3; others keep OpenSSL's."""
+_ESCAPED = re.compile(r'[,+"\\<>;=]|^[ #]| $')
+
+
+def distinguished_name(names: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """`subject` of `SSLSocket.getpeercert`, outermost name first, as RFC 4514 writes it."""
+    return ",".join(
+        "+".join(f"{_NAME_ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in relative)
+        for relative in reversed(list(names))
+    )
+
+
+def _escaped(value: str) -> str:
+    return _ESCAPED.sub(lambda found: "\\" + found[0], value).replace("\0", "\\00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +217,7 @@ class TlsSniffer(asyncio.Protocol):
         timeout_s: float,
         refused: Callable[[object, str], None],
     ) -> None:
-        """`refused` is told of peers that do not get through, and why."""
+        """`refused` is called with each peer that TLS keeps out, and why."""
         self._tls = tls
         self._factory = factory
         self._sniffers = sniffers

@@ -1,43 +1,30 @@
-"""Once per turn of the event loop: run the batch hooks, then write each connection's answers in one piece.
+"""Writes the answers of one turn of the event loop together.
 
-Requests that arrive in one turn of the loop, on any connection, form a batch. Handlers may leave work behind
-for the hooks (the broker's group append); the answers of handlers and hooks alike go out together. One system
-call per connection and turn instead of one per answer is most of what makes the Python server fast.
+Requests that arrive in one turn of the loop are answered at its end, connection by connection. One system
+call for each connection and turn, instead of one for each answer, is most of what makes the Python server
+fast.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batonmq.net.connection import Connection
 
-log = logging.getLogger(__name__)
-
 
 class LoopTurn:
     """Shared by all connections of one server or client."""
 
-    __slots__ = ("_arrived", "_dirty", "_loop", "_scheduled", "hooks", "tasks")
+    __slots__ = ("_dirty", "_loop", "_scheduled", "tasks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._dirty: list[Connection] = []
         self._scheduled = False
-        self._arrived = False
-        self.hooks: list[Callable[[], None]] = []
         self.tasks: set[asyncio.Future[Any]] = set()
         """Handlers that still run; they outlive the connection their request came on."""
-
-    def requests_arrived(self) -> None:
-        """Requests were dispatched in this turn; the hooks are due."""
-        self._arrived = True
-        if not self._scheduled and self.hooks:
-            self._scheduled = True
-            self._loop.call_soon(self._end)
 
     def has_output(self, connection: Connection) -> None:
         """The connection collected its first frame of this turn."""
@@ -54,13 +41,6 @@ class LoopTurn:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self) -> None:
-        if self._arrived:
-            self._arrived = False
-            for hook in self.hooks:
-                try:
-                    hook()
-                except Exception:
-                    log.exception("batch hook failed; its requests stay unanswered until their deadline")
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
         for connection in dirty:

@@ -133,7 +133,7 @@ class Body(NamedTuple):
     """Some bytes of the log, a view of what was fed in: use or copy them before the next feed."""
 
     offset: int
-    data: memoryview
+    data: "memoryview"  # noqa: UP037  # mypyc finds it by this name only
 
 
 class Greeting(NamedTuple):

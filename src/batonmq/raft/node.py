@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.raft.applier import Applier, StateMachine
 from batonmq.raft.barriers import ReadBarriers
 from batonmq.raft.config import RaftConfig
@@ -114,7 +114,7 @@ class RaftNode:
             failed=self._crash,
         )
 
-        self._complaints = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -302,7 +302,7 @@ class RaftNode:
             envelope = decode_envelope(payload)
         except msgspec.MsgspecError as e:
             text = f"sent raft {self.group}/{self.id} a malformed message, which is dropped: {e}"
-            self._complaints.warn(from_peer, text, self._now_ms())
+            self._warnings.warn(from_peer, text, self._now_ms())
             return
         if (envelope.group, envelope.sender, envelope.target) != (self.group, from_peer, self.id):
             text = (
@@ -310,7 +310,7 @@ class RaftNode:
                 f"{envelope.sender[:64]!r} of group {envelope.group[:64]!r}, "
                 f"for node {envelope.target[:64]!r}"
             )
-            self._complaints.warn(from_peer, text, self._now_ms())
+            self._warnings.warn(from_peer, text, self._now_ms())
             return
         core, now = self.core, self._now_ms()
         try:
@@ -450,7 +450,7 @@ class RaftNode:
 
     def _log_refused_snapshot(self, sender: str, why: str) -> None:
         text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"
-        self._complaints.warn(sender, text, self._now_ms())
+        self._warnings.warn(sender, text, self._now_ms())
 
     # ------------------------------------------------------------------ the disk
 

@@ -14,11 +14,12 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import ConnectFailed, ConnectionLost, NetError
+from batonmq.net.interceptors import Interceptor
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import RaftMessage
@@ -112,8 +113,9 @@ class RemotingTransport:
         self._backlog: dict[str, list[bytes]] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._closed = False
-        self._complaints = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
         dispatcher.on(RaftMessage, self._on_message)
+        dispatcher.intercept(Interceptor(closed=self._connection_closed))
 
     def bind(
         self,
@@ -166,7 +168,7 @@ class RemotingTransport:
         except NetError as e:
             if isinstance(e.__cause__, ssl.SSLError):  # which, unlike silence, does not pass by itself
                 text = f"is not believed by raft {self._group}/{self._id}: {e}"
-                self._complaints.warn(address, text, int(asyncio.get_running_loop().time() * 1000))
+                self._warnings.warn(address, text, int(asyncio.get_running_loop().time() * 1000))
             log.debug("raft %s/%s cannot reach %s: %s", self._group, self._id, peer, e)
             del self._backlog[peer]
             await asyncio.sleep(_RETRY_S)
@@ -207,7 +209,7 @@ class RemotingTransport:
 
     # ------------------------------------------------------------------ is a peer still there?
 
-    def connection_closed(self, connection: Connection) -> None:
+    def _connection_closed(self, connection: Connection) -> None:
         """A connection to this node's port has ended. That alone says little: networks reset connections."""
         for peer in [name for name, each in self._incoming.items() if each is connection]:
             del self._incoming[peer]
@@ -247,5 +249,5 @@ class RemotingTransport:
     def _refuse(self, request: Request, header: RaftMessage, why: str) -> MQError:
         text = f"is refused by raft {self._group}/{self._id}: node {header.sender[:_LONGEST_NAME]!r} {why}"
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self._complaints.warn(request.connection.peer, text, now_ms)
+        self._warnings.warn(request.connection.peer, text, now_ms)
         return MQError(ResponseCode.SYSTEM_ERROR, f"node {header.sender[:_LONGEST_NAME]!r} {why}")

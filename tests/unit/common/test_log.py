@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,3 +61,15 @@ def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
 def test_some_names() -> None:
     assert log.some(["a", "b"]) == "a, b"
     assert log.some({f"n{i}": None for i in range(20)}, 2) == "n0, n1 and 18 more"
+
+
+def test_lines_name_the_server_in_whose_context_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_up("info", path)
+    context = contextvars.copy_context()
+    context.run(log.log_identity.set, "broker-a 100%")
+    context.run(logging.getLogger("batonmq.x").info, "%d%% full", 5)
+    logging.getLogger("batonmq.x").info("alone")
+    first, second = path.read_text().splitlines()
+    assert first.endswith("INFO batonmq.x [broker-a 100%] 5% full")
+    assert second.endswith("INFO batonmq.x alone")

@@ -16,6 +16,7 @@ from batonmq.net import (
     Connection,
     ConnectionLost,
     Dispatcher,
+    Interceptor,
     Limits,
     RemotingClient,
     RemotingServer,
@@ -214,13 +215,13 @@ async def test_calls_time_out_each_by_its_own_time() -> None:
 async def test_a_silent_server_is_left_with_one_line_however_many_calls_wait(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("batonmq.net.connection._DEAF_AFTER_MS", 50)
+    monkeypatch.setattr("batonmq.net.connection._SILENT_CALL_MS", 50)
     async with pair(dispatcher(never=lambda request: None, echo=echo)) as (_, client, address):
         await client.invoke(address, Command(ECHO, {}))
         calls = [client.invoke(address, Command(NEVER, {}), timeout_ms=60) for _ in range(20)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(each, CallTimeout | ConnectionLost) for each in ended)
-    assert len([line for line in caplog.messages if "said nothing for" in line]) == 1
+    assert len([line for line in caplog.messages if "sent nothing for" in line]) == 1
 
 
 async def test_a_cancelled_call_is_forgotten() -> None:
@@ -268,8 +269,9 @@ async def test_a_lost_connection_fails_its_calls_and_the_next_call_reconnects() 
 
 async def test_concurrent_first_calls_make_one_connection() -> None:
     closed: list[Connection] = []
-    async with pair(dispatcher(echo=echo)) as (server, client, address):
-        server.on_close(closed.append)
+    table = dispatcher(echo=echo)
+    table.intercept(Interceptor(closed=closed.append))
+    async with pair(table) as (server, client, address):
         await asyncio.gather(*(client.invoke(address, Command(ECHO, {})) for _ in range(20)))
         assert len(server.connections) == 1
         await client.close()
@@ -278,36 +280,6 @@ async def test_concurrent_first_calls_make_one_connection() -> None:
         with pytest.raises(ConnectionLost):
             await client.invoke(address, Command(ECHO, {}))
     assert len(closed) == 1
-
-
-async def test_the_batch_hook_runs_once_for_all_requests_of_a_turn_and_before_their_answers() -> None:
-    held: list[Request] = []
-    batches: list[int] = []
-
-    def hook() -> None:
-        batches.append(len(held))
-        for request in held:
-            request.reply(Reply())
-        held.clear()
-
-    async with pair(dispatcher(later=held.append)) as (server, client, address):
-        server.on_batch_end(hook)
-        await asyncio.gather(*(client.invoke(address, Command(LATER, {})) for _ in range(64)))
-        assert sum(batches) == 64 and len(batches) < 8
-        quiet = len(batches)
-        await asyncio.sleep(0.02)
-        assert len(batches) == quiet  # no request, no batch
-
-
-async def test_a_failing_batch_hook_does_not_stop_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    def hook() -> None:
-        raise ZeroDivisionError
-
-    async with pair(dispatcher(echo=echo)) as (server, client, address):
-        server.on_batch_end(hook)
-        assert (await client.invoke(address, Command(ECHO, {}, b"1"))).body == b"1"
-        assert (await client.invoke(address, Command(ECHO, {}, b"2"))).body == b"2"
-    assert "batch hook failed" in caplog.text
 
 
 async def test_requests_in_flight_are_bounded_and_all_get_served() -> None:
@@ -483,55 +455,6 @@ async def test_a_taken_port_is_an_os_error() -> None:
             await RemotingServer(Dispatcher(), "127.0.0.1", server.port).start()
 
 
-class Watch:
-    """An observer with a clock that stands still until told otherwise."""
-
-    def __init__(self) -> None:
-        self.time_ns = 100
-        self.seen: list[tuple[int, int, int]] = []
-        """Request code, answer's code, time of arrival."""
-
-    def now_ns(self) -> int:
-        return self.time_ns
-
-    def answered(self, request: Request, code: int) -> None:
-        self.seen.append((request.command.code, code, request.arrived_ns))
-
-
-async def test_an_observer_is_told_of_each_answer_once_whichever_way_it_was_given() -> None:
-    held: list[Request] = []
-
-    def refuse(request: Request) -> Reply:
-        raise MQError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-
-    async def slow(request: Request) -> Reply:
-        return Reply(code=7)
-
-    def frame(request: Request) -> None:
-        command = Command(8, {}, opaque=request.command.opaque, flag=FLAG_RESPONSE)
-        request.reply_frame(encode(command), 8)
-
-    table = dispatcher(echo=echo, typed=refuse, parts=frame, later=held.append, **{"async": slow})
-    watch = table.observer = Watch()
-    async with pair(table, limits=Limits(request_timeout_ms=100)) as (_, client, address):
-        for code in (ECHO, TYPED, PARTS, ASYNC):
-            await client.invoke(address, Command(code, {}))
-        watch.time_ns = 200
-        expired = await client.invoke(address, Command(LATER, {}))
-        held[0].reply(Reply())  # too late: answered already
-        unknown = await client.invoke(address, Command(54_321, {}))
-    busy, unsupported = int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    assert (expired.code, unknown.code) == (busy, unsupported)
-    assert watch.seen == [
-        (ECHO, 0, 100),
-        (TYPED, int(ResponseCode.TOPIC_NOT_EXIST), 100),
-        (PARTS, 8, 100),
-        (ASYNC, 7, 100),
-        (LATER, busy, 200),
-        (54_321, unsupported, 200),
-    ]
-
-
 async def test_a_connection_in_a_log_line_is_its_peer() -> None:
     shown: list[str] = []
 
@@ -549,14 +472,14 @@ async def test_a_connection_in_a_log_line_is_its_peer() -> None:
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", ":1", "host:one", "host:70000", "host:-1", "host:²"]
 )
-async def test_what_is_no_address_is_said_so(address: str) -> None:
+async def test_a_malformed_address_is_refused_before_connecting(address: str) -> None:
     client = RemotingClient()
     with pytest.raises(ConnectFailed, match="not an address of the form host:port"):
         await client.invoke(address, Command(ECHO))
     await client.close()
 
 
-async def test_whoever_waits_for_the_end_of_a_connection_is_told() -> None:
+async def test_lost_returns_when_the_connection_has_ended() -> None:
     dispatcher = Dispatcher()
     dispatcher.on_code(ECHO, echo)
     async with pair(dispatcher) as (server, client, address):
@@ -577,13 +500,13 @@ async def test_whoever_waits_for_the_end_of_a_connection_is_told() -> None:
         await asyncio.wait_for(last, 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own patience can be set on Linux only")
-async def test_a_client_gives_up_a_dead_line_when_it_is_told_to() -> None:
-    """What the line does is seen in `make chaos`; that the kernel was asked is seen here."""
+@pytest.mark.skipif(sys.platform != "linux", reason="the TCP timeout can be set on Linux only")
+async def test_a_client_sets_the_tcp_timeout_of_its_connections() -> None:
+    """Its effect is tested by `make chaos`; here, that the socket options are set."""
     server = RemotingServer(Dispatcher(), "127.0.0.1", 0)
     await server.start()
     address = f"127.0.0.1:{server.port}"
-    client = RemotingClient(patience_ms=2_500)
+    client = RemotingClient(tcp_timeout_ms=2_500)
     try:
         with pytest.raises(MQError):
             await client.call(address, Typed(queue_id=1))

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from batonmq.net import (
     ConnectFailed,
     ConnectionLost,
     Dispatcher,
+    Interceptor,
     Limits,
     RemotingClient,
     RemotingServer,
     Reply,
 )
-from batonmq.net.tls import TlsConfig, TlsSniffer, client_context, server_tls
+from batonmq.net.tls import TlsConfig, TlsPeer, TlsSniffer, client_context, distinguished_name, server_tls
 from batonmq.protocol.frame import Command, encode
 
 ECHO = 30001
@@ -278,3 +280,60 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls\.client\.trustCertPath=.*missing\.pem"):
         client_context(TlsConfig(enable=True, client_auth_server=True, client_trust_cert_path=missing))
     assert server_tls(TlsConfig()) is None and client_context(TlsConfig()) is None
+
+
+def test_a_connection_knows_its_tls_and_the_subject_of_a_verified_certificate(
+    certificate: tuple[str, str],
+) -> None:
+    cert, key = certificate
+    seen: list[TlsPeer | None] = []
+    anonymous = TlsConfig(enable=True)
+    known = TlsConfig(enable=True, client_cert_path=cert, client_key_path=key)
+
+    async def main(auth: str, verify: bool, config: TlsConfig | None) -> None:
+        server_config = TlsConfig(
+            server_cert_path=cert,
+            server_key_path=key,
+            server_need_client_auth=auth,
+            server_auth_client=verify,
+            server_trust_cert_path=cert,
+        )
+        table = Dispatcher()
+        table.on_code(ECHO, lambda request: Reply())
+        table.intercept(Interceptor(opened=lambda connection: seen.append(connection.tls)))
+        server = RemotingServer(table, "127.0.0.1", 0, tls=server_tls(server_config))
+        await server.start()
+        client = RemotingClient(tls=None if config is None else client_context(config))
+        await client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}))
+        mine = client.connected(f"127.0.0.1:{server.port}")
+        assert mine is not None and (mine.tls is None) == (config is None)
+        await client.close()
+        await server.stop()
+
+    on_both_loops(partial(main, "optional", True, None))
+    assert seen == [None, None]
+    seen.clear()
+    on_both_loops(partial(main, "optional", True, known))
+    on_both_loops(partial(main, "optional", True, anonymous))
+    on_both_loops(partial(main, "none", False, known))
+    facts = [each for each in seen if each is not None]
+    assert [each.subject for each in facts] == ["CN=localhost"] * 2 + [None] * 4
+    assert {each.version for each in facts} == {"TLSv1.3"} and all(each.cipher for each in facts)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([[("commonName", "shop")]], "CN=shop"),
+        (
+            [[("countryName", "DE")], [("organizationName", "A, B")], [("commonName", "shop")]],
+            "CN=shop,O=A\\, B,C=DE",
+        ),
+        ([[("commonName", "a"), ("userId", "b")]], "CN=a+UID=b"),
+        ([[("commonName", ' #,+"\\<>;= ')]], 'CN=\\ #\\,\\+\\"\\\\\\<\\>\\;\\=\\ '),
+        ([[("commonName", "#1")], [("emailAddress", "a@b")]], "emailAddress=a@b,CN=\\#1"),
+        ([], ""),
+    ],
+)
+def test_a_subject_is_written_as_rfc_4514_has_it(names: list[list[tuple[str, str]]], text: str) -> None:
+    assert distinguished_name(names) == text

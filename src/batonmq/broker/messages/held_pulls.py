@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -17,16 +16,18 @@ from batonmq.store.results import QueueKey
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
 class HeldPull(Generic[T]):
     """One held pull."""
 
-    queue: QueueKey
-    queue_offset: int
-    """The pull waits for a message at or above this offset of the queue."""
-    deadline_ms: int
-    pull: T
-    released: bool = field(default=False)
+    __slots__ = ("deadline_ms", "pull", "queue", "queue_offset", "released")
+
+    def __init__(self, queue: QueueKey, queue_offset: int, deadline_ms: int, pull: T) -> None:
+        self.queue = queue
+        self.queue_offset = queue_offset
+        """The pull waits for a message at or above this offset of the queue."""
+        self.deadline_ms = deadline_ms
+        self.pull = pull
+        self.released = False
 
 
 class HeldPulls(Generic[T]):

@@ -60,11 +60,11 @@ _CODES: Final = {
 class Forbidden:
     """Values of `forbiddenType` in a pull's answer: what forbids."""
 
-    BROKER = 1
-    GROUP = 2
-    TOPIC = 3
-    BROADCASTING_DISABLE = 4
-    SUBSCRIPTION = 5
+    BROKER: Final = 1
+    GROUP: Final = 2
+    TOPIC: Final = 3
+    BROADCASTING_DISABLE: Final = 4
+    SUBSCRIPTION: Final = 5
 
 
 class PullAnswer(msgspec.Struct, gc=False):

@@ -16,6 +16,7 @@ from batonmq.common.metrics import Histogram, Kind, Metric, Point, Source
 from batonmq.common.metrics_config import MetricsExporterType
 from batonmq.common.metrics_exporter import Exporter
 from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.net.interceptors import Interceptor
 from batonmq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
 
 
 class RpcMeter:
-    """Times the answers of a dispatcher (`net.dispatch.Observer`). Hot path."""
+    """Times the answers of a dispatcher (`answered` is an interceptor). Hot path."""
 
     def __init__(self, timer_ns: Callable[[], int]) -> None:
-        self.now_ns = timer_ns
+        self._timer_ns = timer_ns
         self._series: dict[tuple[int, int, bool, bool], Histogram] = {}
 
     def answered(self, request: Request, code: int) -> None:
@@ -56,7 +57,7 @@ class RpcMeter:
         histogram = self._series.get(key)
         if histogram is None:
             histogram = self._series[key] = Histogram(RPC_LATENCY.bounds)
-        histogram.record((self.now_ns() - request.arrived_ns) // 1_000_000)
+        histogram.record((self._timer_ns() - request.arrived_ns) // 1_000_000)
 
     def latencies(self) -> Iterable[Point]:
         for (asked, code, held, oneway), histogram in list(self._series.items()):
@@ -99,7 +100,7 @@ class BrokerMetrics:
     def watch(self, dispatcher: Dispatcher) -> None:
         """Time the requests of ports that do not listen yet."""
         if self._enabled:
-            dispatcher.observer = self._rpc
+            dispatcher.intercept(Interceptor(answered=self._rpc.answered))
 
     async def start(self) -> None:
         """Call when the broker's ports listen. Raises `OSError` when Prometheus' port is taken."""

@@ -24,7 +24,7 @@ from batonmq.broker.replica.registration import ReplicaRegistration
 from batonmq.broker.replica.role_notices import RoleNotices
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.replica.slave_sync import SlaveSync
-from batonmq.common.complaints import Complaints
+from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.autoswitch.service import HAService, StaleEpoch
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
@@ -77,7 +77,7 @@ class ReplicasManager:
         self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
         self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
-        self._complaints = Complaints(log)
+        self._warnings = RepeatedWarnings(log)
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._locating: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,7 +163,7 @@ class ReplicasManager:
         role = role_of(header, response.body)
         self._heard(role)
         if role is None and core.waits_for_others:
-            self._complaints.warn(
+            self._warnings.warn(
                 self._broker.settings.broker.broker_name,
                 "has no master: this replica is a learner (asyncLearner=true) and waits for one that is not",
                 int(asyncio.get_running_loop().time() * 1000),
@@ -235,7 +235,7 @@ class ReplicasManager:
             try:
                 await self._take(role, core.broker_id)
             except StaleEpoch as error:
-                self._complaints.warn(
+                self._warnings.warn(
                     role.master_address,
                     f"is master of a term that this replica refuses: {error}. After controllers were set up "
                     "anew, electMaster until their epochs are later; else this epoch file is not of this "

@@ -249,7 +249,7 @@ class Append(NamedTuple):
     buffer: copy it to keep it."""
 
     offset: int
-    data: memoryview
+    data: "memoryview"  # noqa: UP037  # mypyc finds it by this name only
 
 
 class Confirm(NamedTuple):
