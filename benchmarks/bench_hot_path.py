@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
-from batonmq.ha.service import HAService
-from batonmq.ha.sync_state import SyncStateSet
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.common.clock import SystemClock
+from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.message import StoredMessage
 from batonmq.store.config import StoreConfig
@@ -84,7 +84,7 @@ async def serve_slave(root: Path, master: str) -> None:
     async for _ in lines():
         if ha.role.name == "NONE":
             await ha.become_slave(master, 1, 1)
-        while not ha.following or ha.store.confirm_offset < ha.store.max_offset or not ha.store.max_offset:
+        while not ha.following or store.confirm_offset < store.max_offset or not store.max_offset:
             await asyncio.sleep(0.01)
         say(cpu())
     await ha.stop()
