@@ -38,7 +38,7 @@ from batonmq.common.clock import SystemClock
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
-from batonmq.protocol.message import StoredMessage
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 from benchmarks.bench_broker import QUEUES, Generator, pull_frames, send_frames
