@@ -14,7 +14,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.ha.autoswitch.epochs import EpochCache
@@ -78,7 +78,7 @@ class HAService(Replication):
         self.role = HARole.NONE
         self.epoch = -1
         """Epoch of the current role."""
-        self.on_progress: Callable[[], None] = lambda: cast(None, store.dispatch())
+        self.on_progress: Callable[[], None] = self._dispatch
         self.on_sync_state_change: Callable[[], None] = _nothing
         """Called when the SyncStateSet should become another one (ask `propose`), or when a slave has
         connected whose id is not known here (ask the controller for the group's ids and pass them to
@@ -100,6 +100,9 @@ class HAService(Replication):
         self._tick_timer: asyncio.TimerHandle | None = None
 
     # -- life
+
+    def _dispatch(self) -> None:
+        self.local.store.dispatch()
 
     async def start(self) -> None:
         """See `Replication.start`."""
