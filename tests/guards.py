@@ -73,10 +73,10 @@ def _offsets_from_queues() -> list[Patch]:
 
 
 def _tables_not_awaited() -> list[Patch]:
-    async def known(self: Any) -> bool:
+    async def wait_until_copied(self: Any) -> bool:
         return True
 
-    return [(TableWatch, "known", known)]
+    return [(TableWatch, "wait_until_copied", wait_until_copied)]
 
 
 def _tables_not_copied() -> list[Patch]:
@@ -86,8 +86,8 @@ def _tables_not_copied() -> list[Patch]:
     return [(SlaveSync, "copy", copy)]
 
 
-def _topics_not_rebuilt() -> list[Patch]:
-    return [(TopicTable, "rebuild", lambda self, found: None)]
+def _topics_not_recreated() -> list[Patch]:
+    return [(TopicTable, "recreate_missing", lambda self, found: None)]
 
 
 GUARDS: dict[str, Mutation[Any]] = {
@@ -100,5 +100,5 @@ GUARDS: dict[str, Mutation[Any]] = {
     "offsets-twice": Mutation("queue offsets go on from the confirm offset", _offsets_from_queues),
     "tables-late": Mutation("a new topic is answered before slaves have it", _tables_not_awaited),
     "tables-lost": Mutation("slaves do not copy topics, groups and offsets", _tables_not_copied),
-    "topics-lost": Mutation("a new master does not look for topics in its log", _topics_not_rebuilt),
+    "topics-lost": Mutation("a new master does not look for topics in its log", _topics_not_recreated),
 }

@@ -92,10 +92,10 @@ def _believe_silence() -> list[Patch]:
 
 
 def _believe_refusals() -> list[Patch]:
-    async def ask_set(self: SetProposals, tracker: Any) -> bool:
+    async def fetch_set(self: SetProposals, tracker: Any) -> bool:
         return True
 
-    return [(SetProposals, "_ask_set", ask_set)]
+    return [(SetProposals, "_fetch_set", fetch_set)]
 
 
 def _expand_early() -> list[Patch]:
@@ -159,10 +159,10 @@ def _stale_epoch() -> list[Patch]:
 
 
 def _topics_late() -> list[Patch]:
-    async def known(self: TableWatch[Any]) -> bool:
+    async def wait_until_copied(self: TableWatch[Any]) -> bool:
         return True
 
-    return [(TableWatch, "known", known)]
+    return [(TableWatch, "wait_until_copied", wait_until_copied)]
 
 
 def _queue_offsets_confirmed() -> list[Patch]:
@@ -333,7 +333,7 @@ def _resume_term() -> list[Patch]:
     register_original = ControllerMachine._register_broker
     return [
         (machine, "_HANDLERS", _replaced(register_original, register)),
-        (ReplicasCore, "_resumes", lambda self, role: False),
+        (ReplicasCore, "_resumes_former_epoch", lambda self, role: False),
     ]
 
 

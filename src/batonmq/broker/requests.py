@@ -24,7 +24,7 @@ def required_body(request: Request, kind: type[T]) -> T:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no {kind.__name__}: {error}") from None
 
 
-SLICE: Final = 1000
+PAGE_SIZE: Final = 1000
 """Most topics or groups in one answer that is asked for in parts."""
 
 

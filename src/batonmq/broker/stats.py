@@ -96,33 +96,33 @@ class BrokerStats:
     def __init__(self, now_ms: int) -> None:
         self.started_ms = now_ms
         self._counters: dict[tuple[str, str], Counter] = {}
-        self.put_all = Counter()
+        self.put_messages = Counter()
         """Messages stored."""
-        self.put_all_size = Counter()
+        self.put_bytes = Counter()
         """Bytes stored."""
-        self.got_all = Counter()
+        self.get_messages = Counter()
         """Messages handed to consumers."""
         self.found_pulls = Counter()
         """Pulls that found messages."""
         self.missed_pulls = Counter()
         """Pulls that found none."""
         self._day = now_ms // _DAY_MS
-        self.put_yesterday_morning = self.put_this_morning = 0
+        self.put_by_yesterday = self.put_by_today = 0
         """Messages stored by the beginning of yesterday and of today (UTC)."""
-        self.got_yesterday_morning = self.got_this_morning = 0
+        self.get_by_yesterday = self.get_by_today = 0
         """Messages handed out by the beginning of yesterday and of today (UTC)."""
         self.sample(now_ms)
 
     # -- counting
 
-    def put(self, topic: str, messages: int, size: int) -> None:
+    def count_put(self, topic: str, messages: int, size: int) -> None:
         """`messages` of `size` bytes together were stored in a topic."""
         self._counter(TOPIC_PUT_NUMS, topic).add(messages)
         self._counter(TOPIC_PUT_SIZE, topic).add(size)
-        self.put_all.add(messages)
-        self.put_all_size.add(size)
+        self.put_messages.add(messages)
+        self.put_bytes.add(size)
 
-    def stored(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
+    def count_append(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
         """What one append brought into the log. Hot path: one counter update a topic, not a message."""
         topics: dict[str, list[int]] = {}
         for message, result in zip(messages, results, strict=True):
@@ -134,9 +134,9 @@ class BrokerStats:
             sums[0] += len(result.physical_offsets) or 1
             sums[1] += result.size
         for topic, (count, size) in topics.items():
-            self.put(topic, count, size)
+            self.count_put(topic, count, size)
 
-    def got(self, group: str, topic: str, messages: int, size: int) -> None:
+    def count_get(self, group: str, topic: str, messages: int, size: int) -> None:
         """`messages` of `size` bytes together were handed to a group; none: a pull that found nothing."""
         if not messages:
             self.missed_pulls.add(1)
@@ -144,10 +144,10 @@ class BrokerStats:
         key = f"{topic}@{group}"
         self._counter(GROUP_GET_NUMS, key).add(messages)
         self._counter(GROUP_GET_SIZE, key).add(size)
-        self.got_all.add(messages)
+        self.get_messages.add(messages)
         self.found_pulls.add(1)
 
-    def sent_back(self, group: str, topic: str) -> None:
+    def count_send_back(self, group: str, topic: str) -> None:
         """A group failed to consume a message."""
         self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
@@ -161,14 +161,14 @@ class BrokerStats:
 
     def sample(self, now_ms: int) -> None:
         """Take the samples that the rates come from; once every `SAMPLE_INTERVAL_MS`."""
-        whole = (self.put_all, self.put_all_size, self.got_all, self.found_pulls, self.missed_pulls)
+        whole = (self.put_messages, self.put_bytes, self.get_messages, self.found_pulls, self.missed_pulls)
         for counter in (*whole, *self._counters.values()):
             counter.sample(now_ms)
         day = now_ms // _DAY_MS
         if day != self._day:
             self._day = day
-            self.put_yesterday_morning, self.put_this_morning = self.put_this_morning, self.put_all.total
-            self.got_yesterday_morning, self.got_this_morning = self.got_this_morning, self.got_all.total
+            self.put_by_yesterday, self.put_by_today = self.put_by_today, self.put_messages.total
+            self.get_by_yesterday, self.get_by_today = self.get_by_today, self.get_messages.total
 
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda key: key == topic or key.startswith(f"{topic}@"))

@@ -14,7 +14,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.replica.replicas_manager import ReplicasManager
-from batonmq.broker.replica.slave_sync import _Master
+from batonmq.broker.replica.slave_sync import RemoteMaster
 from batonmq.broker.service import BrokerService
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
@@ -237,7 +237,7 @@ async def test_tables_follow_a_switch_right_after_they_changed(cluster: Cluster)
     slave = cluster.brokers[1 - master]
     await until(lambda: "added" in slave.broker.tables.topics, 2)
     address = f"127.0.0.1:{cluster.ports[1 + 2 * master]}"
-    assert cluster.brokers[master].broker.tables.subscriptions.find("g") is not None
+    assert cluster.brokers[master].broker.tables.subscriptions.get_or_create("g") is not None
     commit = UpdateConsumerOffset(consumer_group="g", topic="added", queue_id=0, commit_offset=1)
     await cluster.client.call(address, commit)
     await until(lambda: slave.broker.tables.offsets.query("g", "added", 0) == 1, 5)
@@ -339,7 +339,7 @@ async def test_offsets_of_a_recreated_topic_are_forgotten_if_the_master_dies_bef
     await until(lambda: "again" in slave.store.recreated_topics)
     if copied == "half":
 
-        class Dying(_Master):
+        class Dying(RemoteMaster):
             async def fetch(self, header: Header) -> bytes:
                 if isinstance(header, GetAllConsumerOffset):
                     raise ConnectionLost(self.address, "killed")

@@ -54,7 +54,7 @@ RUNTIME_KEYS_OF_CLUSTER_LIST = (
 
 async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     served.put(0, b"x")
-    served.broker.stats.put("TopicJ", 1, 100)
+    served.broker.stats.count_put("TopicJ", 1, 100)
     info = json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]
     assert set(RUNTIME_KEYS_OF_CLUSTER_LIST.split()) <= set(info)
     assert all(isinstance(value, str) for value in info.values())

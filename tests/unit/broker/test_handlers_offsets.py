@@ -47,13 +47,13 @@ async def refusal(served: Served, header: Header) -> tuple[int, str]:
 
 
 async def test_commit_and_query(served: Served) -> None:
-    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
     await ask(served.dispatcher, commit(offset=1))
     assert await ext_of(served, query()) == {"offset": "1"}
 
 
 async def test_commit_is_refused_for_unknown_groups_and_topics(served: Served) -> None:
-    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
     assert await refusal(served, commit(group="NoSuch")) == (26, "Group NoSuch not exist!")
     assert await refusal(served, commit(topic="NoTopic")) == (17, "Topic NoTopic not exist!")
 
@@ -91,7 +91,7 @@ def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fi
 
 
 async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> None:
-    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
     for _ in range(3):
         served.put(0, b"x")
     await ask(served.dispatcher, commit(offset=3))
@@ -107,7 +107,7 @@ async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> Non
 
 
 async def test_resets_are_refused(served: Served) -> None:
-    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
     assert await refusal(served, reset(topic="nope")) == (17, "Topic nope does not exist")
     assert await refusal(served, reset(group="Gnope")) == (26, "Group Gnope does not exist")
     assert await refusal(served, reset(queue_id=0, offset=7)) == (

@@ -111,7 +111,7 @@ async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscri
 async def test_consume_stats_of_all_groups(served: Served) -> None:
     served.put(0, b"x")
     served.put(0, b"x")
-    served.broker.tables.subscriptions.find("GroupJ")
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
     served.broker.tables.offsets.commit("GroupJ", "TopicJ", 0, 1)
     reply = await ask(served.dispatcher, GetConsumeStatsInBroker(is_order=False))
     ours = json_of(reply)
@@ -153,9 +153,9 @@ async def test_who_consumes_what(served: Served) -> None:
 
 
 async def test_statistics(served: Served) -> None:
-    served.broker.stats.put("TopicJ", 2, 518)
+    served.broker.stats.count_put("TopicJ", 2, 518)
     served.broker.stats.sample(served.clock.now_ms() + 10_000)
-    served.broker.stats.put("TopicJ", 4, 518)
+    served.broker.stats.count_put("TopicJ", 4, 518)
     served.broker.stats.sample(served.clock.now_ms() + 20_000)
     header = ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="TopicJ")
     ours = json_of(await ask(served.dispatcher, header))

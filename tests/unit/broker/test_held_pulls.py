@@ -17,9 +17,9 @@ def test_growth_releases_only_pulls_below_the_new_max_offset_of_that_queue() -> 
     table.hold(Q0, 5, 100, "a")
     table.hold(Q0, 7, 100, "b")
     table.hold(Q1, 5, 100, "c")
-    assert pulls(table.arrived([(Q0, 5)])) == []
-    assert pulls(table.arrived([(Q0, 6)])) == ["a"]
-    assert pulls(table.arrived([(Q0, 8), (Q1, 6)])) == ["b", "c"]
+    assert pulls(table.queues_grown([(Q0, 5)])) == []
+    assert pulls(table.queues_grown([(Q0, 6)])) == ["a"]
+    assert pulls(table.queues_grown([(Q0, 8), (Q1, 6)])) == ["b", "c"]
     assert len(table) == 0
     assert table.next_deadline_ms() is None
 
@@ -39,7 +39,7 @@ def test_a_released_pull_does_not_expire_too() -> None:
     table: HeldPulls[str] = HeldPulls()
     table.hold(Q0, 0, 100, "a")
     table.hold(Q0, 9, 200, "b")
-    assert pulls(table.arrived([(Q0, 1)])) == ["a"]
+    assert pulls(table.queues_grown([(Q0, 1)])) == ["a"]
     assert table.next_deadline_ms() == 200
     assert pulls(table.expire(150)) == []
 
@@ -58,7 +58,7 @@ def test_a_busy_queue_does_not_pile_up_released_pulls() -> None:
     table.hold(Q1, 10**9, 1, -1)  # the earliest deadline, so released ones stay behind it in the heap
     for number in range(5_000):
         table.hold(Q0, number, 1_000_000 + number, number)
-        assert pulls(table.arrived([(Q0, number + 1)])) == [number]
+        assert pulls(table.queues_grown([(Q0, number + 1)])) == [number]
     assert len(table._deadlines) < 200
 
 
@@ -83,7 +83,7 @@ def test_agrees_with_a_plain_list(steps: list[tuple]) -> None:
             continue
         if step[0] == "arrive":
             _, queue, top = step
-            got = pulls(table.arrived([(("t", queue), top)]))
+            got = pulls(table.queues_grown([(("t", queue), top)]))
             want = [n for n, (q, offset, _) in model.items() if q == queue and offset < top]
         else:
             got = pulls(table.expire(step[1]))

@@ -73,9 +73,9 @@ async def test_messages_are_counted_by_topic_and_group_without_retries(
         TopicConfig(topic_name="Any", attributes={"+message.type": "UNSPECIFIED"}),
     )
     for topic in ("TopicJ", "Fifo", "Any", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "%DLQ%group"):
-        stats.put(topic, 2, 300)
-        stats.got(GROUP, topic, 1, 100)
-    stats.got("CID_RMQ_SYS_x", "TopicJ", 1, 100)
+        stats.count_put(topic, 2, 300)
+        stats.count_get(GROUP, topic, 1, 100)
+    stats.count_get("CID_RMQ_SYS_x", "TopicJ", 1, 100)
     assert await points(metrics, messages.MESSAGES_IN) == {
         ("TopicJ", "normal", False): 2,
         ("Fifo", "fifo", False): 2,

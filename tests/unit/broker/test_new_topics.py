@@ -42,14 +42,14 @@ class Rig:
 
 async def test_answers_wait_and_keep_their_order() -> None:
     rig = Rig()
-    rig.topics.made("T")
+    rig.topics.created("T")
     first, second, late = rig.send("first"), rig.send("second"), rig.send("late")
     first.stored(OK, RESULT)
     second.stored(PutStatus.FLUSH_SLAVE_TIMEOUT, RESULT)
     await asyncio.sleep(0)
     assert not rig.told and rig.topics.held == 3
     rig.known.set()
-    while rig.topics.unknown:
+    while rig.topics.pending:
         await asyncio.sleep(0)
     assert rig.told == [("first", OK, True), ("second", PutStatus.FLUSH_SLAVE_TIMEOUT, True)]
     late.stored(OK, RESULT)
@@ -60,7 +60,7 @@ async def test_answers_wait_and_keep_their_order() -> None:
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_what_is_abandoned_is_refused_also_what_is_stored_later(stopped: bool) -> None:
     rig = Rig()
-    rig.topics.made("T")
+    rig.topics.created("T")
     first, second, refused = rig.send("first"), rig.send("second"), rig.send("refused")
     first.stored(OK, RESULT)
     if stopped:
@@ -77,19 +77,19 @@ async def test_what_is_abandoned_is_refused_also_what_is_stored_later(stopped: b
         ("second", gone, False),
         ("refused", PutStatus.MESSAGE_ILLEGAL, False),
     ]
-    assert not rig.topics.unknown and rig.topics.held == 0
+    assert not rig.topics.pending and rig.topics.held == 0
 
 
 async def test_made_again_while_the_former_one_is_waited_for() -> None:
     rig = Rig()
-    rig.topics.made("T")
+    rig.topics.created("T")
     former = rig.send("former")
-    rig.topics.made("T")
+    rig.topics.created("T")
     later = rig.send("later")
     former.stored(OK, RESULT)
     later.stored(OK, RESULT)
     rig.known.set()
-    while rig.topics.unknown:
+    while rig.topics.pending:
         await asyncio.sleep(0)
     assert rig.told == [("former", OK, True), ("later", OK, True)]
 
@@ -98,9 +98,9 @@ async def test_a_disk_that_does_not_take_the_tables_is_a_line(caplog: pytest.Log
     rig = Rig()
     rig.error = MQError(ResponseCode.SYSTEM_ERROR, "in force until a restart: No space left")
     rig.known.set()
-    rig.topics.made("T")
+    rig.topics.created("T")
     rig.send("first").stored(OK, RESULT)
-    while rig.topics.unknown:
+    while rig.topics.pending:
         await asyncio.sleep(0)
     assert rig.told == [("first", OK, True)]
     assert caplog.messages == ["topic T: in force until a restart: No space left"]

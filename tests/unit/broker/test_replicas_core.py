@@ -22,21 +22,21 @@ def registered(broker_id: int = 1, last_epoch: int = -1) -> ReplicasCore:
 def test_a_new_broker_claims_an_id_then_registers_then_asks_to_be_elected():
     core = ReplicasCore("c", "b", None, -1)
     assert core.next_step() is Step.GET_NEXT_ID
-    assert core.next_id(3, "10.0.0.1:10911", 1700).check_code == "10.0.0.1:10911;1700"
+    assert core.claim_id(3, "10.0.0.1:10911", 1700).check_code == "10.0.0.1:10911;1700"
     assert core.next_step() is Step.APPLY_ID
     assert core.broker_id is None, "the id is not ours yet"
-    assert core.applied() == Identity("c", "b", 3)
+    assert core.id_granted() == Identity("c", "b", 3)
     assert core.next_step() is Step.REGISTER
     assert not core.may_heartbeat
     assert core.registered(None)
     assert core.may_heartbeat
     assert core.next_step() is Step.ELECT
-    core.heard(role(1, 3))
+    core.role_reported(role(1, 3))
     assert core.next_step() is Step.RUN
     assert core.next_role() == role(1, 3)
-    core.took(role_taken := core.next_role())
+    core.role_taken(taken := core.next_role())
     assert core.is_master
-    assert core.role is role_taken
+    assert core.role is taken
     assert core.next_role() is None
 
 
@@ -45,57 +45,57 @@ def test_a_learner_waits_for_a_master_and_never_asks_to_be_elected():
     assert core.next_step() is Step.REGISTER
     assert core.registered(None) and core.may_heartbeat
     assert core.next_step() is Step.RUN and core.next_role() is None
-    core.heard(role(1, 1))
+    core.role_reported(role(1, 1))
     assert core.next_role() == role(1, 1)
-    core.took(role(1, 1))
-    core.heard(None)
+    core.role_taken(role(1, 1))
+    core.role_reported(None)
     assert core.next_step() is Step.RUN
 
 
 def test_a_claim_from_before_a_crash_is_applied_for_again():
     core = ReplicasCore("c", "b", Identity("c", "b", 2, "a;1"), -1)
     assert core.next_step() is Step.APPLY_ID
-    core.refused_id()
+    core.id_refused()
     assert core.next_step() is Step.GET_NEXT_ID
 
 
 def test_only_newer_epochs_change_the_role():
     core = registered()
-    core.heard(role(5, 2))
-    core.heard(role(4, 1))
+    core.role_reported(role(5, 2))
+    core.role_reported(role(4, 1))
     assert core.next_role() == role(5, 2)
-    core.took(core.next_role())
+    core.role_taken(core.next_role())
     for stale in (role(5, 1), role(4, 1)):
-        core.heard(stale)
+        core.role_reported(stale)
         assert core.next_role() is None
-    core.heard(role(6, 1))
-    core.heard(role(7, 2))
+    core.role_reported(role(6, 1))
+    core.role_reported(role(7, 2))
     assert core.next_role() == role(7, 2), "the newest of several"
 
 
 def test_news_during_a_switch_are_not_lost():
     core = registered()
-    core.heard(role(1))
+    core.role_reported(role(1))
     under_way = core.next_role()
-    core.heard(role(2, 2))
-    core.took(under_way)
+    core.role_reported(role(2, 2))
+    core.role_taken(under_way)
     assert core.next_role() == role(2, 2)
 
 
 def test_a_failed_role_is_tried_again_when_it_is_said_again():
     core = registered()
-    core.heard(role(1))
-    core.failed(core.next_role())
+    core.role_reported(role(1))
+    core.role_failed(core.next_role())
     assert core.next_role() is None
-    core.heard(role(1))
+    core.role_reported(role(1))
     assert core.next_role() == role(1)
 
 
 def test_a_master_that_moved_is_followed_to_its_new_address():
     core = registered(broker_id=2)
-    core.heard(role(1))
-    core.took(core.next_role())
-    core.heard(role(1, address="10.9.9.9:10911"))
+    core.role_reported(role(1))
+    core.role_taken(core.next_role())
+    core.role_reported(role(1, address="10.9.9.9:10911"))
     assert core.next_role().master_address == "10.9.9.9:10911"
 
 
@@ -107,7 +107,7 @@ def test_a_term_of_a_former_life_is_not_resumed():
     assert not core.may_heartbeat, "a heartbeat would keep the former life alive for ever"
     assert core.registered(None)
     assert core.next_step() is Step.ELECT
-    core.heard(role(9, 1))
+    core.role_reported(role(9, 1))
     assert core.next_role() == role(9, 1)
 
 
@@ -116,13 +116,13 @@ def test_a_term_of_a_former_life_is_not_resumed_when_it_is_heard_of_later_either
     that the old master is well (simulation seed 20023)."""
     core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
     assert core.registered(None)
-    core.heard(role(7, 1))
+    core.role_reported(role(7, 1))
     assert core.next_role() is None
     assert core.next_step() is Step.REGISTER
     assert not core.may_heartbeat
     assert core.registered(None)
-    core.heard(role(8, 1))
-    core.heard(role(7, 1))
+    core.role_reported(role(8, 1))
+    core.role_reported(role(7, 1))
     assert core.next_role() == role(8, 1), "an old notice that overtook a new one"
     assert core.may_heartbeat
 
@@ -135,9 +135,9 @@ def test_a_slave_may_return_to_the_epoch_it_knows():
 
 def test_a_lost_master_makes_it_ask_for_election():
     core = registered()
-    core.heard(role(1))
-    core.took(core.next_role())
-    core.heard(None)
+    core.role_reported(role(1))
+    core.role_taken(core.next_role())
+    core.role_reported(None)
     assert core.next_step() is Step.ELECT
     assert core.is_master, "until the controller names another"
 

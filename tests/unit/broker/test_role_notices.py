@@ -46,7 +46,7 @@ async def controllers() -> AsyncIterator[Controllers]:
 
 async def test_a_true_notice_is_asked_about_at_once(controllers: Controllers) -> None:
     controllers.epoch = 2
-    controllers.notices.told(2)
+    controllers.notices.notified(2)
     for _ in range(5):
         await asyncio.sleep(0)
     assert controllers.known == 2 and controllers.asked == [2]
@@ -54,7 +54,7 @@ async def test_a_true_notice_is_asked_about_at_once(controllers: Controllers) ->
 
 async def test_what_is_known_is_not_asked_about(controllers: Controllers) -> None:
     for epoch in (-5, 0, 1):
-        controllers.notices.told(epoch)
+        controllers.notices.notified(epoch)
     await asyncio.sleep(0.02)
     assert controllers.asked == []
 
@@ -63,12 +63,12 @@ async def test_many_false_notices_make_few_questions_and_hide_no_true_one(contro
     loop = asyncio.get_running_loop()
     end = loop.time() + 0.45
     while loop.time() < end:
-        controllers.notices.told(FORGED)
+        controllers.notices.notified(FORGED)
         await asyncio.sleep(0.001)
     assert 2 <= len(controllers.asked) <= 6
     assert controllers.known == 1
     controllers.epoch = 2
-    controllers.notices.told(2)
+    controllers.notices.notified(2)
     await asyncio.sleep(role_notices.PAUSE_S + 0.1)
     assert controllers.known == 2
 
@@ -78,7 +78,7 @@ async def test_a_notice_is_asked_about_again_while_no_controller_answers(
 ) -> None:
     monkeypatch.setattr(role_notices, "PAUSE_S", 0.001)
     controllers.silent = True
-    controllers.notices.told(2)
+    controllers.notices.notified(2)
     await asyncio.sleep(0.01)
     assert len(controllers.asked) > 1
     controllers.silent, controllers.epoch = False, 2
@@ -86,6 +86,6 @@ async def test_a_notice_is_asked_about_again_while_no_controller_answers(
     assert controllers.known == 2
     controllers.silent = True
     controllers.asked.clear()
-    controllers.notices.told(3)
+    controllers.notices.notified(3)
     await asyncio.sleep(0.2)
     assert len(controllers.asked) == role_notices.TRIES, "not for ever"

@@ -38,7 +38,7 @@ async def test_after_a_refusal_only_the_set_in_force_tells_what_became_of_it(
 
     outcomes: list[tuple[object, bool]] = []
     agreed: list[SyncStateSet] = []
-    heard: list[object] = []
+    roles: list[object] = []
     tracker: Any = SimpleNamespace(agreed=SyncStateSet(frozenset({1}), 6), agree=agreed.append)
     ha: Any = SimpleNamespace(
         epoch=3, answered=lambda _tracker, outcome, *, refused: outcomes.append((outcome, refused))
@@ -48,8 +48,8 @@ async def test_after_a_refusal_only_the_set_in_force_tells_what_became_of_it(
     )
     core: Any = SimpleNamespace(broker_id=1)
     controllers: Any = SimpleNamespace(call=call)
-    proposals = SetProposals(broker, ha, core, controllers, heard=heard.append)
+    proposals = SetProposals(broker, ha, core, controllers, on_role=roles.append)
     assert not await proposals._propose(tracker, frozenset({1, 2}))
     assert outcomes == [(None, known)]
     assert agreed == ([SyncStateSet(frozenset({1, 2}), 7)] if known else [])
-    assert len(heard) == known
+    assert len(roles) == known

@@ -19,19 +19,19 @@ DAY = 86_400_000
 
 def test_without_two_samples_there_is_no_rate() -> None:
     stats = BrokerStats(now_ms=0)
-    stats.put("t", 5, 500)
+    stats.count_put("t", 5, 500)
     assert stats.put_rate("t") == 0.0
     stats.sample(10_000)
     assert stats.find(TOPIC_PUT_NUMS, "t").minute.snapshot() == Snapshot()  # type: ignore[union-attr]
-    assert stats.put_all.minute.snapshot() == Snapshot(5, 0.5, 5.0)
+    assert stats.put_messages.minute.snapshot() == Snapshot(5, 0.5, 5.0)
 
 
 def test_the_minute_window_holds_one_minute() -> None:
     stats = BrokerStats(now_ms=0)
     for second in range(0, 130, 10):
-        stats.put("t", 20, 2_000)
-        stats.put("t", 10, 1_000)
-        stats.got("g", "t", 5, 500)
+        stats.count_put("t", 20, 2_000)
+        stats.count_put("t", 10, 1_000)
+        stats.count_get("g", "t", 5, 500)
         stats.sample(second * 1000)
     counter = stats.find(TOPIC_PUT_NUMS, "t")
     assert counter is not None
@@ -45,41 +45,41 @@ def test_the_minute_window_holds_one_minute() -> None:
 
 def test_samples_that_come_too_soon_change_nothing() -> None:
     stats = BrokerStats(now_ms=0)
-    stats.put("t", 1, 1)
+    stats.count_put("t", 1, 1)
     stats.sample(10_000)
-    stats.put("t", 1, 1)
+    stats.count_put("t", 1, 1)
     stats.sample(10_001)
-    assert stats.put_all.minute.snapshot().total == 1
+    assert stats.put_messages.minute.snapshot().total == 1
 
 
 def test_pulls_that_find_nothing_are_counted_apart() -> None:
     stats = BrokerStats(now_ms=0)
-    stats.got("g", "t", 0, 0)
-    stats.got("g", "t", 3, 300)
-    assert (stats.got_all.total, stats.found_pulls.total, stats.missed_pulls.total) == (3, 1, 1)
+    stats.count_get("g", "t", 0, 0)
+    stats.count_get("g", "t", 3, 300)
+    assert (stats.get_messages.total, stats.found_pulls.total, stats.missed_pulls.total) == (3, 1, 1)
 
 
 @pytest.mark.parametrize("sample_every_ms", [10_000, 3_600_000])
 def test_days(sample_every_ms: int) -> None:
     stats = BrokerStats(now_ms=5 * DAY + 1)
-    stats.put("t", 10, 1)
+    stats.count_put("t", 10, 1)
     stats.sample(6 * DAY)
-    stats.put("t", 5, 1)
-    stats.got("g", "t", 4, 1)
+    stats.count_put("t", 5, 1)
+    stats.count_get("g", "t", 4, 1)
     stats.sample(7 * DAY + sample_every_ms)
-    stats.put("t", 1, 1)
-    assert (stats.put_yesterday_morning, stats.put_this_morning, stats.put_all.total) == (10, 15, 16)
-    assert (stats.got_yesterday_morning, stats.got_this_morning, stats.got_all.total) == (0, 4, 4)
+    stats.count_put("t", 1, 1)
+    assert (stats.put_by_yesterday, stats.put_by_today, stats.put_messages.total) == (10, 15, 16)
+    assert (stats.get_by_yesterday, stats.get_by_today, stats.get_messages.total) == (0, 4, 4)
 
 
 def test_forgetting_a_topic_and_a_group() -> None:
     stats = BrokerStats(now_ms=0)
-    stats.put("t", 1, 1)
-    stats.put("t2", 1, 1)
+    stats.count_put("t", 1, 1)
+    stats.count_put("t2", 1, 1)
     for group in ("g", "h"):
-        stats.got(group, "t", 1, 1)
-        stats.got(group, "t2", 1, 1)
-    stats.sent_back("g", "t2")
+        stats.count_get(group, "t", 1, 1)
+        stats.count_get(group, "t2", 1, 1)
+    stats.count_send_back("g", "t2")
     stats.forget_topic("t")
     assert stats.find(TOPIC_PUT_NUMS, "t") is None
     assert stats.find(GROUP_GET_NUMS, "t@h") is None
@@ -94,7 +94,7 @@ def test_an_append_is_counted_by_topic_and_only_what_is_in_the_log() -> None:
     stats = BrokerStats(now_ms=0)
     messages = [StoredMessage(topic=topic, queue_id=0, body=b"") for topic in ("t", "u", "t", "t")]
     ok = PutStatus.PUT_OK
-    stats.stored(
+    stats.count_append(
         messages,
         [
             PutResult(ok, 0, 0, 100),
@@ -105,4 +105,4 @@ def test_an_append_is_counted_by_topic_and_only_what_is_in_the_log() -> None:
     )
     counter = stats.find(TOPIC_PUT_NUMS, "t")
     assert counter is not None and counter.total == 3
-    assert (stats.put_all.total, stats.put_all_size.total) == (4, 350)
+    assert (stats.put_messages.total, stats.put_bytes.total) == (4, 350)

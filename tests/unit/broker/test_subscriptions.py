@@ -35,22 +35,22 @@ def test_an_unknown_group_is_made_and_reported_once() -> None:
     changes: list[int] = []
     groups.on_change = lambda: changes.append(1)
     assert groups.get("g") is None
-    made = groups.find("g")
+    made = groups.get_or_create("g")
     assert made is not None and made.retry_max_times == 16
-    assert groups.find("g") is made
+    assert groups.get_or_create("g") is made
     assert len(changes) == 1 and groups.version.counter == 1
 
 
 @pytest.mark.parametrize("name", ["", "  ", "bad group", "x" * 121])
 def test_a_bad_name_is_never_made(name: str) -> None:
-    assert table().find(name) is None
+    assert table().get_or_create(name) is None
 
 
 def test_creation_follows_the_configuration_while_running() -> None:
     groups = table(auto_create_subscription_group=False)
-    assert groups.find("g") is None
+    assert groups.get_or_create("g") is None
     groups.configure(make_config())
-    assert groups.find("g") is not None
+    assert groups.get_or_create("g") is not None
 
 
 def test_update_and_delete() -> None:
@@ -76,8 +76,8 @@ def test_forbidden_bits() -> None:
 
 def test_slices() -> None:
     groups = table()
-    assert list(groups.slice(groups.version, 1, 2)) == sorted(groups)[1:3]
-    assert list(groups.slice(DataVersion(counter=5), 1, 2)) == sorted(groups)[:2]
+    assert list(groups.page(groups.version, 1, 2)) == sorted(groups)[1:3]
+    assert list(groups.page(DataVersion(counter=5), 1, 2)) == sorted(groups)[:2]
 
 
 def test_a_file_of_rocketmq_is_read() -> None:
@@ -104,7 +104,7 @@ def test_a_broken_file_changes_nothing() -> None:
 
 def test_a_slave_takes_over_the_masters_table() -> None:
     master, slave = table(), table()
-    master.find("g")
+    master.get_or_create("g")
     master.set_forbidden("g", "t", True)
     assert slave.replace(master.table, master.forbidden_table, master.version)
     assert slave.encode() == master.encode()

@@ -20,7 +20,7 @@ async def settled(condition: Callable[[], bool]) -> None:
 async def test_nobody_is_waited_for_where_nobody_follows() -> None:
     watch: TableWatch[str] = TableWatch()
     watch.changed()
-    assert await watch.known()
+    assert await watch.wait_until_copied()
 
 
 async def test_a_new_slave_is_answered_at_once_and_then_with_each_change() -> None:
@@ -39,7 +39,7 @@ async def test_a_change_is_known_when_the_last_slave_has_copied_it() -> None:
     asked = [asyncio.ensure_future(watch.next_change(slave, 0)) for slave in ("one", "two")]
     await settled(lambda: watch.followers == 2)
     watch.changed()
-    known = asyncio.ensure_future(watch.known())
+    known = asyncio.ensure_future(watch.wait_until_copied())
     assert await asyncio.gather(*asked) == [1, 1]
     again = [asyncio.ensure_future(watch.next_change("one", 1))]
     await asyncio.sleep(0.01)
@@ -55,20 +55,20 @@ async def test_a_slave_that_is_gone_is_not_waited_for() -> None:
     asked = asyncio.ensure_future(watch.next_change("slave", 0))
     await settled(lambda: watch.followers == 1)
     watch.changed()
-    known = asyncio.ensure_future(watch.known())
+    known = asyncio.ensure_future(watch.wait_until_copied())
     await asked
     watch.closed("slave")
     assert await known
 
 
 async def test_a_slow_slave_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_watch, "KNOWN_S", 0.02)
+    monkeypatch.setattr(table_watch, "COPY_WAIT_S", 0.02)
     watch: TableWatch[str] = TableWatch()
     await watch.next_change("slow", -1)
     watch.changed()
-    assert not await watch.known()
+    assert not await watch.wait_until_copied()
     assert watch.followers == 0
-    assert await watch.known()
+    assert await watch.wait_until_copied()
 
 
 async def test_a_member_that_has_not_asked_yet_is_waited_for() -> None:
@@ -76,7 +76,7 @@ async def test_a_member_that_has_not_asked_yet_is_waited_for() -> None:
     watch: TableWatch[str] = TableWatch()
     watch.members = lambda: {2}
     watch.changed()
-    known = asyncio.ensure_future(watch.known())
+    known = asyncio.ensure_future(watch.wait_until_copied())
     await asyncio.sleep(0.01)
     assert not known.done()
     assert await watch.next_change("slave", -1, 2) == 1
@@ -90,17 +90,17 @@ async def test_a_member_that_has_not_asked_yet_is_waited_for() -> None:
 
 async def test_a_member_that_never_asks_is_waited_for_once_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's slaves do not."""
-    monkeypatch.setattr(table_watch, "KNOWN_S", 0.02)
+    monkeypatch.setattr(table_watch, "COPY_WAIT_S", 0.02)
     watch: TableWatch[str] = TableWatch()
     watch.members = lambda: {2}
     watch.changed()
-    assert not await watch.known()
-    assert await watch.known()
+    assert not await watch.wait_until_copied()
+    assert await watch.wait_until_copied()
     watch.begin_term()
-    assert not await watch.known()
+    assert not await watch.wait_until_copied()
     await watch.next_change("slave", 0, 2)
     watch.closed("slave")
-    assert not await watch.known(), "one that has asked does ask"
+    assert not await watch.wait_until_copied(), "one that has asked does ask"
 
 
 async def test_what_was_copied_in_an_earlier_term_counts_no_more() -> None:

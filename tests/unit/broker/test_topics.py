@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
-from batonmq.broker.tables.deleted_topics import MOST
+from batonmq.broker.tables.deleted_topics import MAX_NAMES
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies.common import DataVersion
@@ -130,18 +130,18 @@ def test_what_was_deleted_is_made_again_by_nobody_but_who_asks_for_it() -> None:
     topics.deleted.on_change = lambda: changes.append(topics.deleted.encode())
     topics.create_on_send("t", "TBW102", 4)
     topics.delete("t")
-    topics.rebuild([("t", 0), ("u", 3)])
+    topics.recreate_missing([("t", 0), ("u", 3)])
     assert "t" not in topics and "u" in topics and "t" in topics.deleted
     topics.create_on_send("t", "TBW102", 4)
     assert "t" not in topics.deleted and changes == [b'["t"]', b"[]"]
     again = table()
-    again.rebuild([("t", 0)])
+    again.recreate_missing([("t", 0)])
     assert "t" in again
 
 
 def test_of_very_many_deleted_topics_the_latest_are_known() -> None:
     deleted = table().deleted
-    deleted.replace(f"t{number:06d}" for number in range(MOST))
+    deleted.replace(f"t{number:06d}" for number in range(MAX_NAMES))
     deleted.add("last")
     assert "last" in deleted and "t000000" not in deleted and "t000001" in deleted
     other = table().deleted
@@ -162,10 +162,10 @@ def test_order_configuration_marks_known_topics() -> None:
 def test_slices_begin_anew_when_the_table_has_changed() -> None:
     topics = table()
     names = sorted(topics)
-    assert list(topics.slice(topics.version, 3, 2)) == names[3:5]
-    assert list(topics.slice(None, 3, 2)) == names[:2]
-    assert list(topics.slice(DataVersion(counter=99), 3, 2)) == names[:2]
-    assert topics.slice(topics.version, 999, 2) == {}
+    assert list(topics.page(topics.version, 3, 2)) == names[3:5]
+    assert list(topics.page(None, 3, 2)) == names[:2]
+    assert list(topics.page(DataVersion(counter=99), 3, 2)) == names[:2]
+    assert topics.page(topics.version, 999, 2) == {}
 
 
 def test_a_file_of_rocketmq_is_read_and_ours_says_the_same() -> None:
@@ -205,11 +205,11 @@ def test_the_state_version_is_part_of_each_new_version() -> None:
     assert topics.version.state_version == 7
 
 
-def _copied(topics: TopicTable, names: str, epoch: int, stored: str, *, rebuilt: bool = False) -> bool:
+def _copied(topics: TopicTable, names: str, epoch: int, stored: str, *, complete: bool = False) -> bool:
     """A slave's copy of its master's table: topics of one letter; `stored` have messages in the log."""
     version = DataVersion(timestamp=1, counter=len(names), state_version=epoch)
     table = {name: TopicConfig(topic_name=name) for name in names}
-    more = topics.note_deleted(set(stored), table, version, rebuilt=rebuilt)
+    more = topics.infer_deleted(set(stored), table, version, complete=complete)
     topics.replace(table, version)
     return more
 
@@ -221,7 +221,7 @@ def test_what_a_rocketmq_broker_had_not_copied_when_it_took_over_is_not_taken_fo
     assert _copied(topics, "A", 2, "AB")
     assert "B" not in topics and "B" not in topics.deleted
     assert not _copied(topics, "AC", 2, "AB"), "it is said once"
-    topics.rebuild([("A", 0), ("B", 0)])
+    topics.recreate_missing([("A", 0), ("B", 0)])
     found = topics.get("B")
     assert found is not None and found.write_queue_nums == 3
 
@@ -230,7 +230,7 @@ def test_what_a_rocketmq_master_deletes_stays_deleted() -> None:
     topics = table()
     _copied(topics, "AB", 2, "AB")
     assert not _copied(topics, "A", 2, "AB")
-    topics.rebuild([("A", 0), ("B", 0)])
+    topics.recreate_missing([("A", 0), ("B", 0)])
     assert "B" not in topics
 
 
@@ -238,13 +238,13 @@ def test_what_was_deleted_before_a_replica_joined_stays_deleted() -> None:
     topics = table()
     _copied(topics, "A", 2, "")
     assert not _copied(topics, "AC", 2, "AB")
-    topics.rebuild([("A", 0), ("B", 0)])
+    topics.recreate_missing([("A", 0), ("B", 0)])
     assert "B" not in topics
 
 
 def test_what_a_master_of_ours_lacks_is_deleted() -> None:
     topics = table()
-    _copied(topics, "AB", 1, "AB", rebuilt=True)
-    assert not _copied(topics, "A", 2, "AB", rebuilt=True)
-    topics.rebuild([("A", 0), ("B", 0)])
+    _copied(topics, "AB", 1, "AB", complete=True)
+    assert not _copied(topics, "A", 2, "AB", complete=True)
+    topics.recreate_missing([("A", 0), ("B", 0)])
     assert "B" not in topics

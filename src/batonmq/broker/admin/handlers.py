@@ -187,7 +187,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     now_ms, stats, store = broker.clock.now_ms(), broker.stats, broker.store
     path = broker.settings.store.commit_log_path
     disk, used = shutil.disk_usage(path), used_ratio(path)
-    stored, stored_size = stats.put_all.total, stats.put_all_size.total
+    stored, stored_size = stats.put_messages.total, stats.put_bytes.total
     unflushed = max(0, store.max_offset - store.flushed_offset)
     info: dict[str, object] = {
         "brokerVersionDesc": version_name(PROTOCOL_VERSION),
@@ -196,17 +196,17 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "bootTimestamp": stats.started_ms,
         "runtime": _duration(now_ms - stats.started_ms),
         "startAcceptSendRequestTimeStamp": broker.settings.broker.start_accept_send_request_time_stamp,
-        "msgPutTotalYesterdayMorning": stats.put_yesterday_morning,
-        "msgPutTotalTodayMorning": stats.put_this_morning,
+        "msgPutTotalYesterdayMorning": stats.put_by_yesterday,
+        "msgPutTotalTodayMorning": stats.put_by_today,
         "msgPutTotalTodayNow": stored,
-        "msgGetTotalYesterdayMorning": stats.got_yesterday_morning,
-        "msgGetTotalTodayMorning": stats.got_this_morning,
-        "msgGetTotalTodayNow": stats.got_all.total,
-        "putTps": _rates(stats.put_all),
+        "msgGetTotalYesterdayMorning": stats.get_by_yesterday,
+        "msgGetTotalTodayMorning": stats.get_by_today,
+        "msgGetTotalTodayNow": stats.get_messages.total,
+        "putTps": _rates(stats.put_messages),
         "getFoundTps": _rates(stats.found_pulls),
         "getMissTps": _rates(stats.missed_pulls),
         "getTotalTps": _rates(stats.found_pulls, stats.missed_pulls),
-        "getTransferredTps": _rates(stats.got_all),
+        "getTransferredTps": _rates(stats.get_messages),
         "putMessageTimesTotal": stored,
         "putMessageSizeTotal": stored_size,
         "putMessageAverageSize": stored_size / stored if stored else 0.0,

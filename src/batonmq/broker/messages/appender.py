@@ -134,7 +134,7 @@ class Appender:
             log.exception("appending %d messages failed", len(messages))
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
-        self._stats.stored(messages, results)
+        self._stats.count_append(messages, results)
         sync_flush = self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         ok = PutStatus.PUT_OK
         replicated = copies not in (None, 0, 1)

@@ -48,7 +48,7 @@ class HeldPulls(Generic[T]):
         heapq.heappush(self._deadlines, (deadline_ms, next(self._ticket), held))
         self._held += 1
 
-    def arrived(self, queues: Iterable[tuple[QueueKey, int]]) -> list[HeldPull[T]]:
+    def queues_grown(self, queues: Iterable[tuple[QueueKey, int]]) -> list[HeldPull[T]]:
         """`queues` names each queue that grew, with its new max offset; returns the pulls to run now."""
         by_queue = self._by_queue
         ready: list[HeldPull[T]] = []

@@ -27,15 +27,15 @@ class NewTopics:
         """`keep` waits until slaves and disk have the tables as they are when it is called. Raises `MQError`
         if the disk does not take them; messages are in the log whatever it does."""
         self._keep = keep
-        self.unknown: dict[str, _NewTopic] = {}
+        self.pending: dict[str, _NewTopic] = {}
         """By name; for `in`."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.held = 0
         """Messages that were handed over and are not answered for."""
 
-    def made(self, topic: str) -> None:
+    def created(self, topic: str) -> None:
         """A send has just made it."""
-        new = self.unknown[topic] = _NewTopic(self)
+        new = self.pending[topic] = _NewTopic(self)
         task = asyncio.get_running_loop().create_task(self._settle(topic, new))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -43,11 +43,11 @@ class NewTopics:
     def hold(self, topic: str, waiter: Waiter) -> Waiter:
         """Whom to hand to the appender with a message for `topic`, which is one of `unknown`."""
         self.held += 1
-        return _FirstSend(self.unknown[topic], waiter)
+        return _FirstSend(self.pending[topic], waiter)
 
     def abandon(self) -> None:
         """This broker is no longer master, or is being stopped: what is held gets an error."""
-        topics, self.unknown = self.unknown, {}
+        topics, self.pending = self.pending, {}
         for new in topics.values():
             new.end(known=False)
 
@@ -68,8 +68,8 @@ class NewTopics:
             log.error("topic %s: %s", topic, error.remark)
             known = True
         finally:
-            if self.unknown.get(topic) is new:
-                del self.unknown[topic]
+            if self.pending.get(topic) is new:
+                del self.pending[topic]
             new.end(known=known)
 
 

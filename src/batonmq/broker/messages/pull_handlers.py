@@ -32,7 +32,7 @@ class _FramePull:
         return self._request.connection
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return self._request.answered or self._request.connection.closed
 
     def answer(self, answer: PullAnswer) -> None:

@@ -88,7 +88,7 @@ class PullCall(Protocol):
         """What the consumer was registered under with its heartbeats (its connection)."""
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Nobody waits for the answer any more."""
 
     def answer(self, answer: PullAnswer) -> None:
@@ -163,8 +163,8 @@ class Puller:
     def on_visible(self, queues: Iterable[tuple[QueueKey, int]]) -> None:
         """These queues have grown to the given max offsets; called once a loop turn."""
         if self._held:
-            for held in self._held.arrived(queues):
-                self._run_again(held)
+            for held in self._held.queues_grown(queues):
+                self._retry(held)
 
     def release_all(self) -> None:
         """Answer every held pull with what there is now: the role changes, or the broker stops."""
@@ -190,7 +190,7 @@ class Puller:
         for held in self._held.expire(now_ms):
             self._answer(held.pull)
 
-    def _run_again(self, held: HeldPull[Pull]) -> None:
+    def _retry(self, held: HeldPull[Pull]) -> None:
         pull = held.pull
         result = self._read_held(pull)
         if result is None:
@@ -212,7 +212,7 @@ class Puller:
     def _read_held(self, pull: Pull) -> GetResult | None:
         """What there is for a held pull now; None if nobody waits for it any more, or it was answered
         here."""
-        if pull.call.over:
+        if pull.call.finished:
             return None
         try:
             return self._read(pull)
@@ -268,7 +268,7 @@ class Puller:
                 result.next_offset,
                 remark,
             )
-        self._broker.stats.got(header.consumer_group, header.topic, result.count, result.size)
+        self._broker.stats.count_get(header.consumer_group, header.topic, result.count, result.size)
         return PullAnswer(
             PullMessageResponse(
                 suggest_which_broker_id=suggested,
@@ -301,7 +301,7 @@ class Puller:
             raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] pulling message is forbidden")
         if isinstance(header, LitePullMessage) and not config.lite_pull_message_enable:
             raise _forbidden(Forbidden.BROKER, f"the broker[{ip}] for lite pull consumer is forbidden")
-        group = broker.tables.subscriptions.find(header.consumer_group)
+        group = broker.tables.subscriptions.get_or_create(header.consumer_group)
         if group is None:
             raise MQError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -86,7 +86,7 @@ class _SendBack:
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         if status is PutStatus.PUT_OK:
-            self._handlers.stats.sent_back(self.group, self.topic)
+            self._handlers.stats.count_send_back(self.group, self.topic)
             self._request.reply(Reply())
         else:
             self._request.fail(MQError(ResponseCode.SYSTEM_ERROR, status.value))

@@ -212,7 +212,7 @@ class Sender:
             call.wait = _WAIT_FALSE not in properties
         call.queue_id = queue_id
         waiter: Waiter = call
-        if name in self._new_topics.unknown:
+        if name in self._new_topics.pending:
             waiter = self._hold(name, call)
         self._appender.submit(message, waiter)
 
@@ -253,7 +253,7 @@ class Sender:
             found = topics.create_on_send_back(name, 1, sys_flag=sys_flag)
         if found is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
-        self._new_topics.made(name)
+        self._new_topics.created(name)
         return found
 
     def _transactions_forbidden(self) -> MQError:
@@ -291,7 +291,7 @@ class Sender:
         """A consumer resends a message it could not handle; too many attempts make it a dead letter."""
         broker = self._broker
         group = message.topic[len(RETRY_PREFIX) :]
-        config = broker.tables.subscriptions.find(group)
+        config = broker.tables.subscriptions.get_or_create(group)
         if config is None:
             raise no_group(group)
         most = config.retry_max_times
@@ -322,7 +322,7 @@ class Sender:
         config = self._settings.broker
         if self._appender.backlog >= config.send_thread_pool_queue_capacity:
             raise overloaded()
-        group = broker.tables.subscriptions.find(header.group)
+        group = broker.tables.subscriptions.get_or_create(header.group)
         if group is None:
             raise no_group(header.group)
         if config.broker_permission & Perm.WRITE == 0:

@@ -49,14 +49,14 @@ class Controllers:
     @property
     def addresses(self) -> list[str]:
         """All of them, as of now."""
-        self._heed_configuration()
+        self._follow_configuration()
         return self._known
 
     @property
     def _configured(self) -> list[str]:
         return split_addresses(self._controller_addr)
 
-    def _heed_configuration(self) -> None:
+    def _follow_configuration(self) -> None:
         """controllerAddr may change while the broker runs: what former controllers said is over then."""
         configured = self._broker.settings.broker.controller_addr
         if configured != self._controller_addr:
@@ -64,31 +64,31 @@ class Controllers:
             self._known = self._configured
             self._leader = self._finding = None
 
-    def _require(self, asked: str) -> None:
+    def _require_unchanged(self, asked: str) -> None:
         """What the controllers at `asked` say still counts; else raises `NotLeaderError`."""
-        self._heed_configuration()
+        self._follow_configuration()
         if self._controller_addr != asked:
             raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
 
     async def _find_leader(self) -> str:
         """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
-        self._heed_configuration()
+        self._follow_configuration()
         asked = self._controller_addr
-        leader = await self._first_answer(asked)
-        self._require(asked)
+        leader = await self._first_leader(asked)
+        self._require_unchanged(asked)
         if leader != self._leader:
             log.info("leading controller is %s", leader)
             self._leader = leader
         return leader
 
-    async def _first_answer(self, asked: str) -> str:
+    async def _first_leader(self, asked: str) -> str:
         async def ask(address: str) -> str:
             response = await self._broker.client.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
             header = response.header
-            self._require(asked)
+            self._require_unchanged(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
                 raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, f"{address} knows no leader")
-            self._learn_controllers(header)
+            self._update_controllers(header)
             return header.controller_leader_address
 
         asking = [asyncio.ensure_future(ask(address)) for address in self._known]
@@ -110,7 +110,7 @@ class Controllers:
             f"no controller of controllerAddr leads ({'; '.join(sorted(set(reasons)))})",
         )
 
-    def _learn_controllers(self, metadata: wire.GetMetadataReply) -> None:
+    def _update_controllers(self, metadata: wire.GetMetadataReply) -> None:
         """Controllers may be added and replaced while brokers run; each must hear the heartbeats.
 
         The configured ones stay: they may be back, under the name by which this broker knows them.
@@ -121,7 +121,7 @@ class Controllers:
             self._known = known
 
     async def _leader_address(self) -> str:
-        self._heed_configuration()
+        self._follow_configuration()
         if self._leader is None:
             if self._finding is None or self._finding.done():
                 self._finding = asyncio.get_running_loop().create_task(self._find_leader())
@@ -151,7 +151,7 @@ class Controllers:
             except (NetError, MQError) as error:
                 log.debug("no leading controller: %s", error)
 
-    async def group(self) -> bodies.ReplicasInfo:
+    async def broker_set(self) -> bodies.ReplicasInfo:
         """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
         name = self._broker.settings.broker.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))

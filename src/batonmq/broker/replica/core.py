@@ -68,7 +68,7 @@ class ReplicasCore:
         self._wanted: Role | None = None
         self._registered = False
         self._master_known = False
-        self.waits_for_others = learner
+        self.learner = learner
         """While there is no master it looks for one instead of asking to be elected."""
 
     @property
@@ -103,20 +103,20 @@ class ReplicasCore:
             return Step.APPLY_ID
         if not self._registered:
             return Step.REGISTER
-        return Step.RUN if self._master_known or self.waits_for_others else Step.ELECT
+        return Step.RUN if self._master_known or self.learner else Step.ELECT
 
-    def next_id(self, broker_id: int, address: str, now_ms: int) -> Identity:
+    def claim_id(self, broker_id: int, address: str, now_ms: int) -> Identity:
         """An id is free: the claim to note down before applying for it."""
         self.identity = Identity(self.cluster, self.broker_name, broker_id, f"{address};{now_ms}")
         return self.identity
 
-    def applied(self) -> Identity:
+    def id_granted(self) -> Identity:
         """The claimed id is ours: what to note down."""
         assert self.identity is not None
         self.identity = Identity(self.cluster, self.broker_name, self.identity.broker_id)
         return self.identity
 
-    def refused_id(self) -> None:
+    def id_refused(self) -> None:
         """Somebody else has the claimed id: begin anew."""
         self.identity = None
 
@@ -127,21 +127,21 @@ class ReplicasCore:
 
     def registered(self, role: Role | None) -> bool:
         """The answer to a registration. False: it would have us resume a former term; ask again later."""
-        if self._resumes(role):
+        if self._resumes_former_epoch(role):
             return False
         self._registered = True
-        self.heard(role)
+        self.role_reported(role)
         return True
 
-    def forgotten(self) -> None:
+    def registration_lost(self) -> None:
         """The controller does not know this broker (its data was cleaned): register again."""
         self._registered = False
 
     # -- roles
 
-    def heard(self, role: Role | None) -> None:
+    def role_reported(self, role: Role | None) -> None:
         """Any news of who is master; None: there is none."""
-        if self._resumes(role):
+        if self._resumes_former_epoch(role):
             # Heard after the registration, which found nobody in charge: wait again until that is given up.
             self._registered = self._master_known = False
             return
@@ -157,7 +157,7 @@ class ReplicasCore:
         if role.epoch > self.master_epoch or (moved and self._wanted is None):
             self._wanted = role
 
-    def _resumes(self, role: Role | None) -> bool:
+    def _resumes_former_epoch(self, role: Role | None) -> bool:
         """Whether a role would have this process resume a term of a former life."""
         return (
             role is not None
@@ -168,16 +168,16 @@ class ReplicasCore:
         )
 
     def next_role(self) -> Role | None:
-        """The role to take now, None if the one in force is the newest. Call `took` or `failed` with it."""
+        """The role to take now, None if the one in force is the newest. Call `role_taken` or `role_failed` with it."""
         return self._wanted
 
-    def took(self, role: Role) -> None:
+    def role_taken(self, role: Role) -> None:
         """The role is in force."""
         self.role = role
         if self._wanted is role:
             self._wanted = None
 
-    def failed(self, role: Role) -> None:
+    def role_failed(self, role: Role) -> None:
         """The role could not be taken (a stale epoch, a disk): the controller will say it again."""
         if self._wanted is role:
             self._wanted = None

@@ -13,7 +13,7 @@ from typing import Final
 
 from batonmq.common.config import ConfigError
 
-MOST_ID: Final = (1 << 63) - 1
+MAX_ID: Final = (1 << 63) - 1
 """Broker ids are Java's long."""
 
 
@@ -38,7 +38,7 @@ def decode(text: str, *, claiming: bool) -> Identity:
         raise ValueError(f"{text.strip()!r} is not cluster#brokerName#id{'#checkCode' if claiming else ''}")
     digits = parts[2]
     # int() would take "-3", "+7" and "1_0" too.
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and 0 < int(digits) <= MOST_ID):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and 0 < int(digits) <= MAX_ID):
         raise ValueError(f"{digits!r} is no broker id: that is a number from 1 on")
     return Identity(parts[0], parts[1], int(digits), parts[3] if claiming else None)
 

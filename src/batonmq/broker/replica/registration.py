@@ -44,8 +44,8 @@ class ReplicaRegistration:
         files: IdentityFiles,
         controllers: Controllers,
         *,
-        registered: Callable[[], None],
-        heard: Callable[[Role | None], None],
+        on_registered: Callable[[], None],
+        on_role: Callable[[Role | None], None],
     ) -> None:
         """`registered`: called when the controllers have the address. `heard`: called with the role that an
         election answered."""
@@ -54,8 +54,8 @@ class ReplicaRegistration:
         self._core = core
         self._files = files
         self._controllers = controllers
-        self._registered = registered
-        self._heard = heard
+        self._on_registered = on_registered
+        self._on_role = on_role
         self._refused_ids = 0
         self._epochs_doubtful = ha.epoch_file.doubtful and broker.store.max_offset > 0
         """Until it is known that nobody relies on this log."""
@@ -70,7 +70,9 @@ class ReplicaRegistration:
                     await self._controllers.call(wire.GetNextBrokerId(name, cluster)),
                     wire.GetNextBrokerIdReply,
                 )
-                claim = core.next_id(header.next_broker_id, self._broker.address, self._broker.clock.now_ms())
+                claim = core.claim_id(
+                    header.next_broker_id, self._broker.address, self._broker.clock.now_ms()
+                )
                 await loop.run_in_executor(None, self._files.save, claim)
             case Step.APPLY_ID:
                 claimed = core.identity
@@ -82,7 +84,7 @@ class ReplicaRegistration:
                 except MQError as error:
                     if error.code != ResponseCode.CONTROLLER_BROKER_ID_INVALID:
                         raise
-                    core.refused_id()
+                    core.id_refused()
                     await loop.run_in_executor(None, self._files.drop_claim)
                     self._refused_ids += 1
                     if self._refused_ids > USUAL_REFUSALS:
@@ -91,7 +93,7 @@ class ReplicaRegistration:
                     await asyncio.sleep(REFUSED_ID_WAIT_S)
                     return
                 self._refused_ids = 0
-                await loop.run_in_executor(None, self._files.save, core.applied())
+                await loop.run_in_executor(None, self._files.save, core.id_granted())
                 log.info("broker id %d of %s is ours", claimed.broker_id, name)
             case Step.REGISTER:
                 if not await self._gave_up_id():
@@ -109,7 +111,7 @@ class ReplicaRegistration:
         store, core = self._broker.store, self._core
         if not store.lost_bytes and not self._epochs_doubtful:
             return False
-        group = await self._controllers.group()
+        group = await self._controllers.broker_set()
         members = {each.broker_id for each in group.in_sync_replicas}
         others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
         former = core.broker_id
@@ -162,7 +164,7 @@ class ReplicaRegistration:
                 f"the controller still counts on the former life of this broker (epoch "
                 f"{header.master_epoch}); waiting until that is given up",
             )
-        self._registered()
+        self._on_registered()
 
     async def _elect(self) -> None:
         core, config, broker = self._core, self._broker.settings.broker, self._broker
@@ -175,7 +177,7 @@ class ReplicaRegistration:
         )
         header = typed(response, wire.ElectMasterReply)
         epoch = header.sync_state_set_epoch
-        self._heard(role_of(header, response.body, epoch))
+        self._on_role(role_of(header, response.body, epoch))
 
     def advice(self, error: Exception) -> str:
         """What an operator can do about it, where there is something."""

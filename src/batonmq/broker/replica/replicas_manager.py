@@ -70,16 +70,16 @@ class ReplicasManager:
             self.core,
             files,
             self._controllers,
-            registered=self._registered,
-            heard=self._heard,
+            on_registered=self._on_registered,
+            on_role=self._on_role,
         )
-        self._proposals = SetProposals(broker, self._ha, self.core, self._controllers, heard=self._heard)
+        self._proposals = SetProposals(broker, self._ha, self.core, self._controllers, on_role=self._on_role)
         self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
         self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
         self._warnings = RepeatedWarnings(log)
-        self._beating: dict[str, asyncio.Task[None]] = {}
-        self._locating: asyncio.Task[None] | None = None
+        self._heartbeats: dict[str, asyncio.Task[None]] = {}
+        self._ha_address_search: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -97,7 +97,7 @@ class ReplicasManager:
                 self._run,
                 self._follow_roles,
                 self._proposals.run,
-                self._beat,
+                self._heartbeat_loop,
                 self._controllers.watch,
                 self._notices.run,
             )
@@ -105,9 +105,9 @@ class ReplicasManager:
 
     async def stop(self) -> None:
         """Fall silent; the role stays as it is."""
-        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._beating.values()]
-        if self._locating is not None:
-            tasks.append(self._locating)
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._heartbeats.values()]
+        if self._ha_address_search is not None:
+            tasks.append(self._ha_address_search)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,7 +133,7 @@ class ReplicasManager:
         while True:
             try:
                 if self.core.next_step() is Step.RUN:
-                    await self._look()
+                    await self._refresh_role()
                 else:
                     await self._registration.step()
                 told, wait_s, well = "", RETRY_S[0], loop.time()
@@ -148,7 +148,7 @@ class ReplicasManager:
             if self.core.next_step() is Step.RUN:
                 await asyncio.sleep(self._broker.settings.broker.sync_broker_metadata_period / 1000)
 
-    async def _look(self) -> None:
+    async def _refresh_role(self) -> None:
         """Ask who is master, and which SyncStateSet is in force."""
         core = self.core
         try:
@@ -157,12 +157,12 @@ class ReplicasManager:
             )
         except MQError as error:
             if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
-                core.forgotten()
+                core.registration_lost()
             raise
         header = typed(response, wire.GetReplicaInfoReply)
         role = role_of(header, response.body)
-        self._heard(role)
-        if role is None and core.waits_for_others:
+        self._on_role(role)
+        if role is None and core.learner:
             self._warnings.warn(
                 self._broker.settings.broker.broker_name,
                 "has no master: this replica is a learner (asyncLearner=true) and waits for one that is not",
@@ -171,19 +171,19 @@ class ReplicasManager:
         if role is not None and core.role is not None and role.epoch == core.role.epoch and core.is_master:
             self._ha.agree(role.sync_state_set)
 
-    def _registered(self) -> None:
+    def _on_registered(self) -> None:
         self._role_wanted.set()
-        self._beat_once()
+        self._send_heartbeats()
 
-    def _heard(self, role: Role | None) -> None:
-        self.core.heard(role)
+    def _on_role(self, role: Role | None) -> None:
+        self.core.role_reported(role)
         if self.core.next_role() is not None:
             self._role_wanted.set()
 
     def _on_notice(self, request: Request, header: wire.NotifyBrokerRoleChanged) -> Reply:
         """Somebody says that there is a new master."""
         if header.master_epoch is not None and self.core.broker_id is not None:
-            self._notices.told(header.master_epoch)
+            self._notices.notified(header.master_epoch)
         return Reply()
 
     async def _confirm(self, epoch: int) -> bool:
@@ -210,7 +210,7 @@ class ReplicasManager:
                     continue
                 answered = True
                 if role is not None:
-                    self._heard(role)
+                    self._on_role(role)
                 if self.core.master_epoch >= epoch:
                     return True
         finally:
@@ -233,7 +233,7 @@ class ReplicasManager:
             if role is None or core.broker_id is None:
                 continue
             try:
-                await self._take(role, core.broker_id)
+                await self._take_role(role, core.broker_id)
             except StaleEpoch as error:
                 self._warnings.warn(
                     role.master_address,
@@ -242,30 +242,30 @@ class ReplicasManager:
                     "group: start with an empty store, as a new replica",
                     int(loop.time() * 1000),
                 )
-                core.failed(role)
+                core.role_failed(role)
             except (OSError, StoreError) as error:
                 log.error("role of epoch %d cannot be taken: %s", role.epoch, error)
-                core.failed(role)
+                core.role_failed(role)
             else:
-                core.took(role)
-                self._beat_once()
+                core.role_taken(role)
+                self._send_heartbeats()
                 self._proposals.changed.set()
             if core.next_role() is not None:
                 self._role_wanted.set()
 
-    async def _take(self, role: Role, broker_id: int) -> None:
-        if self._locating is not None:
-            self._locating.cancel()
-            self._locating = None
+    async def _take_role(self, role: Role, broker_id: int) -> None:
+        if self._ha_address_search is not None:
+            self._ha_address_search.cancel()
+            self._ha_address_search = None
         await self.slave_sync.stop()
         if role.master_id == broker_id:
             await self._switch.become_master(role.epoch, role.sync_state_set, broker_id)
             return
         await self._switch.become_slave(role.epoch, broker_id, role.master_id, role.master_address, "")
         self.slave_sync.start(role.master_address)
-        self._locating = asyncio.get_running_loop().create_task(self._locate(role))
+        self._ha_address_search = asyncio.get_running_loop().create_task(self._find_ha_address(role))
 
-    async def _locate(self, role: Role) -> None:
+    async def _find_ha_address(self, role: Role) -> None:
         """Ask the master for its replication port while there is no link to it; it may not be master yet."""
         ha, wait_s = self._ha, 0.02
         while True:
@@ -285,12 +285,12 @@ class ReplicasManager:
 
     # -- heartbeats
 
-    async def _beat(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         while True:
             if (failure := self._failure()) is not None:
                 self._broker.fail(StoreError(failure))
                 return
-            self._beat_once()
+            self._send_heartbeats()
             await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
     def _failure(self) -> str | None:
@@ -300,7 +300,7 @@ class ReplicasManager:
             return None
         return f"{failure}. Another replica in sync takes over; this one's disk needs a look before a restart"
 
-    def _beat_once(self) -> None:
+    def _send_heartbeats(self) -> None:
         """A heartbeat to every controller; one that does not take it delays no other."""
         core, config, broker = self.core, self._broker.settings.broker, self._broker
         if core.broker_id is None or not core.may_heartbeat:
@@ -317,14 +317,14 @@ class ReplicasManager:
             election_priority=config.broker_election_priority,
         )
         for address in self._controllers.addresses:
-            if address not in self._beating:
-                task = asyncio.get_running_loop().create_task(self._beat_to(address, header))
-                self._beating[address] = task
+            if address not in self._heartbeats:
+                task = asyncio.get_running_loop().create_task(self._send_heartbeat(address, header))
+                self._heartbeats[address] = task
 
-    async def _beat_to(self, address: str, header: BrokerHeartbeat) -> None:
+    async def _send_heartbeat(self, address: str, header: BrokerHeartbeat) -> None:
         try:
             await self._broker.client.oneway(address, header)
         except NetError as error:
             log.debug("heartbeat to controller %s: %s", address, error)
         finally:
-            self._beating.pop(address, None)
+            self._heartbeats.pop(address, None)

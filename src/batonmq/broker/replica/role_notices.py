@@ -37,7 +37,7 @@ class RoleNotices:
         self._epoch = -1
         self._wake = asyncio.Event()
 
-    def told(self, epoch: int) -> None:
+    def notified(self, epoch: int) -> None:
         """Somebody says that there is a master of this epoch."""
         if epoch > self._known():
             self._epoch = max(self._epoch, epoch)
@@ -59,7 +59,7 @@ class RoleNotices:
                 failed += 1
                 confirmed = False
                 if failed < TRIES:
-                    self.told(epoch)
+                    self.notified(epoch)
                 else:
                     failed = 0
             else:

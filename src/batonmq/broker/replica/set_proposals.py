@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ASK_IDS_S: Final = (0.1, 5.0)
+ID_QUERY_S: Final = (0.1, 5.0)
 """Least time between two questions for the group's ids, and between two about ids that it did not have."""
 
 DEFINITE: Final = frozenset(
@@ -53,16 +53,16 @@ class SetProposals:
         core: ReplicasCore,
         controllers: Controllers,
         *,
-        heard: Callable[[Role | None], None],
+        on_role: Callable[[Role | None], None],
     ) -> None:
         """`heard`: called with the role that came with an answer."""
         self._broker = broker
         self._ha = ha
         self._core = core
         self._controllers = controllers
-        self._heard = heard
+        self._on_role = on_role
         self.changed = asyncio.Event()
-        self._asked_ids_at = -ASK_IDS_S[1]
+        self._ids_queried_at = -ID_QUERY_S[1]
         self._unknown_ids: frozenset[int] = frozenset()
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class SetProposals:
             tracker = self._ha.tracker
             if tracker is None or self._ha.role is not HARole.MASTER:
                 continue
-            await self._meet_strangers()
+            await self._check_unregistered_slaves()
             members = self._ha.propose()
             if members is None:
                 continue
@@ -86,20 +86,20 @@ class SetProposals:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_S[1])
 
-    async def _meet_strangers(self) -> None:
+    async def _check_unregistered_slaves(self) -> None:
         """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
         strangers = frozenset(self._ha.unregistered())
         if not strangers:
             return
         loop = asyncio.get_running_loop()
-        wait_s = ASK_IDS_S[1] if strangers <= self._unknown_ids else ASK_IDS_S[0]
-        wait_s -= loop.time() - self._asked_ids_at
+        wait_s = ID_QUERY_S[1] if strangers <= self._unknown_ids else ID_QUERY_S[0]
+        wait_s -= loop.time() - self._ids_queried_at
         if wait_s > 0:
             loop.call_later(wait_s, self.changed.set)
             return
-        self._asked_ids_at = loop.time()
+        self._ids_queried_at = loop.time()
         try:
-            group = await self._controllers.group()
+            group = await self._controllers.broker_set()
         except (NetError, MQError, ValueError) as error:
             log.warning("the ids of this group's replicas are unknown: %s", error)
             loop.call_later(RETRY_S[1], self.changed.set)
@@ -137,12 +137,12 @@ class SetProposals:
             log.warning("SyncStateSet %s was refused: %s", sorted(members), error)
             # It may be refused because an earlier try of the same proposal has taken effect: only the set in
             # force tells whether the proposal may be forgotten.
-            refused = error.code in DEFINITE and await self._ask_set(tracker)
+            refused = error.code in DEFINITE and await self._fetch_set(tracker)
         finally:
             ha.answered(tracker, outcome, refused=refused)
         return done
 
-    async def _ask_set(self, tracker: SyncStateTracker) -> bool:
+    async def _fetch_set(self, tracker: SyncStateTracker) -> bool:
         try:
             response = await self._controllers.call(
                 wire.GetReplicaInfo(self._broker.settings.broker.broker_name)
@@ -152,6 +152,6 @@ class SetProposals:
         except (NetError, MQError) as error:
             log.warning("SyncStateSet in force is unknown: %s", error)
             return False
-        self._heard(role)
+        self._on_role(role)
         tracker.agree(in_force)
         return True

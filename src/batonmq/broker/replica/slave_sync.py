@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 3.0
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 """Time between looks for unknown topics; also the wait after a failure before the first copy is complete."""
 COPY_SHARE: Final = 4
 """Copying rests this many times as long as it took, so that it never keeps the master busy."""
 GRACE_S: Final = 1.0
 """A master just elected may learn of it a little later than its slaves; that needs no log line."""
-SOON_S: Final = 0.02
+FIRST_RETRY_S: Final = 0.02
 """The wait in that time: the first copy is to be here before this slave may be elected."""
 TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
 
-class _Master:
+class RemoteMaster:
     """The broker that the tables are copied from (`persistence.Master`)."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
@@ -90,7 +90,7 @@ class SlaveSync:
     async def _run(self, address: str) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        master = _Master(self._client, address)
+        master = RemoteMaster(self._client, address)
         logged, copied = "", -1
         while True:
             try:
@@ -115,7 +115,7 @@ class SlaveSync:
                     log.warning("tables of master %s cannot be copied: %s", address, error)
                     logged = str(error)
             if not self.complete and loop.time() - started < GRACE_S:
-                await asyncio.sleep(SOON_S)
+                await asyncio.sleep(FIRST_RETRY_S)
             else:
                 await self._pause()
 
@@ -129,9 +129,9 @@ class SlaveSync:
     async def _pause(self) -> None:
         """Until the next round is due."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + (PERIOD_S if self.complete else LOOK_S)
+        due = loop.time() + (PERIOD_S if self.complete else POLL_S)
         while loop.time() < due:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             found = self._store.queues()
             if len(found) != self._queues:
                 self._queues = len(found)

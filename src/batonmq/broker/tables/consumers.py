@@ -75,7 +75,7 @@ class ConsumerGroup:
         return changed
 
 
-def _unheard(group: str) -> None:
+def _no_listener(group: str) -> None:
     """Default of `on_members_changed` until somebody listens."""
 
 
@@ -87,7 +87,7 @@ class ConsumerTable:
         self._by_connection: dict[Connection, dict[str, None]] = {}
         self._remembered: dict[str, dict[str, SubscriptionData]] = {}
         self._fingerprints: dict[str, int] = {}
-        self.on_members_changed: Callable[[str], None] = _unheard
+        self.on_members_changed: Callable[[str], None] = _no_listener
         """Called with a group whose remaining members should rebalance."""
 
     # -- reading
@@ -164,7 +164,7 @@ class ConsumerTable:
         if with_subscriptions:
             changed |= group.subscribe(data.subscription_data_set)
         if changed:
-            self._tell(group, notify)
+            self._notify(group, notify)
         return changed
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> bool:
@@ -222,9 +222,9 @@ class ConsumerTable:
             del self._groups[name]
             self._fingerprints.pop(name, None)
         else:
-            self._tell(group, notify)
+            self._notify(group, notify)
         return member
 
-    def _tell(self, group: ConsumerGroup, notify: bool) -> None:
+    def _notify(self, group: ConsumerGroup, notify: bool) -> None:
         if notify and group.message_model is not MessageModel.BROADCASTING:
             self.on_members_changed(group.name)

@@ -34,13 +34,13 @@ async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -
     read = decode(await master.fetch(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
     table, version = read.topic_config_table, read.data_version
     # What the master took since then is not in `stored`.
-    if topics.note_deleted(stored, table, version, rebuilt=master.announces_changes):
+    if topics.infer_deleted(stored, table, version, complete=master.announces_changes):
         log.warning(
             "master %s has no topic %s, of which this broker has messages: it took over before it had "
             "copied that, or it was deleted meanwhile. updateTopic there makes the messages readable; as "
             "master this broker creates the topic again",
             master.address,
-            some(sorted(topics.lost)),
+            some(sorted(topics.missing_on_master)),
         )
     topics.replace(table, version)
 

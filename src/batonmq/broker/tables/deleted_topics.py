@@ -13,14 +13,14 @@ from typing import Final
 
 import msgspec
 
-MOST: Final = 10_000
+MAX_NAMES: Final = 10_000
 """Names kept; the oldest are forgotten first."""
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DeletedTopics:
-    """`MOST` of them; of those that were deleted here the last ones."""
+    """`MAX_NAMES` of them; of those that were deleted here the last ones."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -44,7 +44,7 @@ class DeletedTopics:
         self._keep(sorted(topics))
 
     def _keep(self, topics: Iterable[str]) -> None:
-        names = dict.fromkeys(list(topics)[-MOST:])
+        names = dict.fromkeys(list(topics)[-MAX_NAMES:])
         if names.keys() != self._names.keys():
             self._names = names
             self.on_change()

@@ -27,8 +27,8 @@ def _split(key: str) -> tuple[str, str] | None:
     return (topic, group) if at and topic and group and "@" not in group else None
 
 
-def _unheard() -> None:
-    """Default of `on_new` until the service has set it."""
+def _no_listener() -> None:
+    """Default of `on_first_commit` until the service has set it."""
 
 
 class OffsetTable:
@@ -45,7 +45,7 @@ class OffsetTable:
         self.state_version = 0
         """Master epoch in controller mode; part of each data version from now on."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
-        self.on_new: Callable[[], None] = _unheard
+        self.on_first_commit: Callable[[], None] = _no_listener
         """Called when a group has committed for a topic for the first time: tell the slaves."""
         self._changed = False
 
@@ -57,7 +57,7 @@ class OffsetTable:
         queues = self._offsets.get(key)
         if queues is None:
             queues = self._offsets[key] = {}
-            self.on_new()
+            self.on_first_commit()
         before = queues.get(queue_id)
         queues[queue_id] = offset
         self._changed = True

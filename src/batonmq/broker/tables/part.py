@@ -38,7 +38,7 @@ class TablesPart(Part):
         tables.topics.listeners.append(self._topics_changed)
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
         tables.subscriptions.on_change = self._groups_changed
-        tables.offsets.on_new = tables.watch.changed
+        tables.offsets.on_first_commit = tables.watch.changed
         broker.settings.listeners.append(self._configured)
 
     def tables(self) -> Sequence[Table]:
@@ -100,7 +100,7 @@ class TablesPart(Part):
             for topic in store.recreated_topics:
                 tables.offsets.remove_topic(topic)
         store.recreated_topics.clear()
-        tables.topics.rebuild(store.queues())
+        tables.topics.recreate_missing(store.queues())
         tables.persistence.save(TOPICS)
         tables.persistence.save(GROUPS)
 

@@ -42,7 +42,7 @@ FORBID_READ = 2
 """Bit index of "may not consume" in a group's forbidden set for a topic."""
 
 
-def _unheard() -> None:
+def _no_listener() -> None:
     """Default of `on_change` until the service has set it."""
 
 
@@ -57,7 +57,7 @@ class SubscriptionTable:
         self.state_version = 0
         """Master epoch in controller mode; part of each data version from now on."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
-        self.on_change: Callable[[], None] = _unheard
+        self.on_change: Callable[[], None] = _no_listener
         """Called after each change: write the file soon."""
 
     def configure(self, config: BrokerConfig) -> None:
@@ -86,19 +86,17 @@ class SubscriptionTable:
     def forbidden_table(self) -> Mapping[str, Mapping[str, int]]:
         return self._forbidden
 
-    def slice(
-        self, version: DataVersion | None, start: int, count: int
-    ) -> dict[str, SubscriptionGroupConfig]:
+    def page(self, version: DataVersion | None, start: int, count: int) -> dict[str, SubscriptionGroupConfig]:
         """`count` groups by name from the `start`th on; from the first unless `version` is current."""
         begin = start if version == self.version else 0
         return {name: self._groups[name] for name in sorted(self._groups)[begin : begin + count]}
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, made if it is unknown and well named and `autoCreateSubscriptionGroup` allows."""
-        self.offer([group])
+        self.ensure([group])
         return self._groups.get(group)
 
-    def offer(self, groups: Iterable[str]) -> None:
+    def ensure(self, groups: Iterable[str]) -> None:
         """`find` for many groups, which make one change of the table."""
         if not self._config.auto_create_subscription_group:
             return

@@ -40,7 +40,7 @@ class Tables:
     async def durable(self) -> None:
         """Wait until the slaves, as far as they can be waited for, and this broker's disk have all changes
         made so far. Raises `MQError` if the disk does not take them."""
-        await self.watch.known()
+        await self.watch.wait_until_copied()
         try:
             await self.persistence.written()
         except OSError as error:

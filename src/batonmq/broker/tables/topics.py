@@ -63,7 +63,7 @@ class TopicTable:
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
         self.deleted = DeletedTopics()
-        self.lost: dict[str, TopicConfig] = {}
+        self.missing_on_master: dict[str, TopicConfig] = {}
         """On a slave of a RocketMQ broker: topics that it lacks and that may not have been deleted."""
 
     def configure(self, config: BrokerConfig) -> None:
@@ -99,7 +99,7 @@ class TopicTable:
         found = self._topics.get(topic)
         return found is not None and found.order
 
-    def slice(self, version: DataVersion | None, start: int, count: int) -> dict[str, TopicConfig]:
+    def page(self, version: DataVersion | None, start: int, count: int) -> dict[str, TopicConfig]:
         """`count` topics by name from the `start`th on; from the first unless `version` is current."""
         begin = start if version == self.version else 0
         return {name: self._topics[name] for name in sorted(self._topics)[begin : begin + count]}
@@ -158,10 +158,10 @@ class TopicTable:
                 topic_sys_flag=sys_flag,
                 order=order,
             )
-            self.offer([wanted])
+            self.ensure([wanted])
         return self._topics[topic]
 
-    def offer(self, wanted: Iterable[TopicConfig]) -> None:
+    def ensure(self, wanted: Iterable[TopicConfig]) -> None:
         """Make those of these topics that are missing; of one that is there only `order` is changed. All of
         them are one change of the table."""
         changed: dict[str, TopicConfig] = {}
@@ -236,7 +236,7 @@ class TopicTable:
         self.state_version = epoch
         self.touch()
 
-    def rebuild(self, queues: Iterable[tuple[str, int]]) -> None:
+    def recreate_missing(self, queues: Iterable[tuple[str, int]]) -> None:
         """Make the topics that are missing here, and were not deleted, although the log has messages in these
         (topic, queue id).
 
@@ -251,14 +251,14 @@ class TopicTable:
         for topic, count in missing.items():
             own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
             count = count if own else max(count, self._config.default_topic_queue_nums)
-            config = self.lost.get(topic)
+            config = self.missing_on_master.get(topic)
             if config is None:
                 config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
             log.warning(
                 "topic %s is in the log only, made anew with %d queues", topic, config.write_queue_nums
             )
             made.append(config)
-        self.lost = {}
+        self.missing_on_master = {}
         if made:
             self._put(*made)
 
@@ -274,24 +274,24 @@ class TopicTable:
         self._topics.update(read.topic_config_table)
         self.version = read.data_version
 
-    def note_deleted(
-        self, stored: Set[str], table: Mapping[str, TopicConfig], version: DataVersion, *, rebuilt: bool
+    def infer_deleted(
+        self, stored: Set[str], table: Mapping[str, TopicConfig], version: DataVersion, *, complete: bool
     ) -> bool:
         """On a slave, before `replace` with this table: which topics that have messages in the log (`stored`)
         its master has deleted. True when there are new ones in `lost`.
 
-        `rebuilt`: a master of ours has made anew what only its log knows, and makes a topic before it takes
+        `complete`: a master of ours has made anew what only its log knows, and makes a topic before it takes
         messages of it, so what it lacks is deleted. A RocketMQ slave that took over never had what was made
         in the last ten seconds of its predecessor, and does not make it: what we have from an earlier term
         and it lacks is not taken for deleted.
         """
         missing = stored - table.keys()
-        known = self.lost
+        known = self.missing_on_master
         if version.state_version != self.version.state_version:
             known = {**known, **self._topics}
-        lost = {} if rebuilt else {topic: known[topic] for topic in missing & known.keys()}
-        more = not lost.keys() <= self.lost.keys()
-        self.lost = lost
+        lost = {} if complete else {topic: known[topic] for topic in missing & known.keys()}
+        more = not lost.keys() <= self.missing_on_master.keys()
+        self.missing_on_master = lost
         self.deleted.replace(missing - lost.keys())
         return more
 

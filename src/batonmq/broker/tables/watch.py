@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 HOLD_S: Final = 3.0
 """How long a question is held when nothing changes; offsets are then copied anyway."""
-KNOWN_S: Final = 1.0
+COPY_WAIT_S: Final = 1.0
 """How long a handler waits for the slaves; one that is slower is not waited for again until it asks."""
 
 C = TypeVar("C")
@@ -39,7 +39,7 @@ class TableWatch(Generic[C]):
         """Connection -> broker id of its slave."""
         self._silent: set[int] = set()
         """Members that did not ask while they were waited for."""
-        self._moved = asyncio.Event()
+        self._wakeup = asyncio.Event()
         """Replaced whenever something below may have to look again."""
 
     @property
@@ -76,8 +76,8 @@ class TableWatch(Generic[C]):
         await self._until(lambda: self.changes != copied or connection not in self._copied, HOLD_S)
         return self.changes
 
-    async def known(self) -> bool:
-        """Wait until every slave has copied all changes made so far. False: after `KNOWN_S` some had not."""
+    async def wait_until_copied(self) -> bool:
+        """Wait until every slave has copied all changes made so far. False: after `COPY_WAIT_S` some had not."""
         goal = self.changes
 
         def behind() -> list[C]:
@@ -86,11 +86,11 @@ class TableWatch(Generic[C]):
         def absent() -> set[int]:
             return set(self.members()) - set(self._ids.values()) - self._silent
 
-        if await self._until(lambda: not behind() and not absent(), KNOWN_S):
+        if await self._until(lambda: not behind() and not absent(), COPY_WAIT_S):
             return True
         for connection in behind():
             log.warning(
-                "slave %s has not copied a change of topics or groups within %g s", connection, KNOWN_S
+                "slave %s has not copied a change of topics or groups within %g s", connection, COPY_WAIT_S
             )
             self.closed(connection)
         for broker_id in sorted(absent()):
@@ -102,14 +102,14 @@ class TableWatch(Generic[C]):
         return False
 
     def _wake(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._wakeup.set()
+        self._wakeup = asyncio.Event()
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
-                    await self._moved.wait()
+                    await self._wakeup.wait()
         except TimeoutError:
             return False
         return True

@@ -66,10 +66,10 @@ class _Notifier:
         if not self._broker.settings.broker.notify_consumer_ids_changed_enable:
             return
         if not self._groups:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._notify)
         self._groups[group] = None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         groups, self._groups = self._groups, {}
         for group in groups:
             header = NotifyConsumerIdsChanged(consumer_group=group)
@@ -77,7 +77,7 @@ class _Notifier:
                 connection.oneway(header)
 
 
-class _Beat:
+class _HeartbeatRegistration:
     """One heartbeat: registers the groups it names. Log lines and changes of a table cost more than the
     registration, so there is one of each for all groups that are taken together.
 
@@ -93,13 +93,13 @@ class _Beat:
         self._version_2 = data.heartbeat_fingerprint != 0
         self._other_subscriptions = False
 
-    async def in_slices(self) -> Reply:
+    async def register_in_slices(self) -> Reply:
         """All groups, and others get their turn in between."""
         for start in range(0, len(self._data.consumer_data_set), SLICE):
-            self.take_consumers(self._data.consumer_data_set[start : start + SLICE])
+            self.register_consumers(self._data.consumer_data_set[start : start + SLICE])
             await asyncio.sleep(0)
         for start in range(0, len(self._data.producer_data_set), SLICE):
-            self.take_producers(self._data.producer_data_set[start : start + SLICE])
+            self.register_producers(self._data.producer_data_set[start : start + SLICE])
             await asyncio.sleep(0)
         return self.reply()
 
@@ -107,11 +107,11 @@ class _Beat:
         changed = self._other_subscriptions if self._version_2 else True
         return Reply(wire.HeartbeatResponse(is_support_heart_beat_v2=True, is_sub_change=changed))
 
-    def take_consumers(self, consumers: Sequence[ConsumerData]) -> None:
+    def register_consumers(self, consumers: Sequence[ConsumerData]) -> None:
         broker, connection, data = self._broker, self._connection, self._data
         if broker.settings.broker.reject_pull_consumer_enable:
             consumers = [each for each in consumers if each.consume_type is not ConsumeType.ACTIVELY]
-        broker.tables.subscriptions.offer(consumer.group_name for consumer in consumers)
+        broker.tables.subscriptions.ensure(consumer.group_name for consumer in consumers)
         now_ms = broker.clock.now_ms()
         retry_topics: list[TopicConfig] = []
         unknown: list[str] = []
@@ -142,7 +142,7 @@ class _Beat:
                 with_subscriptions=not (self._version_2 and data.without_sub),
             )
         if broker.role.is_master:  # a slave gets them with the master's topics
-            broker.tables.topics.offer(retry_topics)
+            broker.tables.topics.ensure(retry_topics)
         self._log("consumer connected", joined)
         if unknown:
             log.warning(
@@ -158,7 +158,7 @@ class _Beat:
                 connection.peer,
             )
 
-    def take_producers(self, producers: Sequence[ProducerData]) -> None:
+    def register_producers(self, producers: Sequence[ProducerData]) -> None:
         now_ms = self._broker.clock.now_ms()
         joined = [
             producer.group_name
@@ -209,12 +209,12 @@ class _ClientHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat names {count} groups, at most {MAX_GROUPS} are taken",
             )
-        beat = _Beat(self._broker, request, data)
+        beat = _HeartbeatRegistration(self._broker, request, data)
         if count <= SLICE:
-            beat.take_consumers(data.consumer_data_set)
-            beat.take_producers(data.producer_data_set)
+            beat.register_consumers(data.consumer_data_set)
+            beat.register_producers(data.producer_data_set)
             return beat.reply()
-        return beat.in_slices()
+        return beat.register_in_slices()
 
     def unregister(self, request: Request, header: wire.UnregisterClient) -> Reply:
         broker = self._broker

@@ -75,7 +75,7 @@ class _RelayHandlers:
         topic = broker.tables.topics.get(header.topic) if header.topic else None
         if topic is not None:
             ext["topicSysFlag"] = str(topic.topic_sys_flag)
-        group = broker.tables.subscriptions.find(header.consumer_group)
+        group = broker.tables.subscriptions.get_or_create(header.consumer_group)
         if group is not None:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
-from batonmq.broker.requests import SLICE, required_body, version_of
+from batonmq.broker.requests import PAGE_SIZE, required_body, version_of
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.groups import (
     GroupForbidden,
@@ -66,7 +66,7 @@ class _GroupHandlers:
         return Reply()
 
     def get(self, request: Request, header: wire.GetSubscriptionGroupConfig) -> Reply:
-        config = self._broker.tables.subscriptions.find(header.group)
+        config = self._broker.tables.subscriptions.get_or_create(header.group)
         if config is None:
             raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Reply(body=encode(config))
@@ -75,8 +75,8 @@ class _GroupHandlers:
         groups = self._broker.tables.subscriptions
         table = dict(groups.table)
         if header.group_seq is not None:
-            count = min(SLICE, header.max_group_num or SLICE)
-            table = groups.slice(version_of(header.data_version), header.group_seq, count)
+            count = min(PAGE_SIZE, header.max_group_num or PAGE_SIZE)
+            table = groups.page(version_of(header.data_version), header.group_seq, count)
         body = SubscriptionGroupWrapper(
             subscription_group_table=table,
             forbidden_table={g: dict(t) for g, t in groups.forbidden_table.items() if g in table},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
-from batonmq.broker.requests import SLICE, required_body, version_of
+from batonmq.broker.requests import PAGE_SIZE, required_body, version_of
 from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.common import TopicList
@@ -125,8 +125,8 @@ class _TopicHandlers:
         topics = self._broker.tables.topics
         table = dict(topics.table)
         if header.topic_seq is not None:
-            count = min(SLICE, header.max_topic_num or SLICE)
-            table = topics.slice(version_of(header.data_version), header.topic_seq, count)
+            count = min(PAGE_SIZE, header.max_topic_num or PAGE_SIZE)
+            table = topics.page(version_of(header.data_version), header.topic_seq, count)
         body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=topics.version)
         return Reply(wire.GetAllTopicConfigResponse(total_topic_num=len(topics)), encode(body))
 
