@@ -162,7 +162,7 @@ class BrokerConfig(MetricsConfig):
         check_limits(self)
         check_addresses("namesrvAddr", self.namesrv_addr)
         check_addresses("controllerAddr", self.controller_addr)
-        MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
+        MetricsConfig.__post_init__(self)  # super() does not know the class that slots=True creates
 
         def need(condition: bool, key: str, value: object, what: str) -> None:
             if not condition:

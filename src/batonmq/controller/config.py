@@ -122,7 +122,7 @@ class ControllerConfig(MetricsConfig):
 
     def __post_init__(self) -> None:
         check_limits(self)
-        MetricsConfig.__post_init__(self)  # super() does not know a class that slots=True made anew
+        MetricsConfig.__post_init__(self)  # super() does not know the class that slots=True creates
         require(
             self.controller_type.lower() in (DLEDGER.lower(), JRAFT.lower()),
             f"controllerType={self.controller_type}: expected {DLEDGER} or {JRAFT}",

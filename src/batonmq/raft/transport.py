@@ -87,8 +87,7 @@ class RemotingTransport:
 
     ``dispatcher`` is that of the port where peers reach this node (one group a port), and of ``client``, so
     that answers can use the connection of a request: this reaches nodes whose address is not known here,
-    because they have just been removed or know an old membership. ``bind`` says who
-    takes what arrives, and ``connection_closed`` must be told when a connection to that port ends.
+    because they have just been removed or know an old membership. ``bind`` says who takes what arrives.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ class ReplicasCore:
         )
 
     def next_role(self) -> Role | None:
-        """The role to take now, None if the one in force is the newest. Call `role_taken` or `role_failed` with it."""
+        """The role to take now; None: the one in force is the newest. Pass it to `role_taken` or `role_failed`."""
         return self._wanted
 
     def role_taken(self, role: Role) -> None:
