@@ -118,7 +118,9 @@ def main(
                 if deaths.ms
                 else ""
             )
-            click.echo(f"{len(deaths.ms)} slaves told that they are master, {deaths.not_told} not: {shown}")
+            click.echo(
+                f"{len(deaths.ms)} slaves notified that they are master, {deaths.not_notified} not: {shown}"
+            )
             if not deaths.leader_kept:
                 click.echo("the controllers changed their leader meanwhile: was the machine too full?")
         elif part in ("kill", "hang"):

@@ -157,13 +157,14 @@ DEATHS_AIM_MS = 2_000
 def _deaths_table(deaths: Found) -> list[str]:
     return [
         f"{len(deaths['ms']):,} masters of {deaths['sets']:,} broker sets die in one moment, from `kill -9` "
-        f"until the slave is notified that it is master: {_spread(deaths['ms'])}; {deaths['not_told']} were not "
-        "notified."
+        f"until the slave is notified that it is master: {_spread(deaths['ms'])}; "
+        f"{deaths['not_notified']} were not notified."
     ]
 
 
 def _draw_deaths(deaths: Found) -> Figure:
-    return _cumulated(deaths["ms"], "Slaves notified that they are master", "ms after the kill", DEATHS_AIM_MS)
+    title = "Slaves notified that they are master"
+    return _cumulated(deaths["ms"], title, "ms after the kill", DEATHS_AIM_MS)
 
 
 def _loss_table(what: str) -> Callable[[Found], list[str]]:

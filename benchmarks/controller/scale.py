@@ -137,7 +137,7 @@ class Deaths:
 
     sets: int
     ms: list[float]
-    not_told: int
+    not_notified: int
     before: Beating
     leader_kept: bool
     """False: the controllers changed their leader meanwhile, as they do on a machine that is too full."""
