@@ -118,7 +118,8 @@ def main(
                 if deaths.ms
                 else ""
             )
-            click.echo(
+            notified = f"{len(deaths.ms)} slaves notified that they are master, {deaths.not_notified} not"
+            click.echo(f"{notified}: {shown}")
                 f"{len(deaths.ms)} slaves notified that they are master, {deaths.not_notified} not: {shown}"
             )
             if not deaths.leader_kept:
