@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 class Durations:
     """Seconds: Java compiles what runs long, so it must run long before it is measured."""
 
-    warm: int = 35
+    warm: int = 60
     measure: int = 10
     batch_warm: int = 12
     batch_measure: int = 5

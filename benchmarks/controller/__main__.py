@@ -120,8 +120,6 @@ def main(
             )
             notified = f"{len(deaths.ms)} slaves notified that they are master, {deaths.not_notified} not"
             click.echo(f"{notified}: {shown}")
-                f"{len(deaths.ms)} slaves notified that they are master, {deaths.not_notified} not: {shown}"
-            )
             if not deaths.leader_kept:
                 click.echo("the controllers changed their leader meanwhile: was the machine too full?")
         elif part in ("kill", "hang"):
