@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
-from batonmq.broker.admin.handlers import NEEDS_RESTART
+from batonmq.broker.admin.config import NEEDS_RESTART
 from batonmq.broker.messages import metrics as messages
 from batonmq.broker.messages.appender import Appender
 from batonmq.broker.monitoring.metrics import BrokerMetrics, RpcMeter
