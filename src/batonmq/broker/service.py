@@ -58,10 +58,10 @@ VIP_PORT_DISTANCE: Final = 2
 
 
 def local_address() -> str:
-    """Address of the interface with the default route; 127.0.0.1 without one. Sends nothing.
+    """Address of the interface that leads out of this host; 127.0.0.1 if none does. Sends nothing.
 
-    The only socket that is not opened through the loop: it only queries the routing table. The simulator must
-    set brokerIP1, because this address is the real machine's.
+    The one socket that is not opened through the loop: it asks the routing table only. Under the simulator
+    brokerIP1 must be given, or the answer is this machine's.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

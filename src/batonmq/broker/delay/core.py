@@ -30,7 +30,7 @@ def delay_level_of(properties: dict[str, str]) -> int:
 def to_schedule_topic(message: StoredMessage, level: int, max_level: int) -> StoredMessage:
     """The message as stored in the delay topic; a level above the last counts as the last."""
     properties = decode_properties(message.properties)
-    for name in _TIMER_PROPERTIES:  # a delay level takes precedence over an exact time
+    for name in _TIMER_PROPERTIES:  # a delay level wins over an exact time
         properties.pop(name, None)
     properties[PROPERTY_DELAY_LEVEL] = str(level)
     properties[PROPERTY_REAL_TOPIC] = message.topic

@@ -58,7 +58,7 @@ def subscription_of(
 
 
 def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
-    """Filter for `MessageStore.get`; None accepts every message."""
+    """Filter for `MessageStore.get`; None takes every message."""
     if subscription.class_filter_mode or subscription.sub_string == ALL:
         return None
     return TagFilter(subscription.code_set)

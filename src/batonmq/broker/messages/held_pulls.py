@@ -22,7 +22,7 @@ class HeldPull(Generic[T]):
 
     queue: QueueKey
     queue_offset: int
-    """The pull waits for a message at or above this queue offset."""
+    """The pull waits for a message at or above this offset of the queue."""
     deadline_ms: int
     pull: T
     released: bool = field(default=False)

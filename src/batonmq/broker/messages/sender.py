@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 
 DLQ_QUEUES: Final = 1
 VERSION_WITH_MAX_RECONSUME: Final = 121
-"""Client version 3.4.9, the first one that sends the maximum number of retries."""
+"""Client version 3.4.9, the first that says how often a message may be retried."""
 NO_HOST: Final = b"\0" * 8
-"""Stored if the peer has no IP address, as in tests over other kinds of sockets."""
+"""Stored for a peer without an IP address, as in tests over sockets of another family."""
 _MULTI_TAG: Final = "MULTI_TAG"
 _TRANSACTION_COMMIT: Final = 8
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 _OTHER_KINDS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
-"""Properties of message kinds that cannot have a priority."""
+"""Properties of a message that make it another kind than one with a priority."""
 _TIMER_KEYS: Final = frozenset({"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _MARKS: Final = (b"TIMER_", b"TRAN_MSG\1", b"POP_CK\1", b"INNER_NUM\1")
-"""The properties of every message that `_inspect` must check contain one of these."""
+"""What the properties of a message contain that `_inspect` has to look at."""
 
 
 class SendCall:

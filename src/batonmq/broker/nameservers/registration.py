@@ -55,7 +55,7 @@ async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
 
 
 def split_addresses(text: str) -> list[str]:
-    """``host:port;host:port`` -> addresses without blanks and duplicates."""
+    """``host:port;host:port`` -> addresses without blanks and repetitions."""
     return list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
 
 

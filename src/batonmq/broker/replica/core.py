@@ -170,7 +170,7 @@ class ReplicasCore:
         )
 
     def next_role(self) -> Role | None:
-        """The role to take now, if any. The caller then calls `role_taken` or `role_failed`."""
+        """The role to take now, for `role_taken` or `role_failed`; None: the newest is in force."""
         return self._wanted
 
     def role_taken(self, role: Role) -> None:

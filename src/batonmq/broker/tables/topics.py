@@ -318,14 +318,14 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     def topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
-    def template(enabled: bool) -> int:
+    def offered(enabled: bool) -> int:
         return PERM_INHERIT | (PERM_READ_WRITE if enabled else 0)
 
     topics = [
         topic(SELF_TEST_TOPIC, 1),
         topic(BENCHMARK_TOPIC, 1024),
-        topic(config.broker_cluster_name, DEFAULT_QUEUES, template(config.cluster_topic_enable)),
-        topic(config.broker_name, 1, template(config.broker_topic_enable)),
+        topic(config.broker_cluster_name, DEFAULT_QUEUES, offered(config.cluster_topic_enable)),
+        topic(config.broker_name, 1, offered(config.broker_topic_enable)),
         topic(OFFSET_MOVED_EVENT, 1),
         topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
         topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
@@ -335,7 +335,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         topic(TRANS_OP_HALF_TOPIC, 1),
     ]
     if config.auto_create_topic_enable:
-        topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, template(True)))
+        topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, offered(True)))
     if config.trace_topic_enable:
         topics.append(topic(config.msg_trace_topic_name, 1))
     return topics

@@ -77,7 +77,7 @@ class TableWatch(Generic[C]):
         return self.changes
 
     async def wait_until_copied(self) -> bool:
-        """Wait until every slave has copied all changes so far. False: not within `COPY_WAIT_S`."""
+        """Wait until every slave has copied all changes so far. False: after `COPY_WAIT_S` some had not."""
         goal = self.changes
 
         def behind() -> list[C]:

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 SLICE: Final = 100
 """Groups of one heartbeat that are registered in one loop turn, about 2 ms."""
 MAX_GROUPS: Final = 10_000
-"""Limit of groups in one heartbeat. RocketMQ has none, and no real client comes near it."""
+"""Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
 TAG_EXPRESSIONS = (None, "", "TAG")
 
 
@@ -58,7 +58,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 
 
 class _HeartbeatResponse(Header):
-    """Offers heartbeat V2, and requests the subscriptions again if they changed."""
+    """What makes a client send heartbeats V2, and whether it is to send its subscriptions again."""
 
     is_support_heart_beat_v2: bool = field("IS_SUPPORT_HEART_BEAT_V2")
     is_sub_change: bool = field("IS_SUB_CHANGE")
