@@ -1,7 +1,7 @@
 """`Broker`: what all parts of one broker share.
 
-A part takes what it needs from here and passes it to its classes, which depend on nothing else. What belongs
-to one feature (delayed messages, say) is not here but in the feature's part.
+A part takes what it needs from here and passes it to its classes, which depend on nothing else. The state of
+one feature (delayed messages, for example) belongs to that feature's part.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Broker:
     role: RoleState
     tables: Tables
     appender: Appender
-    """The only way into a master's log."""
+    """The only writer of a master's log."""
     redirects: Redirects
-    """Kinds of messages that are stored elsewhere until their time has come."""
+    """Rules for messages that wait in another topic until they are due."""
     replication: Replication | None
-    """None on a broker that replicates to nobody (no controller, no slave allowed)."""
+    """None outside controller mode: the broker has no slaves."""
     stats: BrokerStats
     client: RemotingClient
     """For calls to name servers, controllers and the master."""
     fail: Callable[[Exception], None]
-    """Have the program stop this broker, for this cause; returns at once."""
+    """Asks the program to stop this broker, with the cause; returns at once."""
     address: str = ""
     """``ip:port`` under which clients reach this broker (brokerIP1:listenPort); known once it listens."""
     ha_address: str = ""

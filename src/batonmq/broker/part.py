@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """Does nothing by default; a part overrides what concerns it. All of it runs on the broker's event
+    """Every method does nothing by default; a part overrides those it needs. All run on the broker's event
     loop."""
 
     METRICS: ClassVar[tuple[Metric, ...]] = ()
-    """What `metrics` returns a source for."""
+    """The metrics that `metrics` returns sources for."""
 
     @classmethod
     def unit_codes(cls, config: BrokerConfig) -> Mapping[str, UnitCode]:
-        """What consume queue units hold in place of the tags code, by topic (`StorePolicy`). Asked before the
-        store opens."""
+        """What consume queue units hold in place of the tags code, by topic (`StorePolicy`). Called before
+        the store opens."""
         return {}
 
     def __init__(self, broker: Broker) -> None:
         """The store is open; no table is restored and nothing listens yet. Raises `ConfigError`."""
 
-    # -- what it has
+    # -- what it declares
 
     def tables(self) -> Sequence[Table]:
-        """Tables to restore before the start, to keep on disk and, where they say so, to copy to slaves."""
+        """Tables to restore before the start and to keep on disk; slaves copy those with a `copy`."""
         return ()
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         """Bind request codes. Called once, before the ports listen."""
 
     def metrics(self) -> Mapping[Metric, Source]:
-        """What exporters read."""
+        """The sources that exporters read."""
         return {}
 
     @property
     def unanswered(self) -> int:
-        """Requests under way that a stop waits for."""
+        """Number of requests under way; a stop waits for them."""
         return 0
 
-    # -- its life
+    # -- life cycle
 
     async def start(self) -> None:
         """The tables are restored, the ports listen and the addresses are known."""
 
     async def withdraw(self) -> None:
-        """The broker is about to stop: take part in no decision and be found by no client any more."""
+        """The broker is about to stop: leave the controllers and name servers, so that no client finds it."""
 
     async def stop(self) -> None:
-        """No request comes any more. Called once, also after a start that failed half-way."""
+        """No more requests arrive. Called once, also after a start that failed."""
 
-    # -- what happens meanwhile
+    # -- events
 
     def role_ending(self) -> None:
         """See `RoleListener`."""
@@ -77,7 +77,7 @@ class Part:
         """See `RoleListener`."""
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
-        """Consumers can see more records: these queues have grown to these max offsets. Once a loop turn."""
+        """Consumers can see more records: each queue with its new max offset. At most once per loop turn."""
 
     def connection_closed(self, connection: Connection) -> None:
         """A client's connection has ended."""

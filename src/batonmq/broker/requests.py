@@ -1,4 +1,4 @@
-"""What several handlers read from a request: bodies and data versions."""
+"""Helpers for handlers: request bodies, pages of long lists, data versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def required_body(request: Request, kind: type[T]) -> T:
-    """The request's body. Raises MQError (SYSTEM_ERROR) when there is none or it is no such body."""
+    """The decoded body. Raises MQError (SYSTEM_ERROR) if it is missing or not a `kind`."""
     body = request.command.body
     if not body:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the request needs a body ({kind.__name__})")
@@ -25,7 +25,7 @@ def required_body(request: Request, kind: type[T]) -> T:
 
 
 PAGE_SIZE: Final = 1000
-"""Most topics or groups in one answer that is asked for in parts."""
+"""Largest number of topics or groups in one answer when the client reads a list in pages."""
 
 
 def version_of(text: str | None) -> DataVersion | None:

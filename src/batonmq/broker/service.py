@@ -1,9 +1,9 @@
 """The broker as a program: it opens the store, builds what the parts share, and runs the parts.
 
 A start opens the store (recovery), restores the tables, listens and starts the parts; the last part gives
-the broker its role. A stop has the parts withdraw (from controllers and name servers), waits for requests
-under way, and closes ports, parts and store; what was acknowledged is on disk afterwards. Several brokers
-may run in one process and on one event loop.
+the broker its role. A stop withdraws the broker from controllers and name servers, waits for requests under
+way, and closes ports, parts and store; all acknowledged messages are then on disk. Several brokers may run in
+one process and on one event loop.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 P = TypeVar("P", bound=Part)
 
 DRAIN_MS: Final = 5_000
-"""How long a stop waits for sends that wait for replicas or disk."""
+"""Longest time that a stop waits for unanswered sends."""
 VIP_PORT_DISTANCE: Final = 2
-"""The VIP port is this much below listenPort."""
+"""The VIP port is listenPort minus this."""
 
 
 class BrokerService:
@@ -74,8 +74,8 @@ class BrokerService:
         config_path: Path | None = None,
         log_identity: str = "",
     ) -> None:
-        """`config_path`: the file the configuration is from; `updateBrokerConfig` changes it as well.
-        `log_identity`: marks the log lines of this broker, where several share a process.
+        """`config_path`: the configuration file; `updateBrokerConfig` rewrites it. `log_identity`: marks this
+        broker's log lines when several brokers share a process.
 
         Raises `ConfigError` for values that do not fit together.
         """
@@ -102,18 +102,18 @@ class BrokerService:
         self.broker: Broker
         """Set once the broker starts."""
         self.failed: asyncio.Future[BaseException]
-        """Done when the broker has to be stopped, with the cause. Set when it starts."""
+        """Resolved with the cause when the broker must be stopped. Set when the broker starts."""
         self.metrics: BrokerMetrics | None = None
         """Set once the broker starts."""
 
     @property
     def port(self) -> int:
-        """The port for clients that is listened on."""
+        """The client port on which the broker listens."""
         return self._servers[0].port
 
     @property
     def ready_line(self) -> str:
-        """What RocketMQ's broker prints when it is up; scripts wait for it."""
+        """The line that RocketMQ's broker prints when it is up; scripts wait for it."""
         config = self._settings.broker
         line = f"The broker[{config.broker_name}, {self.broker.address}] boot success. serializeType=JSON"
         return f"{line} and name server is {config.namesrv_addr}" if config.namesrv_addr else line
@@ -130,13 +130,13 @@ class BrokerService:
     async def start(self) -> None:
         """Open the store, restore the tables, listen, start the parts.
 
-        Raises `ConfigError`, `StoreError` or `OSError`; nothing is left open then.
+        Raises `ConfigError`, `StoreError` or `OSError`, after closing everything again.
         """
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         context = contextvars.copy_context()
         context.run(logs.log_identity.set, self._log_identity)
-        # Whatever the start sets going logs under this broker's name.
+        # All tasks that the start creates log under this broker's name.
         await loop.create_task(self._start(), context=context)
 
     async def _start(self) -> None:
@@ -159,7 +159,7 @@ class BrokerService:
                 await part.start()
         except BaseException:
             if hasattr(self, "broker"):
-                # Not every table may have been restored: nothing is written over the files.
+                # Some tables may not be restored yet: do not overwrite their files.
                 self.broker.tables.persistence.abandon()
                 self.broker.role.stopping = True
                 for part in reversed(started):
@@ -269,7 +269,7 @@ class BrokerService:
     # -- stop
 
     async def stop(self) -> None:
-        """Leave controllers and name servers, answer what is under way, write everything to disk, close."""
+        """Leave controllers and name servers, answer requests under way, write everything to disk, close."""
         broker = self.broker
         for part in reversed(self._parts):
             await part.withdraw()
@@ -293,9 +293,9 @@ class BrokerService:
             self.failed.set_result(cause)
 
     async def _drain(self) -> None:
-        """Give sends that wait for replicas or disk the time to be answered; new ones are still served."""
+        """Wait for unanswered sends; the broker still serves new ones."""
         deadline = self._clock.monotonic_ms() + DRAIN_MS
-        # Looked at, not signalled: an event would cost every acknowledgement something.
+        # Polled: an event would slow down every acknowledgement.
         while any(part.unanswered for part in self._parts):
             if self._clock.monotonic_ms() >= deadline:
                 break

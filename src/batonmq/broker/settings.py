@@ -1,4 +1,4 @@
-"""The configuration of a running broker: what its file says, and what was changed since."""
+"""The configuration of a running broker: the file's values and all later changes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ log = logging.getLogger(__name__)
 
 
 class Settings:
-    """Three immutable configurations, replaced as a whole when a key changes."""
+    """Three immutable configurations; a change replaces the whole object."""
 
     __slots__ = ("_changing", "_path", "broker", "ha", "listeners", "store", "version")
 
     def __init__(
         self, broker: BrokerConfig, store: StoreConfig, ha: HAConfig, path: Path | None = None
     ) -> None:
-        """`path`: the file the configuration was read from; `change` writes it as well."""
+        """`path`: the configuration file; `change` rewrites it."""
         self.broker = broker
         self.store = store
         self.ha = ha
         self.version = DataVersion()
-        """Moves with each change."""
+        """Increases with every change."""
         self.listeners: list[Callable[[BrokerConfig], None]] = []
-        """Called after each change with the broker's configuration before it."""
+        """Called after each change with the broker's previous configuration."""
         self._path = path
         self._changing = asyncio.Lock()
-        """Memory and file take changes in the same order."""
+        """Keeps changes in the same order in memory and in the file."""
 
     async def change(self, changes: Mapping[str, str], now_ms: int, epoch: int) -> None:
-        """Change keys (wire spelling) of the broker and its store in memory and in the file: all of them
-        or, on `ConfigError`, none. Raises OSError or UnicodeDecodeError when the file cannot be written:
-        the change is in force until a restart."""
+        """Change keys (wire spelling) of the broker and its store, in memory and in the file.
+
+        Raises `ConfigError`, and changes nothing, for a bad value. Raises OSError or UnicodeDecodeError if
+        the file cannot be written: the change then lasts until the next restart."""
         async with self._changing:
             broker, store = update(self.broker, changes), update(self.store, changes)
             before, self.broker, self.store = self.broker, broker, store
@@ -53,6 +54,6 @@ class Settings:
             for listener in self.listeners:
                 listener(before)
             if self._path is not None:
-                # A file that is gone stays gone: a restart from these keys alone would be another broker.
+                # Do not create a missing file: it would have the changed keys only.
                 change = partial(change_file, self._path, changes, make=False)
                 await asyncio.get_running_loop().run_in_executor(None, change)

@@ -1,6 +1,6 @@
 """Counters behind `brokerStatus`, `clusterList`, `statsAll` and `topicStatus`.
 
-Counting costs one dictionary lookup; rates come from samples that the service has taken every
+Counting costs one dictionary lookup; rates are computed from samples that the monitoring part takes every
 `SAMPLE_INTERVAL_MS`. Pure: the time is passed in. Source: RocketMQ's broker statistics (names and windows).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from batonmq.store.results import PutResult
 
 SAMPLE_INTERVAL_MS = 10_000
-"""How often `BrokerStats.sample` wants to be called."""
+"""Interval at which `BrokerStats.sample` must be called."""
 
 
 _MINUTE_MS = 60_000
@@ -34,17 +34,17 @@ _DAY_MS = 24 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What happened within a window."""
+    """Totals and rates within a window."""
 
     total: int = 0
-    """Sum of what was counted."""
+    """Sum of the added values."""
     per_second: float = 0.0
     per_event: float = 0.0
-    """Mean of what was counted at a time."""
+    """Mean of the added values."""
 
 
 class _Window:
-    """Samples of a counter no closer than `step_ms`, no older than `length_ms`."""
+    """Samples of a counter, at least `step_ms` apart and at most `length_ms` old."""
 
     __slots__ = ("_length_ms", "_samples", "_step_ms")
 
@@ -70,7 +70,7 @@ class _Window:
 
 
 class Counter:
-    """One statistic of one key, e.g. messages put into a topic."""
+    """One statistic of one key, for example the messages stored in a topic."""
 
     __slots__ = ("day", "events", "hour", "minute", "total")
 
@@ -101,29 +101,29 @@ class BrokerStats:
         self.put_bytes = Counter()
         """Bytes stored."""
         self.get_messages = Counter()
-        """Messages handed to consumers."""
+        """Messages delivered to consumers."""
         self.found_pulls = Counter()
         """Pulls that found messages."""
         self.missed_pulls = Counter()
         """Pulls that found none."""
         self._day = now_ms // _DAY_MS
         self.put_by_yesterday = self.put_by_today = 0
-        """Messages stored by the beginning of yesterday and of today (UTC)."""
+        """`put_messages` at the beginning of yesterday and of today (UTC)."""
         self.get_by_yesterday = self.get_by_today = 0
-        """Messages handed out by the beginning of yesterday and of today (UTC)."""
+        """`get_messages` at the beginning of yesterday and of today (UTC)."""
         self.sample(now_ms)
 
     # -- counting
 
     def count_put(self, topic: str, messages: int, size: int) -> None:
-        """`messages` of `size` bytes together were stored in a topic."""
+        """`messages` with `size` bytes in total were stored in a topic."""
         self._counter(TOPIC_PUT_NUMS, topic).add(messages)
         self._counter(TOPIC_PUT_SIZE, topic).add(size)
         self.put_messages.add(messages)
         self.put_bytes.add(size)
 
     def count_append(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
-        """What one append brought into the log. Hot path: one counter update a topic, not a message."""
+        """Count one append. Hot path: one counter update per topic, not per message."""
         topics: dict[str, list[int]] = {}
         for message, result in zip(messages, results, strict=True):
             if result.physical_offset < 0:
@@ -137,7 +137,7 @@ class BrokerStats:
             self.count_put(topic, count, size)
 
     def count_get(self, group: str, topic: str, messages: int, size: int) -> None:
-        """`messages` of `size` bytes together were handed to a group; none: a pull that found nothing."""
+        """A pull delivered `messages` with `size` bytes in total to a group; 0: it found nothing."""
         if not messages:
             self.missed_pulls.add(1)
             return
@@ -157,10 +157,10 @@ class BrokerStats:
             counter = self._counters[name, key] = Counter()
         return counter
 
-    # -- time and forgetting
+    # -- samples and deletion
 
     def sample(self, now_ms: int) -> None:
-        """Take the samples that the rates come from; once every `SAMPLE_INTERVAL_MS`."""
+        """Take a sample of every counter; call it every `SAMPLE_INTERVAL_MS`."""
         whole = (self.put_messages, self.put_bytes, self.get_messages, self.found_pulls, self.missed_pulls)
         for counter in (*whole, *self._counters.values()):
             counter.sample(now_ms)
@@ -179,22 +179,22 @@ class BrokerStats:
     def _forget(self, matches: Callable[[str], bool]) -> None:
         self._counters = {pair: c for pair, c in self._counters.items() if not matches(pair[1])}
 
-    # -- asking
+    # -- reading
 
     def find(self, name: str, key: str) -> Counter | None:
-        """The counter `name` of a topic or ``topic@group``; None if nothing was ever counted."""
+        """The counter `name` of a topic or ``topic@group``; None if it does not exist."""
         return self._counters.get((name, key))
 
     def totals(self, name: str) -> list[tuple[str, int]]:
-        """(key, sum of what was counted) of every counter `name`."""
+        """(key, total) of every counter `name`."""
         return [(key, counter.total) for (of, key), counter in self._counters.items() if of == name]
 
     def put_rate(self, topic: str) -> float:
-        """Messages a second stored in a topic, within the last minute."""
+        """Messages per second stored in a topic during the last minute."""
         counter = self.find(TOPIC_PUT_NUMS, topic)
         return counter.minute.snapshot().per_second if counter else 0.0
 
     def get_rate(self, group: str, topic: str) -> float:
-        """Messages a second of a topic handed to a group, within the last minute."""
+        """Messages per second of a topic delivered to a group during the last minute."""
         counter = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
         return counter.minute.snapshot().per_second if counter else 0.0

@@ -1,10 +1,10 @@
-"""The part that tools administer the broker through."""
+"""The part for administration: runtime figures, configuration, connected clients, clean-up."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batonmq.broker.admin import handlers
+from batonmq.broker.admin import cleanup, clients, config, runtime_info
 from batonmq.broker.part import Part
 
 if TYPE_CHECKING:
@@ -17,4 +17,5 @@ class AdminPart(Part):
         self._broker = broker
 
     def handlers(self, dispatcher: Dispatcher) -> None:
-        handlers.register(dispatcher, self._broker)
+        for module in (runtime_info, config, clients, cleanup):
+            module.register(dispatcher, self._broker)

@@ -1,4 +1,4 @@
-"""Delayed messages: levels, and how a message is sent to the delay topic and comes back out of it.
+"""Delay levels, and the conversion of messages to and from the delay topic.
 
 Pure. A delayed message waits in queue ``level - 1`` of SCHEDULE_TOPIC_XXXX; its real topic and queue are
 kept in the properties REAL_TOPIC and REAL_QID. Source: RocketMQ's schedule messages (`messageDelayLevel`).
@@ -23,12 +23,12 @@ _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def delay_level_of(properties: dict[str, str]) -> int:
-    """Requested level, 0 for none. Java reads the property as an int and fails the send when it is none."""
+    """Requested level, 0 for none. Raises ValueError for other text; Java fails such a send."""
     return int(properties.get(PROPERTY_DELAY_LEVEL) or 0)
 
 
 def to_schedule_topic(message: StoredMessage, level: int, max_level: int) -> StoredMessage:
-    """The message as it waits in the delay topic; levels above the last mean the last."""
+    """The message as stored in the delay topic; a level above the last counts as the last."""
     properties = decode_properties(message.properties)
     for name in TIMER_PROPERTIES:  # a delay level wins over an exact time
         properties.pop(name, None)
@@ -44,7 +44,7 @@ def to_schedule_topic(message: StoredMessage, level: int, max_level: int) -> Sto
 
 
 def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
-    """The message as it goes to its real topic, or None if the record does not say which that is.
+    """The message for its real topic; None if the record does not name one.
 
     `record` must be decoded without inflating its body.
     """
@@ -72,6 +72,6 @@ def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
 def deliver_at_ms(store_timestamp: int, delay_ms: int, now_ms: int) -> int:
     """Wall time at which a message stored at `store_timestamp` is due.
 
-    Never later than `now_ms + delay_ms`: a clock that was set back must not hold messages for hours.
+    Never later than `now_ms + delay_ms`: after the clock was set back, messages must not wait for hours.
     """
     return min(store_timestamp + delay_ms, now_ms + delay_ms)

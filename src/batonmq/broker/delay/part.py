@@ -1,4 +1,4 @@
-"""Delayed messages by level (`messageDelayLevel`): the part."""
+"""The part for delayed messages (`messageDelayLevel`)."""
 
 from __future__ import annotations
 

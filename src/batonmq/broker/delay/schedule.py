@@ -1,8 +1,8 @@
-"""Delivers delayed messages when they are due, and remembers how far each level has been delivered.
+"""Delivers delayed messages when they are due, and stores the delivered offset of each level.
 
-One level is one queue of the delay topic, and its messages fall due in the order in which they were stored;
-so a level needs one offset and at most one timer, and an empty one needs none. The offset of a level moves
-only when the delivered message is acknowledged like any other: a message may be delivered twice, never lost.
+One level is one queue of the delay topic, and its messages become due in storage order. So a level needs one
+offset and at most one timer; an empty level needs no timer. The offset of a level advances only after the
+delivered message is acknowledged like any other: a message may be delivered twice but is never lost.
 Source: RocketMQ's `ScheduleMessageService` and its file ``config/delayOffset.json``.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH: Final = 32
-"""Messages of a level that are delivered at a time."""
+"""Messages of a level that are delivered together."""
 RETRY_MS: Final = 1_000
-"""Pause of a level after a delivery that was not acknowledged."""
+"""Pause of a level after a failed delivery."""
 
 
 class _DelayOffsets(msgspec.Struct, rename="camel"):
@@ -58,12 +58,12 @@ class _Delivery:
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         if result is not None and status is not PutStatus.PUT_OK:
-            # In the log, but replicas or disk are late. Delivering again would only make duplicates.
-            asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._look_again, result)
+            # The message is in the log, but replicas or disk are late. Another delivery would duplicate it.
+            asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._check_again, result)
             return
         self._schedule.delivered(self._term, self._level, status is PutStatus.PUT_OK)
 
-    def _look_again(self, result: PutResult) -> None:
+    def _check_again(self, result: PutResult) -> None:
         if self._schedule.is_current(self._term):
             safe = self._schedule.is_safe(result)
             self.stored(PutStatus.PUT_OK if safe else PutStatus.FLUSH_SLAVE_TIMEOUT, result)
@@ -85,12 +85,12 @@ class DelaySchedule:
         """Level -> first message of its queue that is not delivered."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._in_flight: dict[int, int] = {}
-        """Level -> deliveries not acknowledged yet."""
+        """Level -> number of unacknowledged deliveries."""
         self._batch_end: dict[int, int] = {}
         """Level -> offset behind the deliveries in flight."""
         self._failed: set[int] = set()
         self._term = 0
-        """Counts starts, so that acknowledgements of an earlier term as master change nothing."""
+        """Number of starts and stops; acknowledgements of an earlier one are ignored."""
         self._running = False
         self.version = DataVersion(timestamp=clock.now_ms())
         self._changed = False
@@ -109,27 +109,27 @@ class DelaySchedule:
         """Level -> first message of its queue that is not delivered."""
         return dict(self._offsets)
 
-    # -- the file and the copy of a slave
+    # -- file and replication
 
     def encode(self) -> bytes:
         """Contents of delayOffset.json, as a RocketMQ broker reads them."""
         return encode(_DelayOffsets(self._offsets, self.version))
 
     def restore(self, data: bytes) -> None:
-        """Take over the contents of a delayOffset.json, from disk or from the master. Raises ValueError."""
+        """Load the contents of a delayOffset.json, from disk or from the master. Raises ValueError."""
         read = decode(data, _DelayOffsets)
         self._offsets = dict(read.offset_table)
         self.version = read.data_version
 
     def replace(self, data: bytes) -> None:
-        """On a slave: take over the master's table. Raises ValueError."""
+        """On a slave: load the master's table. Raises ValueError."""
         self.restore(data)
         self._changed = True
 
     # -- running
 
     def start(self) -> None:
-        """This broker is master: deliver what is due, and the rest when it is."""
+        """This broker is master: deliver the messages that are due, and set timers for the others."""
         self._running = True
         self._term += 1
         self._in_flight.clear()
@@ -138,7 +138,7 @@ class DelaySchedule:
             self._deliver(level)
 
     def stop(self) -> None:
-        """This broker is master no more, or stops."""
+        """This broker is no longer master, or stops."""
         self._running = False
         self._term += 1
         for timer in self._timers.values():
@@ -146,7 +146,7 @@ class DelaySchedule:
         self._timers.clear()
 
     def on_visible(self, queues: Iterable[tuple[QueueKey, int]]) -> None:
-        """These queues have grown; a level that was empty gets its timer."""
+        """These queues have grown; set the timer of a level that was empty."""
         if not self._running:
             return
         for (topic, queue_id), _ in queues:
@@ -155,15 +155,15 @@ class DelaySchedule:
                 self._deliver(level)
 
     def is_current(self, term: int) -> bool:
-        """Deliveries of this term still matter."""
+        """Whether `term` is the current one."""
         return term == self._term
 
     def is_safe(self, result: PutResult) -> bool:
-        """A message of this term is as safe as the configuration demands."""
+        """Whether the message is as safe as the configuration demands."""
         return self._appender.is_acked(result.end_offset)
 
     def delivered(self, term: int, level: int, ok: bool) -> None:
-        """A delivery was acknowledged, or refused; called once for each."""
+        """A delivery was acknowledged (`ok`) or refused; called once for each."""
         if term != self._term:
             return
         self._in_flight[level] -= 1
@@ -191,7 +191,7 @@ class DelaySchedule:
         self._deliver(level)
 
     def _deliver(self, level: int) -> None:
-        """Deliver what is due, then wait for the acknowledgements, or for the next message to fall due."""
+        """Deliver the due messages and wait for their acknowledgements, or set a timer for the next one."""
         offset = self._offsets.get(level, 0)
         result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 22)
         if result.status is not GetStatus.FOUND:
@@ -225,7 +225,7 @@ class DelaySchedule:
         self._arm(level, due_ms - now_ms)
 
     def _correct(self, level: int, offset: int, min_offset: int, max_offset: int) -> None:
-        """The offset points outside the queue: the file is older than the log, or the log was cut."""
+        """The offset is outside the queue: the file is older than the log, or the log was cut."""
         corrected = min(max(offset, min_offset), max_offset)
         if corrected == offset:
             return

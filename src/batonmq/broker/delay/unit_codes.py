@@ -1,4 +1,4 @@
-"""What the consume queues of delayed messages hold: when each is due. Pure.
+"""The code in consume queue units of delayed messages: the time at which each is due. Pure.
 
 Source: RocketMQ's `CommitLog.checkMessageAndReturnSize` and `ScheduleMessageService.computeDeliverTimestamp`.
 """
@@ -22,7 +22,7 @@ def delay_unit_codes(delays_ms: Sequence[int]) -> Mapping[str, UnitCode]:
 def _delivery_time(delays_ms: Sequence[int], properties: bytes, store_timestamp: int) -> int:
     """When a record in SCHEDULE_TOPIC_XXXX is due, ms since the epoch.
 
-    Levels above the last mean the last. A record without a level has its tags code, as everywhere.
+    A level above the last counts as the last. A record without a level has its tags code, like any other.
     """
     text = find_property(properties, b"DELAY")
     try:

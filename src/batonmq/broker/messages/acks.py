@@ -1,8 +1,7 @@
-"""Sends that are stored but not yet acknowledged: what they wait for, in what order they may be answered.
+"""Stored sends that wait for their acknowledgement, with their order and deadlines. Pure.
 
-Owns the order and the deadlines only; it never sends an answer, reads a clock or knows what an answer looks
-like. The log hands out offsets in the order in which sends are added, and each send waits the same time, so
-both offsets and deadlines only grow and a queue does what a heap would (`docs/architecture.md`, hot path).
+The log assigns offsets in the order in which sends are added, and every send waits the same time. So both
+offsets and deadlines only grow, and a queue is enough where otherwise a heap would be needed.
 """
 
 from __future__ import annotations
@@ -14,32 +13,31 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 ALL_IN_SYNC: Final = -1
-"""Instead of a number of copies: the whole SyncStateSet."""
+"""In place of a number of copies: the whole SyncStateSet."""
 
 
 class PendingAcks(Generic[T]):
-    """FIFO of sends waiting for an offset. `T` is whatever the shell needs to answer one send."""
+    """FIFO of sends that wait for an offset. `T` is the type that the caller uses to answer one send."""
 
     __slots__ = ("_postponed", "_waiting", "acked_offset")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, T]] = deque()
         self._postponed: deque[tuple[int, int, T]] = deque()
-        """Sends that got a second deadline; they are older than all that wait for their first."""
+        """Sends with a second deadline; they are older than all in `_waiting`."""
         self.acked_offset = -1
-        """Every send that ends at or below this physical offset may be answered."""
+        """Sends that end at or below this physical offset are acknowledged."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._postponed)
 
     def add(self, end_offset: int, deadline_ms: int, send: T) -> None:
-        """`send` ends at physical offset `end_offset` (exclusive) and gives up at `deadline_ms`."""
+        """Add a send that ends at physical offset `end_offset` (exclusive) and expires at `deadline_ms`."""
         assert not self._waiting or end_offset >= self._waiting[-1][0], "sends are added in log order"
         self._waiting.append((end_offset, deadline_ms, send))
 
     def complete(self, acked_offset: int) -> list[T]:
-        """The log is acknowledged up to `acked_offset`; returns the sends that may be answered, in log
-        order."""
+        """The log is acknowledged up to `acked_offset`. Returns the acknowledged sends in log order."""
         self.acked_offset = acked_offset
         waiting = self._waiting
         done: list[T] = []
@@ -51,17 +49,17 @@ class PendingAcks(Generic[T]):
         return done
 
     def expire(self, now_ms: int) -> tuple[list[T], list[T]]:
-        """Sends whose time is up at `now_ms`, in log order: (second deadline, first deadline); they are
-        forgotten, unless `postpone` takes those of the first deadline back."""
+        """Remove and return the sends that expired by `now_ms`, in log order: those past their second
+        deadline, and those past their first one, which `postpone` may add again."""
         return _expired(self._postponed, now_ms), _expired(self._waiting, now_ms)
 
     def postpone(self, end_offset: int, deadline_ms: int, send: T) -> None:
-        """A send that `expire` has just given out gets a second deadline."""
+        """Add a send that `expire` just returned, with a second deadline."""
         assert not self._postponed or end_offset >= self._postponed[-1][0], "sends are postponed in log order"
         self._postponed.append((end_offset, deadline_ms, send))
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` will next have something to return; None while nothing waits."""
+        """The next deadline; None while no send waits."""
         first = self._waiting[0][1] if self._waiting else None
         if not self._postponed:
             return first
@@ -69,7 +67,7 @@ class PendingAcks(Generic[T]):
         return second if first is None else min(first, second)
 
     def abandon(self) -> list[T]:
-        """Forget and return everything: this broker is master no more and offsets may be used again."""
+        """Remove and return all sends: this broker is no longer master, and offsets may be reused."""
         abandoned = [send for _, _, send in (*self._postponed, *self._waiting)]
         self._postponed.clear()
         self._waiting.clear()
@@ -94,10 +92,10 @@ def acks_needed(
     auto_in_sync_replicas: bool,
     replicas_in_sync: int,
 ) -> int | None:
-    """Copies that a message needs from a SYNC_MASTER (its own counts), `ALL_IN_SYNC`, or None: refuse it.
+    """Copies that a SYNC_MASTER needs of a message (its own included), or `ALL_IN_SYNC`. None: refuse it.
 
     `replicas_in_sync` counts the master. Source: the table of keys and modes in
-    `docs/en/controller/deploy.md` of Apache RocketMQ, and what its `CommitLog.asyncPutMessage` looks at.
+    `docs/en/controller/deploy.md` of Apache RocketMQ, and its `CommitLog.asyncPutMessage`.
     """
     if controller_mode:
         if replicas_in_sync < min_in_sync_replicas:
@@ -114,7 +112,7 @@ def acks_needed(
 def keys_without_effect(
     *, controller_mode: bool, slave_acting_master: bool, set_keys: Container[str], all_ack: bool
 ) -> list[str]:
-    """Lines for the log: keys of acknowledgements that are set (`set_keys`) but not looked at here."""
+    """Log lines for acknowledgement keys that are set (`set_keys`) but have no effect in this mode."""
     reasons: dict[str, str] = {}
     if controller_mode:
         reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
@@ -124,6 +122,6 @@ def keys_without_effect(
     else:
         reasons["allAckInSyncStateSet"] = "only controller mode has a SyncStateSet"
         if not slave_acting_master:
-            reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster look at it"
-            reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster looks at it"
+            reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster use it"
+            reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster uses it"
     return [f"{key} has no effect here: {why}" for key, why in reasons.items() if key in set_keys]

@@ -1,4 +1,4 @@
-"""One timer for a core that knows its next deadline; nothing ticks while there is none."""
+"""One timer for a core that knows its next deadline; no timer runs without a deadline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from batonmq.common.clock import Clock
 
 
 class Alarm:
-    """Calls `fire(now_ms)` when the deadline that `due()` names has come. Times are `Clock.monotonic_ms`.
+    """Calls `fire(now_ms)` at the deadline that `due()` returns. Times are `Clock.monotonic_ms`.
 
-    `arm` is called whenever the core may have got an earlier deadline. A deadline that moved away costs one
-    early call of `fire`, which is cheaper than cancelling a timer for each send.
+    Call `arm` whenever the core may have an earlier deadline. If a deadline becomes later, `fire` is called
+    once too early, which is cheaper than cancelling a timer for each send.
     """
 
     __slots__ = ("_clock", "_due", "_fire", "_handle", "_set_for")

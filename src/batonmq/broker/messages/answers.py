@@ -1,4 +1,4 @@
-"""Errors and codes that answer a message: one place for all requests that store one.
+"""The errors and codes of answers to all requests that store a message.
 
 Codes and remarks are RocketMQ's (`AbstractSendMessageProcessor`, `SendMessageProcessor`).
 """
@@ -16,17 +16,17 @@ CODE_OF: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: int(ResponseCode.FLUSH_DISK_TIMEOUT),
     PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
 }
-"""Code of the answer for a message that is in the log."""
+"""Code of the answer if the message is in the log."""
 
 
 def rejected() -> MQError:
-    """The answer of a broker that is not in the role for a request: clients try again elsewhere."""
-    # A new one for each request: an exception that is raised again keeps the frames of all times before.
+    """The broker's role does not allow the request: clients retry elsewhere."""
+    # A new object each time: an exception that is raised again keeps all earlier tracebacks.
     return MQError(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
 
 
 def overloaded() -> MQError:
-    """Too many messages wait for replicas or disk."""
+    """Too many messages wait for their acknowledgement."""
     return MQError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
 
 
@@ -35,13 +35,13 @@ def no_group(group: str) -> MQError:
 
 
 def sending_forbidden(broker_address: str, what: str = "message") -> MQError:
-    """`brokerPermission` or a key of the configuration forbids it."""
+    """`brokerPermission` or another key forbids the send."""
     ip = broker_address.rpartition(":")[0]
     return MQError(ResponseCode.NO_PERMISSION, f"the broker[{ip}] sending {what} is forbidden")
 
 
 def not_stored(status: PutStatus, max_message_size: int) -> MQError:
-    """The answer for a message that is not in the log."""
+    """The answer if the message is not in the log."""
     if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
         return MQError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
     if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):

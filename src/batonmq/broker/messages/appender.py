@@ -1,9 +1,9 @@
-"""From a message to its acknowledgement: one append a loop turn, then replicas and disk, then the answers.
+"""Appends messages, once per loop turn, and reports when replicas and disk have them.
 
-Whoever has a message for the store hands it to `Appender.submit` with a waiter. What one turn of the event
-loop brought together is put into the log at once; a waiter is told when the message is as safe as the
-configuration demands (replicas, fsync), or why it is not. Waiters of one turn are told in log order. No
-sockets here.
+A caller passes a message and a waiter to `Appender.submit`. All messages of one loop turn are appended to the
+log together. A waiter is called when its message is as safe as the configuration demands (replicas, fsync),
+or with the reason why it is not. The waiters of one turn are called in log order. This module uses no
+sockets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class PutStatus(Enum):
-    """How a message fared, in RocketMQ's words: what the store says, and what replicas and disk add to it."""
+    """RocketMQ's statuses of an append: those of the store, and those of replicas and disk."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -51,13 +51,13 @@ _STORE_OK: Final = StorePutStatus.PUT_OK
 
 
 class Waiter(Protocol):
-    """Whoever waits for the outcome of one message; `stored` is called once."""
+    """Waits for the outcome of one message; `stored` is called once."""
 
     wait: bool
     """False: do not wait for replicas and disk (property WAIT=false)."""
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
-        """`result` is set if and only if the message is in the log and this broker is still its master."""
+        """`result` is set if and only if the message is in the log and this broker is still master."""
 
 
 class Appender:
@@ -72,7 +72,7 @@ class Appender:
         clock: Clock,
         replication: Replication | None,
     ) -> None:
-        """`replication`: None on a broker that replicates to nobody."""
+        """`replication`: None outside controller mode."""
         self._store = store
         self._settings = settings
         self._role = role
@@ -80,13 +80,13 @@ class Appender:
         self._clock = clock
         self._replication = replication
         self.listeners: list[Callable[[list[tuple[QueueKey, int]]], None]] = []
-        """Called with the queues that have grown and their new max offsets: held pulls may have something."""
+        """Called with the queues that have grown and their new max offsets, for example for held pulls."""
         self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
         self._pending: PendingAcks[tuple[Waiter, PutResult]] = PendingAcks()
         self._disk_failed = False
-        """Said once, not with each message that is still in memory."""
+        """Whether the failure was logged: once, not at every flush."""
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._copies = 1
@@ -94,21 +94,21 @@ class Appender:
 
     @property
     def backlog(self) -> int:
-        """Messages accepted and not yet answered for."""
+        """Number of accepted messages whose waiters were not called yet."""
         return len(self._messages) + len(self._pending)
 
-    # -- in
+    # -- append
 
     def submit(self, message: StoredMessage, waiter: Waiter) -> None:
-        """Append `message` at the end of this loop turn and tell `waiter` once how it fared."""
+        """Append `message` at the end of this loop turn, and later call `waiter` once with the outcome."""
         if not self._messages:
-            # Runs when all sockets that were readable in this turn have been read.
+            # Runs after all sockets that were readable in this turn.
             asyncio.get_running_loop().call_soon(self._end_of_turn)
         self._messages.append(message)
         self._waiters.append(waiter)
 
     def _end_of_turn(self) -> None:
-        """Append what this loop turn brought."""
+        """Append the messages of this loop turn."""
         messages = self._messages
         waiters = self._waiters
         self._messages, self._waiters = [], []
@@ -117,20 +117,20 @@ class Appender:
             return
         copies = self._copies_needed()
         if copies is None:
-            # A message that does not wait for replicas does not need them either.
-            wanting = [waiter for waiter in waiters if waiter.wait]
-            self._refuse(wanting, PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
+            # Messages that do not wait for replicas are appended nevertheless.
+            waiting = [waiter for waiter in waiters if waiter.wait]
+            self._refuse(waiting, PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH)
             messages = [message for message, waiter in zip(messages, waiters, strict=True) if not waiter.wait]
             waiters = [waiter for waiter in waiters if not waiter.wait]
             if not messages:
                 return
         else:
-            # Not by the messages above, which wait for nobody: sends before them still do.
+            # Unchanged in the branch above: earlier sends may still wait for replicas.
             self._copies = copies
         try:
             results = self._store.put(messages)
         except Exception:
-            # Some of them may be in the log. Nobody is told that his is, which is the safe side.
+            # Some of them may be in the log; an error for all of them is safe.
             log.exception("appending %d messages failed", len(messages))
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
@@ -170,8 +170,8 @@ class Appender:
     # -- progress
 
     def progress(self) -> None:
-        """The log, the replicas' acks, the confirm offset or the disk have moved on: show and answer what
-        can be."""
+        """The log, an ack, the confirm offset or the disk has advanced: dispatch the log and acknowledge
+        sends."""
         store = self._store
         visible = store.dispatch()
         if visible != self._visible:
@@ -184,17 +184,16 @@ class Appender:
                 waiter.stored(PutStatus.PUT_OK, result)
 
     def is_acked(self, end_offset: int) -> bool:
-        """What ends at `end_offset` is as safe as messages stored now will be when they are acknowledged."""
+        """Whether a message that ends at `end_offset` is as safe as the configuration demands."""
         return self._acked_offset() >= end_offset
 
     def abandon(self) -> None:
-        """This broker is master no more: what is not acknowledged may be cut from the log, so say so."""
+        """This broker is no longer master: refuse the unacknowledged sends, which may be cut from the log."""
         self._alarm.cancel()
         self._refuse([waiter for waiter, _ in self._pending.abandon()], PutStatus.SERVICE_NOT_AVAILABLE)
 
     async def stop(self) -> None:
-        """Wait for a flush under way and flush once more. The caller has made sure that nothing is
-        submitted."""
+        """Wait for a running flush and flush once more. The caller submits no more messages."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -217,7 +216,7 @@ class Appender:
         return acked
 
     def _replicated_offset(self) -> int:
-        """How far the replicas have what they need to have, whatever this broker's own disk has."""
+        """How far the required replicas have the log, regardless of this broker's disk."""
         if self._copies in (0, 1):
             return self._store.max_offset
         if self._replication is None:
@@ -231,8 +230,9 @@ class Appender:
         return 1 if ha is None else ha.in_sync_replicas
 
     def _enough_in_sync(self) -> bool:
-        """Asked again when a send is answered: a set that shrank meanwhile confirms what too few have.
-        RocketMQ asks before it appends only, and acknowledges such a send with one copy."""
+        """Checked again before the acknowledgement: if the SyncStateSet shrank since the append, the confirm
+        offset may cover messages with too few copies. RocketMQ checks only before the append, and
+        acknowledges such a send with one copy."""
         return self._in_sync_replicas() >= self._settings.broker.min_in_sync_replicas
 
     def _copies_needed(self) -> int | None:
@@ -250,7 +250,8 @@ class Appender:
         )
 
     def _on_deadline(self, now_ms: int) -> None:
-        """Late replicas are told before a late disk, as RocketMQ does; the disk has `syncFlushTimeout`."""
+        """Report late replicas before a late disk, as RocketMQ does; the disk has until
+        `syncFlushTimeout`."""
         late_twice, late = self._pending.expire(now_ms)
         for waiter, result in late_twice:
             waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
@@ -285,19 +286,19 @@ class Appender:
             self._flush_task = asyncio.ensure_future(self._flush())
 
     async def _flush(self) -> None:
-        """Group commit: one fsync at a time; what arrives during one is covered by the next."""
+        """Group commit: one fsync at a time; the next one covers all messages that arrive meanwhile."""
         loop = asyncio.get_running_loop()
         store = self._store
         try:
             while store.flushed_offset < store.max_offset:
                 await loop.run_in_executor(None, store.flush)
                 if self._replication is not None:
-                    self._replication.wake()  # with SYNC_FLUSH the confirm offset waits for this disk too
+                    self._replication.wake()  # with SYNC_FLUSH the confirm offset needs this disk too
                 self.progress()
                 if not self._pending:
                     break
         except OSError as error:
-            # Nothing more can be promised; senders that wait for the disk get FLUSH_DISK_TIMEOUT.
+            # Sends that wait for the disk get FLUSH_DISK_TIMEOUT.
             if not self._disk_failed:
                 log.error("no more messages are accepted: %s", error)
             self._disk_failed = True

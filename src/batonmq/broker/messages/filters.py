@@ -1,4 +1,4 @@
-"""Which messages of a queue a subscription wants. Pure.
+"""Filters that select the messages of a subscription. Pure.
 
 A consume queue unit keeps the Java hash code of the message's tags; the client compares the tags themselves.
 Source: RocketMQ's tag filter (`FilterAPI`, `ExpressionMessageFilter`).
@@ -14,12 +14,12 @@ from batonmq.store.policy import MessageFilter
 
 
 class TagFilter:
-    """Takes the messages whose tags have one of these hash codes."""
+    """Accepts messages whose tags have one of these hash codes."""
 
     __slots__ = ("by_code",)
 
     by_properties = None
-    """The code is enough."""
+    """Not needed: the code is enough."""
 
     def __init__(self, codes: Iterable[int]) -> None:
         self.by_code = frozenset(codes).__contains__

@@ -1,7 +1,6 @@
-"""Pulls that found nothing and are held until a message arrives or their time is up (long polling).
+"""Held pulls (long polling): pulls that found no message and wait for one, or for their deadline.
 
-Owns who waits for which queue and until when. It decides from inputs alone: the shell says which queues have
-grown and what time it is, and runs the pulls that are handed back.
+Pure: the caller passes in the time and the queues that have grown, and runs the returned pulls.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class HeldPulls(Generic[T]):
         self._held += 1
 
     def queues_grown(self, queues: Iterable[tuple[QueueKey, int]]) -> list[HeldPull[T]]:
-        """`queues` names each queue that grew, with its new max offset; returns the pulls to run now."""
+        """`queues`: the queues that grew, with their new max offsets. Returns the pulls to run now."""
         by_queue = self._by_queue
         ready: list[HeldPull[T]] = []
         for queue, max_offset in queues:
@@ -71,7 +70,7 @@ class HeldPulls(Generic[T]):
         return ready
 
     def expire(self, now_ms: int) -> list[HeldPull[T]]:
-        """Pulls whose time is up at `now_ms`."""
+        """Remove and return the pulls that expired by `now_ms`."""
         expired: list[HeldPull[T]] = []
         deadlines = self._deadlines
         while deadlines and (deadlines[0][2].released or deadlines[0][0] <= now_ms):
@@ -88,7 +87,7 @@ class HeldPulls(Generic[T]):
         return expired
 
     def release_all(self) -> list[HeldPull[T]]:
-        """Everything that is held, for a change of role or the end of the broker."""
+        """Remove and return all pulls, for a change of the role or a stop."""
         everything = [held for waiting in self._by_queue.values() for held in waiting]
         for held in everything:
             held.released = True
@@ -98,7 +97,7 @@ class HeldPulls(Generic[T]):
         return everything
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` will next have something to return; None while nothing is held."""
+        """The next deadline; None while no pull is held."""
         self._drop_released()
         return self._deadlines[0][0] if self._deadlines else None
 
@@ -106,8 +105,8 @@ class HeldPulls(Generic[T]):
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].released:
             heapq.heappop(deadlines)
-        # A busy queue releases pulls long before their deadline; without this the heap would keep every one
-        # of them (and its request) for as long as the client would have waited.
+        # A busy queue releases pulls long before their deadlines. Without this the heap would keep released
+        # pulls and their requests until then.
         if len(deadlines) > 64 and len(deadlines) > 4 * self._held:
             deadlines[:] = [entry for entry in deadlines if not entry[2].released]
             heapq.heapify(deadlines)

@@ -1,5 +1,5 @@
-"""Messages in and out, as RocketMQ's `BrokerMetricsConstant` names them, read from the counters of
-`stats.py`."""
+"""Metrics of messages in and out, from the counters of `stats.py`. Source: RocketMQ's
+`BrokerMetricsConstant`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class MessageMetrics:
                 yield (topic, self._message_type(topic), is_system_topic(topic)), total
 
     def _message_type(self, topic: str) -> str:
-        """By the topic, where RocketMQ looks at each message: what a FIFO topic gets is taken for fifo."""
+        """Derived from the topic; RocketMQ checks each message. All messages of a FIFO topic count as
+        fifo."""
         if topic == SCHEDULE_TOPIC:
             return "delay"
         if topic == TRANS_HALF_TOPIC:

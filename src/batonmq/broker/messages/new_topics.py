@@ -1,7 +1,7 @@
-"""Topics that sends made: their messages are acknowledged when slaves and disk know them.
+"""Topics that sends created: their messages are acknowledged once slaves and disk have the topic.
 
-Only the log would bring such a topic back otherwise, which does not say how many queues it has. The messages
-are in the log at once, in the order in which they came.
+Otherwise a new master could recreate the topic only from the log, which does not have its number of queues.
+The messages are appended at once, in order of arrival.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ log = logging.getLogger(__name__)
 
 
 class NewTopics:
-    """Those that are not known yet."""
+    """The topics that slaves or disk do not have yet."""
 
-    def __init__(self, keep: Callable[[], Awaitable[None]]) -> None:
-        """`keep` waits until slaves and disk have the tables as they are when it is called. Raises `MQError`
-        if the disk does not take them; messages are in the log whatever it does."""
-        self._keep = keep
+    def __init__(self, durable: Callable[[], Awaitable[None]]) -> None:
+        """`durable` waits until slaves and disk have the current tables. It raises `MQError` if the disk
+        fails; the messages are then acknowledged nevertheless."""
+        self._durable = durable
         self.pending: dict[str, _NewTopic] = {}
-        """By name; for `in`."""
+        """By name; callers test membership."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.held = 0
-        """Messages that were handed over and are not answered for."""
+        """Number of messages from `hold` whose waiters were not called yet."""
 
     def created(self, topic: str) -> None:
-        """A send has just made it."""
+        """A send has just created the topic."""
         new = self.pending[topic] = _NewTopic(self)
         task = asyncio.get_running_loop().create_task(self._settle(topic, new))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def hold(self, topic: str, waiter: Waiter) -> Waiter:
-        """Whom to hand to the appender with a message for `topic`, which is one of `unknown`."""
+        """The waiter to pass to the appender for a message of `topic`, which must be in `pending`."""
         self.held += 1
         return _FirstSend(self.pending[topic], waiter)
 
     def abandon(self) -> None:
-        """This broker is no longer master, or is being stopped: what is held gets an error."""
+        """This broker is no longer master, or stops: the held messages get an error."""
         topics, self.pending = self.pending, {}
         for new in topics.values():
-            new.end(known=False)
+            new.end(durable=False)
 
     async def stop(self) -> None:
-        """Nothing is under way after this."""
+        """Refuse all held messages and cancel all tasks."""
         self.abandon()
         tasks = list(self._tasks)
         for task in tasks:
@@ -60,48 +60,48 @@ class NewTopics:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _settle(self, topic: str, new: _NewTopic) -> None:
-        known = False
+        durable = False
         try:
-            await self._keep()
-            known = True
+            await self._durable()
+            durable = True
         except MQError as error:
             log.error("topic %s: %s", topic, error.remark)
-            known = True
+            durable = True
         finally:
             if self.pending.get(topic) is new:
                 del self.pending[topic]
-            new.end(known=known)
+            new.end(durable=durable)
 
 
 class _NewTopic:
-    __slots__ = ("_held", "_known", "_owner")
+    __slots__ = ("_durable", "_held", "_owner")
 
     def __init__(self, owner: NewTopics) -> None:
         self._owner = owner
-        self._known: bool | None = None
-        """None: not yet; False: it will not be waited for."""
+        self._durable: bool | None = None
+        """None: undecided; False: abandoned."""
         self._held: list[tuple[Waiter, PutStatus, PutResult | None]] = []
 
     def stored(self, waiter: Waiter, status: PutStatus, result: PutResult | None) -> None:
-        if self._known is None:
+        if self._durable is None:
             self._held.append((waiter, status, result))
             return
         self._owner.held -= 1
-        if not self._known and result is not None:
+        if not self._durable and result is not None:
             status, result = PutStatus.SERVICE_NOT_AVAILABLE, None
         waiter.stored(status, result)
 
-    def end(self, *, known: bool) -> None:
-        """Once: later calls do nothing."""
-        if self._known is None:
-            self._known = known
+    def end(self, *, durable: bool) -> None:
+        """Call the held waiters; later calls do nothing."""
+        if self._durable is None:
+            self._durable = durable
             held, self._held = self._held, []
             for waiter, status, result in held:
                 self.stored(waiter, status, result)
 
 
 class _FirstSend:
-    """Stands for the waiter of a message for a new topic."""
+    """Wraps the waiter of a message for a new topic."""
 
     __slots__ = ("_topic", "_waiter", "wait")
 

@@ -1,4 +1,4 @@
-"""The part that takes messages from producers and hands them to consumers."""
+"""The part for sends and pulls."""
 
 from __future__ import annotations
 

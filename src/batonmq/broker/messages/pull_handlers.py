@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _FramePull:
-    """A pull that came in a frame (`PullCall`)."""
+    """A pull from a remoting frame (`PullCall`)."""
 
     __slots__ = ("_request",)
 
@@ -43,7 +43,7 @@ class _FramePull:
 
 
 class PullHandlers:
-    """From frames to `Puller` and back."""
+    """Converts between frames and the calls of `Puller`."""
 
     def __init__(self, puller: Puller) -> None:
         self._puller = puller

@@ -1,8 +1,8 @@
-"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling.
+"""Serves pulls, with long polling.
 
 The order of the checks, the codes and the header of the answer are RocketMQ's (`PullMessageProcessor`). A
-pull that finds nothing is held in `broker.held_pulls` until its queue grows or its time is up. The answer's
-body is views of the mapped commit log: no message becomes a Python object here.
+pull that finds no message is held (`held_pulls.py`) until its queue grows or its deadline passes. The body of
+the answer consists of views of the mapped commit log: no message becomes a Python object.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES: Final = 128 * 1024 * 1024
-"""Bytes a pull may ask for at most; the store's own limits are much lower."""
+"""Most bytes that a pull may request; the limits of the store are much lower."""
 READERS: Final = 4
-"""Pulls that wait for the disk at once. Threads of their own: what writes must not queue behind them."""
+"""Threads for pulls that read from disk, apart from the threads that write."""
 PULLING_GROUPS: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
-"""Groups of RocketMQ's own tools, which rejectPullConsumerEnable does not concern."""
+"""Groups of RocketMQ's tools, exempt from rejectPullConsumerEnable."""
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -54,11 +54,11 @@ _CODES: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset that was asked for."""
+"""NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE are missing: their code depends on the offset."""
 
 
 class Forbidden:
-    """Values of `forbiddenType` in a pull's answer: what forbids."""
+    """Values of `forbiddenType` in the answer to a pull: the reason."""
 
     BROKER: Final = 1
     GROUP: Final = 2
@@ -68,7 +68,7 @@ class Forbidden:
 
 
 class PullAnswer(msgspec.Struct, gc=False):
-    """An answer to a pull. `buffers` are records, as the log has them; empty unless `code` is SUCCESS."""
+    """An answer to a pull. `buffers`: records as in the log; empty unless `code` is SUCCESS."""
 
     header: PullMessageResponse
     buffers: Sequence[memoryview]
@@ -77,7 +77,7 @@ class PullAnswer(msgspec.Struct, gc=False):
 
 
 class PullCall(Protocol):
-    """Whoever pulls, as its front knows it."""
+    """The caller of a pull, for example one remoting request."""
 
     @property
     def peer(self) -> str:
@@ -85,22 +85,22 @@ class PullCall(Protocol):
 
     @property
     def client(self) -> object:
-        """What the consumer was registered under with its heartbeats (its connection)."""
+        """The key under which the consumer is registered (its connection)."""
 
     @property
     def finished(self) -> bool:
-        """Nobody waits for the answer any more."""
+        """Whether the caller no longer waits for the answer."""
 
     def answer(self, answer: PullAnswer) -> None:
-        """Of a pull that was held; called at most once."""
+        """Answer a pull that was held; called at most once."""
 
     def fail(self, error: MQError) -> None:
-        """Instead of `answer`."""
+        """Fail a pull that was held; called instead of `answer`."""
 
 
 @dataclass(slots=True, eq=False)
 class Pull:
-    """One pull that passed the checks."""
+    """A pull that passed all checks."""
 
     call: PullCall
     header: PullMessage
@@ -110,7 +110,7 @@ class Pull:
 
 
 class Puller:
-    """The pulls of one broker, and those that it holds."""
+    """The pulls of one broker, held ones included."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -120,13 +120,13 @@ class Puller:
 
     @property
     def held(self) -> int:
-        """Pulls held now."""
+        """Number of held pulls."""
         return len(self._held)
 
     # -- requests
 
     def pull(self, header: PullMessage, call: PullCall) -> PullAnswer | Awaitable[PullAnswer] | None:
-        """The answer; None: `call` gets it later. Raises `MQError`, also when awaited."""
+        """The answer; None if `call` receives it later. Raises `MQError`, also when awaited."""
         broker = self._broker
         if not broker.role.is_master and not broker.settings.broker.slave_read_enable:
             raise rejected()
@@ -150,8 +150,8 @@ class Puller:
         return answer if result.fetch is None else self._fetched(result.fetch, answer)
 
     async def _fetched(self, fetch: Callable[[], None], answer: PullAnswer) -> PullAnswer:
-        """`answer` when what it carries is in memory: writing it to the socket would wait for the disk, and
-        all clients with it; of a disk that cannot be read any more the process would die (SIGBUS)."""
+        """`answer` once its records are in memory. Otherwise the write to the socket would wait for the disk
+        and block all clients, and an unreadable disk would kill the process (SIGBUS)."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._reading, fetch)
         except OSError as error:
@@ -161,19 +161,19 @@ class Puller:
     # -- long polling
 
     def on_visible(self, queues: Iterable[tuple[QueueKey, int]]) -> None:
-        """These queues have grown to the given max offsets; called once a loop turn."""
+        """These queues have grown to the given max offsets; called at most once per loop turn."""
         if self._held:
             for held in self._held.queues_grown(queues):
                 self._retry(held)
 
     def release_all(self) -> None:
-        """Answer every held pull with what there is now: the role changes, or the broker stops."""
+        """Answer every held pull with the current state: the role changes, or the broker stops."""
         for held in self._held.release_all():
             self._answer(held.pull)
         self._alarm.cancel()
 
     def close(self) -> None:
-        """Let go of the threads that read; to be called when no request comes any more."""
+        """Release the reading threads; call it when no more requests arrive."""
         self._reading.shutdown(wait=False)
 
     def _hold(self, pull: Pull) -> None:
@@ -196,8 +196,8 @@ class Puller:
         if result is None:
             return
         if result.status is GetStatus.NO_MATCHED_MESSAGE and result.next_offset > held.queue_offset:
-            # Nothing for this consumer among the new messages. RocketMQ matches before it wakes a pull; so
-            # do we, by going on to hold it behind what we have looked at.
+            # The filter accepts none of the new messages: hold the pull again behind them. RocketMQ applies
+            # the filter before it wakes a pull, with the same effect.
             pull.header.queue_offset = result.next_offset
             self._held.hold(held.queue, result.next_offset, held.deadline_ms, pull)
             self._alarm.arm()
@@ -210,8 +210,8 @@ class Puller:
             pull.call.answer(self._answer_of(pull, result, *self._outcome(pull, result), result.status.name))
 
     def _read_held(self, pull: Pull) -> GetResult | None:
-        """What there is for a held pull now; None if nobody waits for it any more, or it was answered
-        here."""
+        """The result for a held pull; None if its caller no longer waits, or the read failed and was
+        answered."""
         if pull.call.finished:
             return None
         try:
@@ -333,7 +333,7 @@ class Puller:
         return Pull(call, header, topic, group, filter_of(subscription))
 
     def _check_push(self, call: PullCall, name: str) -> None:
-        """With rejectPullConsumerEnable: only members of a push group may pull, and the system's groups."""
+        """With rejectPullConsumerEnable only members of push groups and the system's groups may pull."""
         known = self._broker.tables.consumers.group(name)
         pushes = known is not None and known.consume_type is not ConsumeType.ACTIVELY
         member = known is not None and call.client in known.members

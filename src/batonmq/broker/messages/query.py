@@ -1,4 +1,4 @@
-"""Requests about single messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and QUERY_CONSUME_QUEUE."""
+"""Requests for single messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and QUERY_CONSUME_QUEUE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batonmq.protocol.tags import java_hash
 log = logging.getLogger(__name__)
 
 UNIQUE_KEY_MAX = 32
-"""Most messages returned for a unique id."""
+"""Largest number of messages returned for a unique id."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:

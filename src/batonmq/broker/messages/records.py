@@ -1,4 +1,4 @@
-"""The messages of a queue one by one, for questions that administrators ask."""
+"""Iterates over the messages of a queue, for admin requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _BATCH_BYTES = 256 * 1024
 def records_of(
     store: MessageStore, topic: str, queue_id: int, offset: int, count: int
 ) -> Iterator[MessageExt]:
-    """Up to `count` messages from a queue offset on, bodies not inflated; ends where the queue does."""
+    """Up to `count` messages from `offset` (queue offset), bodies not inflated; fewer at the end of the
+    queue."""
     end = offset + count
     while offset < end:
         found = store.get(topic, queue_id, offset, min(_BATCH, end - offset), _BATCH_BYTES)

@@ -1,6 +1,6 @@
-"""Messages that are stored elsewhere until their time has come: delayed, timed, half of a transaction.
+"""Redirects: rules for messages that first wait in another topic (delayed, timed or half messages).
 
-A feature offers a `Redirect`; whoever stores a message runs it through `Redirects.apply`.
+A feature adds a `Redirect`; every caller that stores a message applies them (`Redirects.apply`).
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 
 
 class Redirect(Protocol):
-    """One kind of message."""
+    """The rule for one kind of message."""
 
     marks: tuple[bytes, ...]
-    """Bytes of which the encoded properties of each such message contain one. Others may, too."""
+    """The encoded properties of every such message contain one of these; those of other messages may too."""
 
     def redirect(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage | None:
-        """The message as it is stored meanwhile, None if it is not of this kind. `properties` are the
-        message's, decoded. Raises `MQError` for a message that is not allowed, `MessageFormatError` for one
-        whose properties become too long."""
+        """The message to store; None if `message` is not of this kind. `properties`: its decoded properties.
+        Raises `MQError` for a message that is not allowed, `MessageFormatError` if the properties become too
+        long."""
 
 
 class Redirects:
-    """All of one broker, in the order of the parts: the first that takes a message has it."""
+    """All redirects of a broker, in the order of the parts; the first one that applies is used."""
 
     def __init__(self) -> None:
         self.marks: tuple[bytes, ...] = ()
         self._redirects: list[Redirect] = []
 
     def add(self, redirect: Redirect) -> None:
-        """For parts, before the broker starts."""
+        """Add a redirect; parts call it before the broker starts."""
         self._redirects.append(redirect)
         self.marks += redirect.marks
 
     def apply(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage | None:
-        """The message as it is stored, None if no redirect takes it. Raises as `Redirect.redirect`."""
+        """The message to store; None if no redirect applies. Raises the errors of `Redirect.redirect`."""
         for redirect in self._redirects:
             stored = redirect.redirect(message, properties)
             if stored is not None:

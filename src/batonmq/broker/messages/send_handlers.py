@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _FrameSend(SendCall):
-    """A send that came in a frame, and is answered with one."""
+    """A send from a remoting frame, answered with a frame."""
 
     __slots__ = ("_handlers", "_request")
 
@@ -51,7 +51,7 @@ class _FrameSend(SendCall):
 
 
 class _FrameBatch(_FrameSend):
-    """A batch: its answer names the id of each message."""
+    """A batch: its answer has the ids of all messages."""
 
     __slots__ = ()
 
@@ -80,8 +80,8 @@ class _SendBack:
         self._request = request
         self.group = group
         self.topic = ""
-        # RocketMQ does not wait for replicas here. We do: the consumer commits the original's offset once
-        # this is answered, so losing the copy would lose the message.
+        # RocketMQ does not wait for replicas here. We do: the consumer commits the offset of the original
+        # after this answer, so the loss of the copy would be the loss of the message.
         self.wait = True
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
@@ -93,7 +93,7 @@ class _SendBack:
 
 
 class SendHandlers:
-    """From frames to `Sender` and back."""
+    """Converts between frames and the calls of `Sender`."""
 
     def __init__(self, broker: Broker, sender: Sender) -> None:
         self._sender = sender

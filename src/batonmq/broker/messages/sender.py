@@ -1,8 +1,9 @@
-"""What happens to a message that a producer sends, and to one that a consumer sends back.
+"""Checks and stores messages that producers send or consumers send back.
 
-Free of frames and connections: the remoting handlers (`send_handlers.py`) call it, and any other front may.
-The order of the checks, the codes and the remarks are RocketMQ's (`SendMessageProcessor`). A message that
-passes is handed to the appender; its caller gets the outcome when it is as safe as the configuration demands.
+This module knows no frames and connections: the remoting handlers (`send_handlers.py`) call it, and other
+front ends may. The order of the checks, the codes and the remarks are RocketMQ's (`SendMessageProcessor`). A
+message that passes goes to the appender; its caller receives the outcome once it is as safe as the
+configuration demands.
 """
 
 from __future__ import annotations
@@ -84,14 +85,14 @@ _MARKS: Final = (
 
 
 class SendCall:
-    """One message or batch on its way. A front subclasses it and answers in `stored`; `Sender.send` fills the
-    attributes in."""
+    """One send of a message or batch. A front end subclasses it and answers in `stored`; `Sender.send` sets
+    the attributes."""
 
     __slots__ = ("queue_id", "unique_key", "wait")
 
     def __init__(self) -> None:
         self.queue_id = -1
-        """The queue that was chosen."""
+        """The chosen queue."""
         self.unique_key = b""
         """Property UNIQ_KEY; empty for a batch."""
         self.wait = True
@@ -113,7 +114,7 @@ class Sender:
         self._appender = broker.appender
         self._new_topics = new_topics
         config = broker.settings.broker
-        # Appended to each message's properties; constant while the broker runs.
+        # Appended to the properties of every message; constant while the broker runs.
         self._own_properties = encode_properties(
             {
                 PROPERTY_MSG_REGION: config.region_id,
@@ -126,19 +127,20 @@ class Sender:
         self._born_hosts: dict[str, bytes] = {}
 
     def open(self) -> None:
-        """The broker's address is known, and every feature has offered its redirect."""
+        """The broker's address is known, and all redirects are added."""
         self._store_host = pack_address(self._broker.address)
         self._marks = _MARKS + self._broker.redirects.marks
 
     @property
     def store_host(self) -> bytes:
-        """The broker's packed address, as records and message ids carry it."""
+        """The broker's packed address, for records and message ids."""
         return self._store_host
 
     def send(
         self, fields: SendFields, body: bytes | memoryview, peer: str, version: int, call: SendCall
     ) -> None:
-        """Store one message or a batch of the client at `peer` (``ip:port``) with this client version.
+        """Store one message or batch of the client at `peer` (``ip:port``), which has client version
+        `version`.
 
         `call.stored` is called once unless this raises `MQError`. Hot path.
         """
@@ -194,14 +196,14 @@ class Sender:
             properties = fields.properties
             call.unique_key = find_property(properties, _UNIQUE_KEY) or b""
             if properties and properties[-1] != 2:
-                properties += b"\2"  # old clients leave out the last separator
+                properties += b"\2"  # old clients omit the last separator
             properties += self._own_properties
             if len(properties) > MAX_PROPERTIES_BYTES:
                 raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
             message.properties = properties
             if _PRIORITY in properties:
                 queue_id = message.queue_id = _by_priority(message, topic)
-            # A plain message has none of these; a test costs 40 ns, parsing all properties 2 us.
+            # Plain messages have none of these. A test costs 40 ns, parsing all properties 2 us.
             for mark in self._marks:
                 if mark in properties:
                     message = self._inspect(message, fields, version)
@@ -217,7 +219,7 @@ class Sender:
         self._appender.submit(message, waiter)
 
     def _hold(self, topic: str, waiter: Waiter) -> Waiter:
-        """`topic` is what the message was sent to; a delayed one is in another by now."""
+        """`topic`: the topic of the send; a delayed message is in another one by now."""
         if self._new_topics.held >= self._settings.broker.send_thread_pool_queue_capacity:
             raise overloaded()
         return self._new_topics.hold(topic, waiter)
@@ -230,7 +232,7 @@ class Sender:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {start}")
 
     def _check_topic(self, fields: SendFields, peer: str) -> TopicConfig:
-        """The checks that a message to a known, writable topic need not repeat."""
+        """The topic, after the checks that a message to a known, writable topic does not need."""
         name, topics = fields.topic, self._topics
         if self._settings.broker.broker_permission & Perm.WRITE == 0 and topics.is_order(name):
             raise sending_forbidden(self._broker.address)
@@ -262,7 +264,7 @@ class Sender:
     # -- kinds of messages
 
     def _inspect(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
-        """Delayed, retried or otherwise marked messages, as they are stored."""
+        """The message to store for a delayed, retried or otherwise marked message."""
         properties = decode_properties(message.properties)
         properties.pop(PROPERTY_POP_CK, None)
         if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
@@ -288,7 +290,8 @@ class Sender:
     def _retry_or_dead_letter(
         self, message: StoredMessage, properties: dict[str, str], fields: SendFields, client_version: int
     ) -> None:
-        """A consumer resends a message it could not handle; too many attempts make it a dead letter."""
+        """A consumer resends a message that it failed to handle; after too many attempts it is a dead
+        letter."""
         broker = self._broker
         group = message.topic[len(RETRY_PREFIX) :]
         config = broker.tables.subscriptions.get_or_create(group)
@@ -310,9 +313,9 @@ class Sender:
     # -- messages that consumers send back
 
     def send_back(self, header: ConsumerSendMsgBack, version: int, waiter: Waiter) -> str | None:
-        """Store a message of this broker's log again, for a group that could not handle it.
+        """Store a message of this broker's log again, for a group that failed to handle it.
 
-        Returns the topic it was first sent to; None if the group retries nothing (no waiter is called then).
+        Returns the message's first topic; None if the group has no retries (the waiter is then not called).
         Raises `MQError`.
         """
         broker = self._broker
@@ -344,7 +347,7 @@ class Sender:
     def _message_back(
         self, header: ConsumerSendMsgBack, version: int, group: SubscriptionGroupConfig, topic: TopicConfig
     ) -> tuple[StoredMessage, str]:
-        """The message to store, and the topic it was first sent to."""
+        """The message to store, and its first topic."""
         broker = self._broker
         view = broker.store.message_at(header.offset)
         if view is None:
@@ -403,8 +406,8 @@ class Sender:
 
 
 def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
-    """The queue of a message that has a priority: that of its number, or the last one. A message that is
-    ordered or delayed, too, loses its priority. As RocketMQ 5.5 does (`Message.setPriority`)."""
+    """The queue of a message with a priority: the queue with that number, or the last one. An ordered or
+    delayed message loses its priority. Source: RocketMQ 5.5 (`Message.setPriority`)."""
     properties = decode_properties(message.properties)
     text = properties.get(PROPERTY_PRIORITY, "")
     priority = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1

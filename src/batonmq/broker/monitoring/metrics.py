@@ -1,9 +1,9 @@
-"""How a broker exports its metrics, and the latency of its requests.
+"""The exporter of a broker's metrics, and the latency of its requests.
 
 Each part declares its metrics in the ``metrics.py`` of its folder. Names, units and labels are those of
 RocketMQ 5.5 (`BrokerMetricsConstant`, `DefaultStoreMetricsConstant`, `RemotingMetricsConstant`); an interop
-test compares them with its exporter. Only the latency of requests is measured for the metrics alone: some
-0.8 µs each, nothing with metricsExporterType=DISABLE.
+test compares them with its exporter. Only the latency of requests is measured solely for the metrics: it
+costs about 0.8 µs per request, and nothing with metricsExporterType=DISABLE.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RpcMeter:
 
     def answered(self, request: Request, code: int) -> None:
         asked = request.command.code
-        # A pull that was not answered at once was held until messages came.
+        # A pull that is still in flight was held: its answer did not follow at once.
         held = asked in _PULLS and request in request.connection.in_flight
         key = (asked if asked in _REQUEST_NAMES else -1, code, held, request.oneway)
         histogram = self._series.get(key)
@@ -75,7 +75,7 @@ class BrokerMetrics:
         *,
         timer_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`sources`: of all parts. Raises `ConfigError` when the exporter's package is missing."""
+        """`sources`: those of all parts. Raises `ConfigError` if the exporter's package is missing."""
         self._rpc = RpcMeter(timer_ns)
         self._enabled = config.metrics_exporter_type is not MetricsExporterType.DISABLE
         own = ("broker", config.broker_cluster_name, config.broker_name)
@@ -94,16 +94,16 @@ class BrokerMetrics:
         return self._exporter.port
 
     def sources(self) -> Mapping[Metric, Source]:
-        """What the exporter reads."""
+        """All sources that the exporter reads."""
         return self._sources
 
     def watch(self, dispatcher: Dispatcher) -> None:
-        """Time the requests of ports that do not listen yet."""
+        """Measure the requests of this dispatcher; call it before the ports listen."""
         if self._enabled:
             dispatcher.intercept(Interceptor(answered=self._rpc.answered))
 
     async def start(self) -> None:
-        """Call when the broker's ports listen. Raises `OSError` when Prometheus' port is taken."""
+        """Start exporting; the broker's ports listen. Raises `OSError` if Prometheus' port is in use."""
         await self._exporter.start()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The part that counts, and answers questions about what was counted."""
+"""The part for statistics: it samples the counters and serves requests for them."""
 
 from __future__ import annotations
 

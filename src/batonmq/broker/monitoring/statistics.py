@@ -1,4 +1,4 @@
-"""What tools show about topics and groups: offsets, times, rates, who consumes what.
+"""Statistics of topics and groups for tools: offsets, times, rates, and which group consumes which topic.
 
 Source: RocketMQ's admin requests (`topicStatus`, `consumerProgress`, `statsAll`, …).
 """
@@ -75,7 +75,7 @@ class _StatisticsHandlers:
             body=encode(TopicStatsTable(topic_put_tps=broker.stats.put_rate(topic), offset_table=table))
         )
 
-    # -- how far groups are
+    # -- progress of groups
 
     def consume_stats(self, request: Request, header: wire.GetConsumeStats) -> Reply:
         broker, group = self._broker, header.consumer_group
@@ -115,7 +115,7 @@ class _StatisticsHandlers:
         )
 
     def _subscribed(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Topics that the connected group subscribes to; all of them when nobody is connected."""
+        """The topics that the connected group subscribes to; all topics if no consumer is connected."""
         subscriptions = self._broker.tables.consumers.subscriptions(group)
         return [topic for topic in sorted(topics) if not subscriptions or topic in subscriptions]
 
@@ -159,7 +159,7 @@ class _StatisticsHandlers:
             )
         return Reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
 
-    # -- who consumes what
+    # -- groups and topics
 
     def groups_of_topic(self, request: Request, header: wire.QueryTopicConsumeByWho) -> Reply:
         broker = self._broker

@@ -1,4 +1,4 @@
-"""The part that makes the broker known to name servers."""
+"""The part that registers the broker with the name servers."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ class NameServersPart(Part):
 
     def _configured(self, before: BrokerConfig) -> None:
         if before.broker_permission != self._broker.settings.broker.broker_permission:
-            # It limits the permissions of all topics that are registered.
+            # It limits the permission of every registered topic.
             self._broker.tables.topics.touch()
             self.registration.now()

@@ -1,10 +1,10 @@
-"""Tells the name servers who this broker is and which topics it has.
+"""Registers this broker and its topics with the name servers.
 
-Every name server is told on its own: one that is slow or gone delays nobody. A registration is sent at the
-start, each `registerNameServerPeriod`, at once when a topic or the role changes, when the name server's
-connection was lost (RocketMQ's brokers wait for the next period then), and withdrawn at the end.
-Changes that come in one loop turn go out together. Source: REGISTER_BROKER (103), UNREGISTER_BROKER (104),
-BROKER_HEARTBEAT (904) and QUERY_DATA_VERSION (322).
+Each name server has a separate task, so a slow one delays no other. The broker registers at the start, every
+`registerNameServerPeriod`, when a topic or the role changes, and when the connection to the name server was
+lost (RocketMQ's brokers then wait for the next period). It unregisters at the end. All changes of one loop
+turn are sent together. Source: REGISTER_BROKER (103), UNREGISTER_BROKER (104), BROKER_HEARTBEAT (904) and
+QUERY_DATA_VERSION (322).
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 RETRY_MS: Final = 1_000
-"""Pause before a name server that could not be reached is tried again, until the regular period takes
-over."""
+"""Pause before the next attempt to reach a name server; never longer than the regular period."""
 
 
 async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
-    """Until one of these is over, or so much time."""
+    """Wait until one of `waits` is done, at most `timeout_s`."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
@@ -56,7 +55,7 @@ async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
 
 
 def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:
-    """Header and body that describe the broker as it is now."""
+    """Header and body that describe the broker's current state."""
     config = broker.settings.broker
     allowed = config.broker_permission
     topics = broker.tables.topics.table
@@ -117,18 +116,18 @@ class Registration:
             self._tasks.append(asyncio.create_task(self._heartbeats()))
 
     def now(self) -> None:
-        """Register with everybody at the end of this loop turn: a topic or the role has changed."""
+        """Register with all name servers at the end of this loop turn: a topic or the role has changed."""
         for wake in self._wake.values():
             wake.set()
 
     async def pause(self) -> None:
-        """The role is not known: withdraw until `start`."""
+        """The role is unknown: unregister until `start`."""
         if not self._paused:
             self._paused = True
             await self._unregister()
 
     async def stop(self) -> None:
-        """Withdraw for good."""
+        """Unregister and stop."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,7 +145,7 @@ class Registration:
             if not self._paused:
                 ok = await self._register(address, quiet=not reachable)
                 if ok and not reachable:
-                    log.info("name server %s is back", address)
+                    log.info("name server %s is reachable again", address)
                 reachable = ok
             period_s = self._broker.settings.broker.register_name_server_period / 1000
             retry_s = min(period_s, RETRY_MS / 1000)
@@ -156,8 +155,8 @@ class Registration:
             registered_at = loop.time()
             await _any(period_s, wake.wait(), self._broker.client.lost(address))
             if not wake.is_set() and self._broker.client.connected(address) is None:
-                # A name server that was restarted knows nothing of this broker; one that only closed the
-                # connection has taken it out of its routes.
+                # A restarted name server does not know this broker; one that only closed the connection has
+                # removed it from its routes.
                 await _any(registered_at + retry_s - loop.time(), wake.wait())
 
     async def _register(self, address: str, *, quiet: bool) -> bool:
@@ -179,11 +178,11 @@ class Registration:
             try:
                 broker.tables.topics.set_order(decode(answer.body, KVTable).table)
             except MQError as error:
-                log.warning("%s sent an order configuration that cannot be read: %s", address, error)
+                log.warning("%s sent an unreadable order configuration: %s", address, error)
         return True
 
     def _learn_master(self, header: RegisterBrokerResponse) -> None:
-        """Outside controller mode the name server tells a slave where its master is."""
+        """Outside controller mode the answer names the slave's master."""
         broker = self._broker
         if broker.role.is_master:
             return
@@ -201,13 +200,13 @@ class Registration:
             broker_id=broker.role.broker_id,
         )
 
-        async def tell(address: str) -> None:
+        async def unregister(address: str) -> None:
             try:
                 await broker.client.call(address, header, timeout_ms=UNREGISTER_TIMEOUT_MS)
             except (NetError, MQError) as error:
                 log.warning("could not unregister: %s", error)
 
-        await asyncio.gather(*(tell(address) for address in self._addresses))
+        await asyncio.gather(*(unregister(address) for address in self._addresses))
 
     async def _heartbeats(self) -> None:
         broker = self._broker

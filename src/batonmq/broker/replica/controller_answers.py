@@ -1,4 +1,4 @@
-"""What a controller's answers say: a role, a SyncStateSet. They come from the network, so each is checked."""
+"""Decodes controllers' answers: a role, a SyncStateSet. Checks every field."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ H = TypeVar("H", bound=Header)
 
 
 def typed(response: Response, kind: type[H]) -> H:
-    """The answer's header, if it is of that kind. Raises `MQError`."""
+    """The answer's header. Raises `MQError` if it is not a `kind`."""
     if not isinstance(response.header, kind):
-        raise MQError(ResponseCode.SYSTEM_ERROR, f"an answer without {kind.__name__}")
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"the answer has no {kind.__name__}")
     return response.header
 
 
 def sync_state_set_of(body: bytes | bytearray | memoryview) -> SyncStateSet:
-    """Raises `MQError` for a body that is none."""
+    """Decode a SyncStateSet. Raises `MQError` if the body is not one."""
     try:
         decoded = decode(body, bodies.SyncStateSetBody)
     except ValueError as error:
         raise MQError(
-            ResponseCode.SYSTEM_ERROR, f"an answer whose body is no SyncStateSet: {error}"
+            ResponseCode.SYSTEM_ERROR, f"the body of the answer is not a SyncStateSet: {error}"
         ) from None
     return SyncStateSet(frozenset(decoded.sync_state_set), decoded.sync_state_set_epoch)
 
@@ -40,8 +40,8 @@ def role_of(
     body: bytes | bytearray | memoryview,
     sync_state_set_epoch: int | None = None,
 ) -> Role | None:
-    """The role an answer gives, None if it names no master. `sync_state_set_epoch`: where the header has it
-    instead of the body. Raises `MQError` for a body that is no SyncStateSet."""
+    """The role that an answer assigns; None if it names no master. `sync_state_set_epoch`: given if the
+    header has it instead of the body. Raises `MQError` if the body is not a SyncStateSet."""
     if header.master_broker_id is None or not header.master_address or header.master_epoch is None:
         return None
     members = sync_state_set_of(body)

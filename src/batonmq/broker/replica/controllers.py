@@ -1,4 +1,4 @@
-"""A broker's controllers: which there are, which of them leads, and calls to that one."""
+"""A broker's controllers: their addresses, which of them is leader, and calls to the leader."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_MS: Final = 3_000
 FIND_TIMEOUT_MS: Final = 1_000
 RETRY_S: Final = (0.1, 1.0)
-"""First and longest wait before whoever calls in vain calls again; doubled in between."""
+"""First and longest wait of a caller between failed attempts; the wait doubles each time."""
 
 
 class Controllers:
-    """The configured ones and who joined them since: any of these may lead one day."""
+    """The configured controllers and those that joined later: each of them may become leader."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -41,14 +41,14 @@ class Controllers:
         self._finding: asyncio.Task[str] | None = None
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
+        """Cancel the search for the leader."""
         if self._finding is not None:
             self._finding.cancel()
             await asyncio.gather(self._finding, return_exceptions=True)
 
     @property
     def addresses(self) -> list[str]:
-        """All of them, as of now."""
+        """Addresses of all known controllers."""
         self._follow_configuration()
         return self._known
 
@@ -57,7 +57,7 @@ class Controllers:
         return split_addresses(self._controller_addr)
 
     def _follow_configuration(self) -> None:
-        """controllerAddr may change while the broker runs: what former controllers said is over then."""
+        """Apply a change of controllerAddr: all facts from the former controllers are dropped."""
         configured = self._broker.settings.broker.controller_addr
         if configured != self._controller_addr:
             self._controller_addr = configured
@@ -65,13 +65,13 @@ class Controllers:
             self._leader = self._finding = None
 
     def _require_unchanged(self, asked: str) -> None:
-        """What the controllers at `asked` say still counts; else raises `NotLeaderError`."""
+        """Raises `NotLeaderError` if controllerAddr is no longer `asked`."""
         self._follow_configuration()
         if self._controller_addr != asked:
             raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "there are other controllers now")
 
     async def _find_leader(self) -> str:
-        """Ask all controllers who leads; the first that knows is believed. Raises `MQError` if none does."""
+        """Ask all controllers for the leader and use the first answer. Raises `MQError` if none knows it."""
         self._follow_configuration()
         asked = self._controller_addr
         leader = await self._first_leader(asked)
@@ -111,9 +111,9 @@ class Controllers:
         )
 
     def _update_controllers(self, metadata: wire.GetMetadataReply) -> None:
-        """Controllers may be added and replaced while brokers run; each must hear the heartbeats.
+        """Controllers may be added and replaced while brokers run; each needs the brokers' heartbeats.
 
-        The configured ones stay: they may be back, under the name by which this broker knows them.
+        The configured addresses stay in the list: such a controller may return under the same address.
         """
         known = list(dict.fromkeys([*self._configured, *members_of(metadata)]))
         if known != self._known:
@@ -131,7 +131,7 @@ class Controllers:
     async def call(
         self, header: Header, body: bytes = b"", *, accept: Container[int] = (ResponseCode.SUCCESS,)
     ) -> Response:
-        """One call to the leading controller. Raises `NetError`, `MQError`; a lost leader is looked for."""
+        """Call the leading controller. Raises `NetError`, `MQError`; the next call searches again."""
         leader = await self._leader_address()
         try:
             return await self._broker.client.call(
@@ -143,7 +143,7 @@ class Controllers:
             raise
 
     async def watch(self) -> None:
-        """Follow a change of the leading controller."""
+        """Ask for the leader every `syncControllerMetadataPeriod`."""
         while True:
             await asyncio.sleep(self._broker.settings.broker.sync_controller_metadata_period / 1000)
             try:
@@ -152,7 +152,7 @@ class Controllers:
                 log.debug("no leading controller: %s", error)
 
     async def broker_set(self) -> bodies.ReplicasInfo:
-        """All replicas that the controllers know. Raises `NetError`, `MQError`, ValueError."""
+        """All replicas of this broker set. Raises `NetError`, `MQError`, ValueError."""
         name = self._broker.settings.broker.broker_name
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
@@ -160,8 +160,8 @@ class Controllers:
 
 
 def members_of(metadata: wire.GetMetadataReply) -> list[str]:
-    """Where the members of a group of controllers serve brokers; empty where their leader is not among them:
-    RocketMQ's jRaft controllers name their Raft ports there, which are not for brokers."""
+    """The addresses at which the controllers serve brokers; empty if the leader's address is not among them:
+    RocketMQ's jRaft controllers report their Raft ports, which do not serve brokers."""
     peers = [peer.split(":") for peer in metadata.peers.split(";")]
     addresses = [":".join(parts[-2:]) for parts in peers if len(parts) >= 2]
     return addresses if metadata.controller_leader_address in addresses else []

@@ -1,14 +1,15 @@
-"""What a replica does about its role, without I/O: how it registers, and which role it takes when.
+"""Decides, without I/O, how a replica registers and which role it takes.
 
-`ReplicasCore` is told what the controller said and answers with the next request to make and the next role to
-take. It never calls anybody; `replica_registration.py` and `replicas.py` do. Source: RIP-44, ReplicasManager.
+`ReplicasCore` receives the controllers' answers and returns the next step of the registration and the next
+role. `registration.py` and `replicas_manager.py` carry them out. Source: RIP-44, ReplicasManager.
 
 Rules about roles:
-- an epoch not above the one in force changes nothing, whoever says it (notices are repeated and overtake);
-- of several changes that came in while one was under way only the newest is made;
-- a process never resumes a term that its log has already seen in a former life: bytes it wrote before a
-  crash may be at slaves and lost here, and one epoch would then name two histories. It stays silent until the
-  controller has given it up, and comes back with a new epoch.
+- A role with an epoch not above the current one changes nothing: notices are repeated and may arrive out of
+  order.
+- If several roles arrive during a switch, only the newest one is taken afterwards.
+- A process never resumes a master epoch in which it was master before it was restarted. Slaves may have bytes
+  of that epoch that this replica lost in a crash; one epoch would then name two histories. The replica sends
+  no heartbeats until the controllers have dropped it as master, and returns with a new epoch.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from batonmq.ha.autoswitch.sync_state import SyncStateSet
 
 
 class Step(Enum):
-    """What a starting replica must do next."""
+    """The next step of a starting replica."""
 
     GET_NEXT_ID = auto()
-    """Ask which id is free, and note down the claim."""
+    """Ask for a free id, and save the claim to it."""
     APPLY_ID = auto()
-    """Claim the noted id, and note down that it is ours."""
+    """Apply for the claimed id, and save it."""
     REGISTER = auto()
     """Report the address; the answer names the master."""
     ELECT = auto()
-    """There is no master: ask to be elected."""
+    """There is no master: ask for an election."""
     RUN = auto()
-    """The role is known, or others will say it; look at it from time to time."""
+    """The role is known, or the replica waits for a master: refresh it periodically."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Who is master in which epoch, as the controller said it."""
+    """The master of an epoch, as the controllers report it."""
 
     epoch: int
     master_id: int
@@ -46,7 +47,7 @@ class Role:
 
 
 class ReplicasCore:
-    """One replica, from its start to its end."""
+    """The state of one replica."""
 
     def __init__(
         self,
@@ -57,23 +58,24 @@ class ReplicasCore:
         *,
         learner: bool = False,
     ) -> None:
-        """`identity`: what the files say. `last_epoch`: newest epoch of the log, -1 if none. `learner`: it
-        never asks to be elected; the first to ask in a new group becomes its master, and all take its log."""
+        """`identity`: from the files. `last_epoch`: newest epoch of the log, -1 if none. `learner`: the
+        replica never asks for an election. In a new broker set the first replica that asks becomes master,
+        and all others copy its log."""
         self.cluster = cluster
         self.broker_name = broker_name
         self.identity = identity
         self.role: Role | None = None
-        """The role in force."""
+        """The current role."""
         self._former_epoch = last_epoch
         self._wanted: Role | None = None
         self._registered = False
         self._master_known = False
         self.learner = learner
-        """While there is no master it looks for one instead of asking to be elected."""
+        """An async learner: it waits for a master instead of asking for an election."""
 
     @property
     def broker_id(self) -> int | None:
-        """The id, once it is ours."""
+        """The id that the controllers granted; None before."""
         identity = self.identity
         return identity.broker_id if identity is not None and identity.check_code is None else None
 
@@ -83,7 +85,7 @@ class ReplicasCore:
 
     @property
     def master_epoch(self) -> int:
-        """Newest master epoch heard of, 0 before any."""
+        """Newest known master epoch, 0 if none is known."""
         return max(
             self.role.epoch if self.role is not None else 0,
             self._wanted.epoch if self._wanted is not None else 0,
@@ -91,7 +93,7 @@ class ReplicasCore:
 
     @property
     def may_heartbeat(self) -> bool:
-        """Whether to tell the controllers that this replica lives: not while it waits to be given up."""
+        """Whether to send heartbeats: not while the controllers must drop this replica as master."""
         return self._registered
 
     # -- start
@@ -106,27 +108,27 @@ class ReplicasCore:
         return Step.RUN if self._master_known or self.learner else Step.ELECT
 
     def claim_id(self, broker_id: int, address: str, now_ms: int) -> Identity:
-        """An id is free: the claim to note down before applying for it."""
+        """An id is free. Returns the claim, which must be saved before applying for the id."""
         self.identity = Identity(self.cluster, self.broker_name, broker_id, f"{address};{now_ms}")
         return self.identity
 
     def id_granted(self) -> Identity:
-        """The claimed id is ours: what to note down."""
+        """The controllers granted the claimed id. Returns the identity to save."""
         assert self.identity is not None
         self.identity = Identity(self.cluster, self.broker_name, self.identity.broker_id)
         return self.identity
 
     def id_refused(self) -> None:
-        """Somebody else has the claimed id: begin anew."""
+        """Another replica has the claimed id: start over."""
         self.identity = None
 
     def give_up_id(self) -> None:
-        """This replica is not the one any more that the controllers count on: it comes back as a new one."""
+        """Drop the id: this replica lacks data that the controllers count on, and registers as a new one."""
         self.identity = None
         self._registered = False
 
     def registered(self, role: Role | None) -> bool:
-        """The answer to a registration. False: it would have us resume a former term; ask again later."""
+        """The answer to a registration. False: it names a former epoch of this replica; ask again later."""
         if self._resumes_former_epoch(role):
             return False
         self._registered = True
@@ -134,15 +136,15 @@ class ReplicasCore:
         return True
 
     def registration_lost(self) -> None:
-        """The controller does not know this broker (its data was cleaned): register again."""
+        """The controllers do not know this broker (its data was cleaned): register again."""
         self._registered = False
 
     # -- roles
 
     def role_reported(self, role: Role | None) -> None:
-        """Any news of who is master; None: there is none."""
+        """The controllers report the current role; None: there is no master."""
         if self._resumes_former_epoch(role):
-            # Heard after the registration, which found nobody in charge: wait again until that is given up.
+            # The registration found no master, but this answer names a former epoch: wait again.
             self._registered = self._master_known = False
             return
         self._master_known = role is not None
@@ -158,7 +160,7 @@ class ReplicasCore:
             self._wanted = role
 
     def _resumes_former_epoch(self, role: Role | None) -> bool:
-        """Whether a role would have this process resume a term of a former life."""
+        """Whether the role would make this process resume an epoch from before its restart."""
         return (
             role is not None
             and self.role is None
@@ -172,12 +174,12 @@ class ReplicasCore:
         return self._wanted
 
     def role_taken(self, role: Role) -> None:
-        """The role is in force."""
+        """The role is now in effect."""
         self.role = role
         if self._wanted is role:
             self._wanted = None
 
     def role_failed(self, role: Role) -> None:
-        """The role could not be taken (a stale epoch, a disk): the controller will say it again."""
+        """The role could not be taken (stale epoch, failed disk): the controllers will report it again."""
         if self._wanted is role:
             self._wanted = None

@@ -1,4 +1,4 @@
-"""The role that the configuration file names (`brokerRole`, `brokerId`): a broker without controllers."""
+"""The role from the configuration file (`brokerRole`, `brokerId`), for a broker without controllers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYNC_MASTER: Final = "SYNC_MASTER"
 
 
 def check_role(config: BrokerConfig) -> None:
-    """Raises `ConfigError` for a role that needs somebody who decides it."""
+    """Raises `ConfigError` for a slave role outside controller mode."""
     if config.broker_role == SLAVE and not config.enable_controller_mode:
         raise ConfigError(
             "brokerRole=SLAVE: a slave needs enableControllerMode=true and controllerAddr here; "
@@ -24,7 +24,7 @@ def check_role(config: BrokerConfig) -> None:
 
 
 class FixedRole:
-    """A `RoleSource` that decides once."""
+    """A `RoleSource` that sets the role once, at start."""
 
     def __init__(self, config: BrokerConfig, switch: RoleSwitch) -> None:
         self._config = config
@@ -35,4 +35,4 @@ class FixedRole:
         self._switch.become_fixed_master(config.broker_id, replicates=config.broker_role == SYNC_MASTER)
 
     async def stop(self) -> None:
-        """Nothing runs."""
+        """Does nothing: no task runs."""

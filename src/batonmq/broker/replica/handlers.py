@@ -1,4 +1,4 @@
-"""What brokers of a group ask each other, and what tools ask about replication.
+"""Requests between the brokers of a broker set, and requests of tools about replication.
 
 Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, NOTIFY_MIN_BROKER_ID_CHANGE,
 GET_BROKER_HA_STATUS and GET_BROKER_EPOCH_CACHE.
@@ -44,11 +44,11 @@ class _ReplicationHandlers:
         self._broker = broker
 
     def exchange(self, request: Request, header: wire.ExchangeHAInfo) -> Reply:
-        """A slave asks the master for its addresses. That somebody tells us a master's is not believed: the
-        controllers say who is master, and that one is asked where it replicates."""
+        """A slave asks the master for its addresses. A request that announces a master is ignored: the master
+        is known from the controllers, and its replication address from the master itself."""
         broker = self._broker
         if header.master_ha_address is not None:
-            log.debug("%s tells of a master at %s", request.connection.peer, header.master_address)
+            log.debug("%s announces a master at %s; ignored", request.connection.peer, header.master_address)
             return Reply(wire.ExchangeHAInfoResponse())
         if not broker.role.is_master:
             return Reply(wire.ExchangeHAInfoResponse())
@@ -64,21 +64,23 @@ class _ReplicationHandlers:
         """A slave waits for changed topics, groups and new offsets."""
         broker = self._broker
         if not broker.role.is_master:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"{broker.address} is no master, its tables are a copy")
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR, f"{broker.address} is not the master, its tables are a copy"
+            )
         changes = await broker.tables.watch.next_change(request.connection, header.copied, header.broker_id)
         return Reply(wire.WatchTablesResponse(changes=changes))
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
-        """Refused: how far a slave may read is the confirm offset of the replication link."""
+        """Refused: slaves serve reads up to the confirm offset, which the master sends them."""
         raise MQError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             "there is no master flush offset to reset here: slaves serve up to the confirm offset",
         )
 
     def min_broker_id_changed(self, request: Request, header: wire.NotifyMinBrokerIdChange) -> Reply:
-        """A name server's notice for slaves that act as master. The controllers decide that here, so it is
-        only logged."""
-        log.info("lowest broker id of the group is %s", header.min_broker_id)
+        """A name server's notice for slaves that act as master. It is only logged: here the controllers
+        decide the role."""
+        log.info("lowest broker id of the broker set is %s", header.min_broker_id)
         return Reply()
 
     def status(self, request: Request, header: wire.GetBrokerHAStatus) -> Reply:

@@ -1,7 +1,7 @@
-"""The broker id that the controller assigned, on disk as RocketMQ keeps it.
+"""The broker id that the controllers assigned, in RocketMQ's files.
 
-``brokerIdentity``: ``cluster#brokerName#id``. While an id is being claimed ``brokerIdentity-temp`` holds
-``cluster#brokerName#id#checkCode``; the check code lets a broker that crashed in between claim its id again.
+``brokerIdentity``: ``cluster#brokerName#id``. While a broker claims an id, ``brokerIdentity-temp`` holds
+``cluster#brokerName#id#checkCode``; with the check code it can claim the same id after a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_ID: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this replica is; `check_code` only while the id is being claimed."""
+    """Identity of this replica; `check_code` is set only while it claims the id."""
 
     cluster: str
     broker_name: str
@@ -32,27 +32,27 @@ class Identity:
 
 
 def decode(text: str, *, claiming: bool) -> Identity:
-    """Raises ValueError saying what is wrong."""
+    """Parse a file. Raises ValueError that names the fault."""
     parts = text.strip().split("#")
     if len(parts) != (4 if claiming else 3) or not all(parts):
         raise ValueError(f"{text.strip()!r} is not cluster#brokerName#id{'#checkCode' if claiming else ''}")
     digits = parts[2]
     # int() would take "-3", "+7" and "1_0" too.
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and 0 < int(digits) <= MAX_ID):
-        raise ValueError(f"{digits!r} is no broker id: that is a number from 1 on")
+        raise ValueError(f"{digits!r} is not a broker id: a broker id is a number from 1 up")
     return Identity(parts[0], parts[1], int(digits), parts[3] if claiming else None)
 
 
 class IdentityFiles:
-    """Both files. All methods block for a moment; writes are durable on return."""
+    """Both files. All methods block briefly; writes are durable on return."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.claim_path = path.with_name(path.name + "-temp")
 
     def load(self, cluster: str, broker_name: str) -> Identity | None:
-        """The id, or the claim that was under way, or None. Raises ConfigError for files that cannot be this
-        broker's: with another broker's id it would overwrite that one's part in the group."""
+        """The id, or the unfinished claim, or None. Raises ConfigError for a broken file or one of another
+        broker: two brokers with one id would replace each other in the broker set."""
         for path, claiming in ((self.path, False), (self.claim_path, True)):
             try:
                 text = path.read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ class IdentityFiles:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{path}: cannot be read: {error}") from None
             if not text.strip():
-                continue  # created, then the machine stopped
+                continue  # the machine stopped right after the file was created
             try:
                 identity = decode(text, claiming=claiming)
             except ValueError as error:
@@ -76,7 +76,7 @@ class IdentityFiles:
         return None
 
     def save(self, identity: Identity) -> None:
-        """Write the id, or the claim; an id ends its claim."""
+        """Write the id, or the claim; writing the id deletes the claim."""
         if identity.check_code is not None:
             self._write(self.claim_path, identity.encode())
         else:
@@ -84,11 +84,11 @@ class IdentityFiles:
             self.claim_path.unlink(missing_ok=True)
 
     def drop_claim(self) -> None:
-        """The claimed id went to somebody else."""
+        """Delete the claim: another replica has the id."""
         self.claim_path.unlink(missing_ok=True)
 
     def give_up(self) -> Path:
-        """The id is not ours any more; returns where the file is kept."""
+        """Drop the id. Returns the path to which the file was renamed."""
         kept = self.path.with_name(self.path.name + "-former")
         self.path.replace(kept)
         return kept
@@ -96,12 +96,12 @@ class IdentityFiles:
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(path.name + ".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
+        temporary = path.with_name(path.name + ".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -1,4 +1,4 @@
-"""What a replica shows of its role and of its group."""
+"""Metrics of a replica: its role, its epoch, its broker set."""
 
 from __future__ import annotations
 

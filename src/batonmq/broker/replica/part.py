@@ -1,4 +1,4 @@
-"""The part that gives the broker its role and speaks with the other replicas of its group."""
+"""The part that gives the broker its role and serves the other replicas of its broker set."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class ReplicaPart(Part):
-    """Last in the list of parts: when it starts, the others are ready for a role."""
+    """Last in the list of parts: when it starts, all other parts are ready for a role."""
 
     METRICS: ClassVar[tuple[Metric, ...]] = metrics.METRICS
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.manager: ReplicasManager | None = None
-        """In controller mode."""
+        """Only in controller mode."""
         self.switch = RoleSwitch(broker)
         self._source: RoleSource
         config = broker.settings.broker

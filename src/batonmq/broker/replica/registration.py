@@ -1,7 +1,6 @@
-"""How a starting replica comes to its id and its first role: claim an id, report the address, ask for a
-master.
+"""Registers a starting replica: it claims an id, reports its address, and asks for an election.
 
-The steps are `ReplicasCore`'s; here each is carried out. Source: RIP-44, and its persistent broker id
+`ReplicasCore` decides the steps; this module carries them out. Source: RIP-44, and its persistent broker id
 (temporary metadata, register check code).
 """
 
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFUSED_ID_WAIT_S: Final = 0.1
-"""Before the next id is asked for when another replica was faster."""
+"""Pause before asking for the next id, after another replica claimed this one first."""
 
 USUAL_REFUSALS: Final = 5
-"""Replicas that are new and start together ask for the same id, and all but one are refused: no fault yet."""
+"""Refusals that are not an error: replicas that start together ask for the same id, and one gets it."""
 
 
 class ReplicaRegistration:
-    """One replica on its way to `Step.RUN`."""
+    """Carries out the steps of one replica until `Step.RUN`."""
 
     def __init__(
         self,
@@ -47,8 +46,8 @@ class ReplicaRegistration:
         on_registered: Callable[[], None],
         on_role: Callable[[Role | None], None],
     ) -> None:
-        """`registered`: called when the controllers have the address. `heard`: called with the role that an
-        election answered."""
+        """`on_registered`: called when the controllers have the address. `on_role`: called with the role that
+        an election returned."""
         self._broker = broker
         self._ha = ha
         self._core = core
@@ -58,10 +57,10 @@ class ReplicaRegistration:
         self._on_role = on_role
         self._refused_ids = 0
         self._epochs_doubtful = ha.epoch_file.doubtful and broker.store.max_offset > 0
-        """Until it is known that nobody relies on this log."""
+        """Cleared once it is certain that the controllers do not count on this log."""
 
     async def step(self) -> None:
-        """Make the next one. Raises `NetError`, `MQError`, OSError: the same is due again."""
+        """Carry out the next step. After `NetError`, `MQError` or OSError the same step is due again."""
         core, config, loop = self._core, self._broker.settings.broker, asyncio.get_running_loop()
         cluster, name = config.broker_cluster_name, config.broker_name
         match core.next_step():
@@ -89,12 +88,16 @@ class ReplicaRegistration:
                     self._refused_ids += 1
                     if self._refused_ids > USUAL_REFUSALS:
                         raise
-                    log.info("broker id %d of %s went to another replica, the next", claimed.broker_id, name)
+                    log.info(
+                        "broker id %d of %s went to another replica, asking for the next one",
+                        claimed.broker_id,
+                        name,
+                    )
                     await asyncio.sleep(REFUSED_ID_WAIT_S)
                     return
                 self._refused_ids = 0
                 await loop.run_in_executor(None, self._files.save, core.id_granted())
-                log.info("broker id %d of %s is ours", claimed.broker_id, name)
+                log.info("broker id %d of %s is granted", claimed.broker_id, name)
             case Step.REGISTER:
                 if not await self._gave_up_id():
                     await self._register()
@@ -102,11 +105,11 @@ class ReplicaRegistration:
                 await self._elect()
 
     async def _gave_up_id(self) -> bool:
-        """Whether this replica must come back as a new one, because its log has lost what its disk had, or
-        will be cut for want of its epochs.
+        """Give up the id if the log lost data, or will be cut for lack of its epochs; whether it did.
 
-        As a member of the SyncStateSet it could be elected while those are away that still have everything,
-        and they would cut their logs to its own. A new replica is elected only when it has caught up.
+        As a member of the SyncStateSet this replica could be elected while the replicas with all data are
+        down; they would then cut their logs to match it. A new replica is elected only after it has caught
+        up.
         """
         store, core = self._broker.store, self._core
         if not store.lost_bytes and not self._epochs_doubtful:
@@ -116,7 +119,7 @@ class ReplicaRegistration:
         others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
         former = core.broker_id
         must_catch_up = former not in members
-        # Nobody else can have what is lost; and what is there, though its epochs are not, is best kept.
+        # No other replica has the lost data; and a log that only lacks its epochs is better kept.
         alone = others == {former} or (not store.lost_bytes and members == {former})
         if must_catch_up or alone:
             self._epochs_doubtful = False
@@ -128,15 +131,16 @@ class ReplicaRegistration:
             cure = "delete the store's checkpoint"
         else:
             why = (
-                f"{self._ha.epoch_file.path} lacks the epochs of this replica's log, for want of which it "
-                "would be cut"
+                f"{self._ha.epoch_file.path} lacks the epochs of this replica's log, which would therefore "
+                "be cut"
             )
             cure = "restore the epoch file"
         self._epochs_doubtful = False
         log.error(
             "%s: it gives up broker id %d (%s), which counts as in sync, and comes back as a new replica. "
-            "Start the others, who have the data; when all is in sync, cleanBrokerMetadata removes id %d. If "
-            "nobody else has it, stop, rename that file back and %s to go on with what is left",
+            "Start the other replicas, which have the data; when all are in sync, remove id %d with "
+            "cleanBrokerMetadata. If no other replica has the data, stop this broker, rename that file back "
+            "and %s to continue with the data that is left",
             why,
             former,
             kept,
@@ -161,8 +165,8 @@ class ReplicaRegistration:
         if not core.registered(role_of(header, response.body)):
             raise MQError(
                 ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
-                f"the controller still counts on the former life of this broker (epoch "
-                f"{header.master_epoch}); waiting until that is given up",
+                f"the controller still takes this broker for the master of epoch {header.master_epoch}, from "
+                "before its restart; waiting until it drops that",
             )
         self._on_registered()
 
@@ -180,12 +184,12 @@ class ReplicaRegistration:
         self._on_role(role_of(header, response.body, epoch))
 
     def advice(self, error: Exception) -> str:
-        """What an operator can do about it, where there is something."""
+        """Text for the log line that says what an operator can do; empty if nothing."""
         registering = self._core.next_step() is Step.REGISTER
         code = error.code if isinstance(error, MQError) else None
         if registering and code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             return (
-                "; its id was removed from the controllers (cleanBrokerMetadata): to come back, as a new "
-                "replica, this broker must be stopped and started with an empty store"
+                "; its id was removed from the controllers (cleanBrokerMetadata): to come back as a new "
+                "replica, stop this broker and start it with an empty store"
             )
         return ""

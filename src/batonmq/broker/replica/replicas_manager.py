@@ -1,12 +1,11 @@
-"""`ReplicasManager`: a broker's conversation with its controllers, and the change of its role.
+"""`ReplicasManager`: a broker in controller mode follows the role that the controllers assign.
 
-Comes to its id (`replica_registration.py`), sends heartbeats, takes the role the controllers gave, and
-while master asks for changes of the SyncStateSet (`set_proposals.py`). Decides nothing by itself: see
-`core.py` and `ha/autoswitch/sync_state.py`. Source: RIP-44 and the configuration of RocketMQ's controller
-mode.
+It registers the replica (`registration.py`), sends heartbeats (`heartbeats.py`), takes the assigned role, and
+as master proposes changes of the SyncStateSet (`set_proposals.py`). The decisions are in `core.py` and
+`ha/autoswitch/sync_state.py`. Source: RIP-44 and the configuration of RocketMQ's controller mode.
 
-A role change has no waits of its own: a controller's notice makes the broker ask (`role_notices.py`), the
-answer wakes the switch, which goes on once the epoch is on disk.
+A role change has no fixed delays: a controller's notice makes the broker ask (`role_notices.py`), the answer
+wakes the switch, and the switch waits only until the epoch is on disk.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
+from batonmq.broker.replica.heartbeats import Heartbeats
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.broker.replica.registration import ReplicaRegistration
 from batonmq.broker.replica.role_notices import RoleNotices
@@ -32,7 +32,6 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.broker.replication import ExchangeHAInfo, ExchangeHAInfoResponse
-from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 3.0
-"""Controllers that start together with the broker need a moment to elect their leader: not worth a line."""
+"""Failures in this time are not logged: controllers that start with the broker first elect their leader."""
 
 
 class ReplicasManager:
-    """One broker in controller mode. `start` after its ports listen, `stop` before they close."""
+    """One broker in controller mode. Call `start` once the ports listen, `stop` before they close."""
 
     def __init__(self, broker: Broker, switch: RoleSwitch, files: IdentityFiles) -> None:
-        """Raises ConfigError if the identity files are not this broker's."""
+        """Raises ConfigError if the identity files belong to another broker."""
         self._broker = broker
         self._switch = switch
         config = broker.settings.broker
@@ -78,7 +77,7 @@ class ReplicasManager:
         self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
         self._warnings = RepeatedWarnings(log)
-        self._heartbeats: dict[str, asyncio.Task[None]] = {}
+        self._heartbeats = Heartbeats(broker, self._ha, self.core, self._controllers)
         self._ha_address_search: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -86,10 +85,10 @@ class ReplicasManager:
         """Bind the controller's notice of a new master."""
         dispatcher.on(wire.NotifyBrokerRoleChanged, self._on_notice)
 
-    # -- life
+    # -- life cycle
 
     def start(self) -> None:
-        """Begin to register and to follow what the controller says; returns at once."""
+        """Start to register and to follow the controllers; returns at once."""
         self._ha.on_sync_state_change = self._proposals.changed.set
         self._tasks = [
             asyncio.get_running_loop().create_task(self._guard(work))
@@ -97,20 +96,21 @@ class ReplicasManager:
                 self._run,
                 self._follow_roles,
                 self._proposals.run,
-                self._heartbeat_loop,
+                self._heartbeats.run,
                 self._controllers.watch,
                 self._notices.run,
             )
         ]
 
     async def stop(self) -> None:
-        """Fall silent; the role stays as it is."""
-        tasks: list[asyncio.Task[Any]] = [*self._tasks, *self._heartbeats.values()]
+        """Stop all requests to the controllers; the role stays unchanged."""
+        tasks = list(self._tasks)
         if self._ha_address_search is not None:
             tasks.append(self._ha_address_search)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._heartbeats.stop()
         await self._controllers.stop()
         await self.slave_sync.stop()
         self._tasks.clear()
@@ -125,23 +125,23 @@ class ReplicasManager:
             log.exception("the broker's link to its controllers has failed")
             raise
 
-    # -- registering, and looking at the role from time to time
+    # -- registration, and the periodic refresh of the role
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        told, wait_s, well = "", RETRY_S[0], loop.time()
+        logged, wait_s, succeeded_at = "", RETRY_S[0], loop.time()
         while True:
             try:
                 if self.core.next_step() is Step.RUN:
                     await self._refresh_role()
                 else:
                     await self._registration.step()
-                told, wait_s, well = "", RETRY_S[0], loop.time()
+                logged, wait_s, succeeded_at = "", RETRY_S[0], loop.time()
             except (NetError, MQError, OSError) as error:
                 step = self.core.next_step().name.lower().replace("_", " ")
-                if str(error) != told and loop.time() - well > GRACE_S:
+                if str(error) != logged and loop.time() - succeeded_at > GRACE_S:
                     log.warning("controller, %s: %s%s", step, error, self._registration.advice(error))
-                    told = str(error)
+                    logged = str(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_S[1])
                 continue
@@ -149,7 +149,7 @@ class ReplicasManager:
                 await asyncio.sleep(self._broker.settings.broker.sync_broker_metadata_period / 1000)
 
     async def _refresh_role(self) -> None:
-        """Ask who is master, and which SyncStateSet is in force."""
+        """Ask the controllers for the master and the SyncStateSet."""
         core = self.core
         try:
             response = await self._controllers.call(
@@ -165,7 +165,7 @@ class ReplicasManager:
         if role is None and core.learner:
             self._warnings.warn(
                 self._broker.settings.broker.broker_name,
-                "has no master: this replica is a learner (asyncLearner=true) and waits for one that is not",
+                "has no master: this replica is a learner (asyncLearner=true) and waits for another replica",
                 int(asyncio.get_running_loop().time() * 1000),
             )
         if role is not None and core.role is not None and role.epoch == core.role.epoch and core.is_master:
@@ -173,7 +173,7 @@ class ReplicasManager:
 
     def _on_registered(self) -> None:
         self._role_wanted.set()
-        self._send_heartbeats()
+        self._heartbeats.send()
 
     def _on_role(self, role: Role | None) -> None:
         self.core.role_reported(role)
@@ -181,14 +181,14 @@ class ReplicasManager:
             self._role_wanted.set()
 
     def _on_notice(self, request: Request, header: wire.NotifyBrokerRoleChanged) -> Reply:
-        """Somebody says that there is a new master."""
+        """A notice, from any client, of a new master."""
         if header.master_epoch is not None and self.core.broker_id is not None:
             self._notices.notified(header.master_epoch)
         return Reply()
 
     async def _confirm(self, epoch: int) -> bool:
-        """Ask every controller who is master, until one names this epoch or a later one. Raises `NetError` or
-        `MQError` if none answers."""
+        """Ask all controllers for the master, until one names this epoch or a later one; whether one did.
+        Raises `NetError` or `MQError` if no controller answers."""
         name = self._broker.settings.broker.broker_name
 
         async def ask(address: str) -> Role | None:
@@ -224,7 +224,7 @@ class ReplicasManager:
     # -- the role
 
     async def _follow_roles(self) -> None:
-        """Take the newest role that was heard of, one at a time."""
+        """Take the newest reported role, one at a time."""
         core, loop = self.core, asyncio.get_running_loop()
         while True:
             await self._role_wanted.wait()
@@ -237,9 +237,9 @@ class ReplicasManager:
             except StaleEpoch as error:
                 self._warnings.warn(
                     role.master_address,
-                    f"is master of a term that this replica refuses: {error}. After controllers were set up "
-                    "anew, electMaster until their epochs are later; else this epoch file is not of this "
-                    "group: start with an empty store, as a new replica",
+                    f"is master of an epoch that this replica refuses: {error}. If the controllers lost "
+                    "their state, run electMaster until their epochs are later. Otherwise this epoch file "
+                    "belongs to another broker set: start with an empty store, as a new replica",
                     int(loop.time() * 1000),
                 )
                 core.role_failed(role)
@@ -248,7 +248,7 @@ class ReplicasManager:
                 core.role_failed(role)
             else:
                 core.role_taken(role)
-                self._send_heartbeats()
+                self._heartbeats.send()
                 self._proposals.changed.set()
             if core.next_role() is not None:
                 self._role_wanted.set()
@@ -266,7 +266,7 @@ class ReplicasManager:
         self._ha_address_search = asyncio.get_running_loop().create_task(self._find_ha_address(role))
 
     async def _find_ha_address(self, role: Role) -> None:
-        """Ask the master for its replication port while there is no link to it; it may not be master yet."""
+        """While not connected, ask the master for its replication address; it may not have its role yet."""
         ha, wait_s = self._ha, 0.02
         while True:
             if not ha.following:
@@ -282,49 +282,3 @@ class ReplicasManager:
                     log.debug("replication port of master %s: %s", role.master_address, error)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 1.0)
-
-    # -- heartbeats
-
-    async def _heartbeat_loop(self) -> None:
-        while True:
-            if (failure := self._failure()) is not None:
-                self._broker.fail(StoreError(failure))
-                return
-            self._send_heartbeats()
-            await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
-
-    def _failure(self) -> str | None:
-        """Why this master has to go: it can take no message any more, and others in sync can."""
-        failure = self._broker.store.failure
-        if failure is None or not self._ha.other_members():
-            return None
-        return f"{failure}. Another replica in sync takes over; this one's disk needs a look before a restart"
-
-    def _send_heartbeats(self) -> None:
-        """A heartbeat to every controller; one that does not take it delays no other."""
-        core, config, broker = self.core, self._broker.settings.broker, self._broker
-        if core.broker_id is None or not core.may_heartbeat:
-            return
-        header = BrokerHeartbeat(
-            config.broker_cluster_name,
-            broker.address,
-            config.broker_name,
-            broker_id=core.broker_id,
-            epoch=self._ha.last_epoch,
-            max_offset=broker.store.max_offset,
-            confirm_offset=broker.store.confirm_offset,
-            heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
-            election_priority=config.broker_election_priority,
-        )
-        for address in self._controllers.addresses:
-            if address not in self._heartbeats:
-                task = asyncio.get_running_loop().create_task(self._send_heartbeat(address, header))
-                self._heartbeats[address] = task
-
-    async def _send_heartbeat(self, address: str, header: BrokerHeartbeat) -> None:
-        try:
-            await self._broker.client.oneway(address, header)
-        except NetError as error:
-            log.debug("heartbeat to controller %s: %s", address, error)
-        finally:
-            self._heartbeats.pop(address, None)

@@ -1,9 +1,9 @@
-"""A controller's notice of a new master: a reason to ask the controllers at once, and no more than that.
+"""A controller's notice of a new master only makes the broker ask its controllers at once.
 
-Notices come in on the broker's own port, where anybody may send them, and RocketMQ's controllers sign none.
-So what a notice says is not believed: the controllers of the broker's own configuration are asked. That costs
-a true notice one exchange with a controller; a false one changes nothing, and however many come, the
-controllers are asked no more than ten times a second.
+Notices arrive on the broker's port, where any client may send them, and RocketMQ's controllers do not sign
+them. So the broker does not trust their content and asks the controllers of its configuration. A true notice
+costs one exchange with a controller. A false one changes nothing, and the broker asks at most ten times a
+second.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from batonmq.protocol.errors import MQError
 log = logging.getLogger(__name__)
 
 PAUSE_S: Final = 0.1
-"""Least time between two questions of which the first found nothing new."""
+"""Least time between two queries if the first one found nothing new."""
 TRIES: Final = 20
-"""Questions without any answer after which a notice is forgotten: the controllers repeat theirs, and the role
-is looked at from time to time anyway."""
+"""Unanswered queries after which a notice is dropped: the controllers repeat theirs, and the broker refreshes
+its role periodically anyway."""
 
 
 class RoleNotices:
-    """`told` of every notice; `run` asks."""
+    """`notified` records every notice; `run` queries the controllers."""
 
-    def __init__(self, known: Callable[[], int], ask: Callable[[int], Awaitable[bool]]) -> None:
-        """`known`: the newest master epoch. `ask(epoch)`: ask the controllers for the role and take what they
-        say; whether they know that epoch or a later one. It raises `NetError` or `MQError` when none answers.
-        """
-        self._known = known
-        self._ask = ask
+    def __init__(self, newest_epoch: Callable[[], int], query: Callable[[int], Awaitable[bool]]) -> None:
+        """`newest_epoch`: the newest known master epoch. `query(epoch)`: ask the controllers for the role and
+        apply their answers; returns whether one of them knows `epoch` or a later one. Raises `NetError` or
+        `MQError` if no controller answers."""
+        self._newest_epoch = newest_epoch
+        self._query = query
         self._epoch = -1
         self._wake = asyncio.Event()
 
     def notified(self, epoch: int) -> None:
-        """Somebody says that there is a master of this epoch."""
-        if epoch > self._known():
+        """A notice names a master of this epoch."""
+        if epoch > self._newest_epoch():
             self._epoch = max(self._epoch, epoch)
             self._wake.set()
 
@@ -50,12 +50,12 @@ class RoleNotices:
             await self._wake.wait()
             self._wake.clear()
             epoch, self._epoch = self._epoch, -1
-            if epoch <= self._known():
+            if epoch <= self._newest_epoch():
                 continue
             try:
-                confirmed = await self._ask(epoch)
+                confirmed = await self._query(epoch)
             except (NetError, MQError) as error:
-                log.debug("told of master epoch %d, but no controller says so: %s", epoch, error)
+                log.debug("notice of master epoch %d, but no controller answers: %s", epoch, error)
                 failed += 1
                 confirmed = False
                 if failed < TRIES:
@@ -65,6 +65,6 @@ class RoleNotices:
             else:
                 failed = 0
                 if not confirmed:
-                    log.debug("told of master epoch %d, which the controllers do not know", epoch)
+                    log.debug("notice of master epoch %d, which the controllers do not know", epoch)
             if not confirmed:
                 await asyncio.sleep(PAUSE_S)

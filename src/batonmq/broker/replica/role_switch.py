@@ -1,6 +1,6 @@
-"""The change of a broker's role: what happens in which order, whoever decided it.
+"""Carries out the change of a broker's role, in the same order for every source of roles.
 
-A change waits for nothing but the replication, which needs the epoch on disk. Changes never overlap.
+A change waits only for the replication, which writes the epoch to disk. Changes never overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RoleSwitch:
         self._broker = broker
 
     def become_fixed_master(self, broker_id: int, *, replicates: bool) -> None:
-        """Master by configuration, with no term."""
+        """Become master by configuration, without a master epoch."""
         broker = self._broker
         broker.role.set_master(
             address=broker.address,
@@ -36,10 +36,10 @@ class RoleSwitch:
         self._announce()
 
     async def become_master(self, epoch: int, sync_state_set: SyncStateSet, broker_id: int) -> None:
-        """This replica was elected for `epoch`. `broker_id` is its own id at the controller.
+        """Become master of `epoch`. `broker_id`: the id that the controllers assigned to this replica.
 
-        Messages are accepted when this returns. Raises as `HAService.become_master`; the role stays as it is
-        then.
+        Messages are accepted once this returns. Raises the errors of `HAService.become_master`; the role is
+        then unchanged.
         """
         broker, role = self._broker, self._broker.role
         replication = self._replication()
@@ -58,8 +58,8 @@ class RoleSwitch:
     async def become_slave(
         self, epoch: int, broker_id: int, master_id: int, master_address: str, master_ha_address: str
     ) -> None:
-        """Follow the master of `epoch`; its replication address may be unknown yet (empty). Sends that were
-        not acknowledged are answered with an error, held pulls with what there is. Raises as
+        """Follow the master of `epoch`; its replication address is empty while unknown. Unacknowledged sends
+        are answered with an error, held pulls with the messages found by then. Raises the errors of
         `HAService.become_slave`."""
         role = self._broker.role
         replication = self._replication()

@@ -1,4 +1,4 @@
-"""A master's proposals for the SyncStateSet: `ha/sync_state.py` says which are due, controllers decide."""
+"""Sends a master's proposals for the SyncStateSet (`ha/autoswitch/sync_state.py`) to the controllers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ID_QUERY_S: Final = (0.1, 5.0)
-"""Least time between two questions for the group's ids, and between two about ids that it did not have."""
+"""Least time between two queries for the ids of the broker set, and if the last one was in vain."""
 
 DEFINITE: Final = frozenset(
     {
@@ -40,11 +40,11 @@ DEFINITE: Final = frozenset(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
     }
 )
-"""Refusals the controller decides when it applies a proposal: it took no effect then."""
+"""Refusals that the controllers decide when they apply a proposal: it had no effect."""
 
 
 class SetProposals:
-    """`run` while the broker does; `changed` wakes it when a replica came, went or caught up."""
+    """`run` proposes until cancelled. Set `changed` when a replica connects, leaves or catches up."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SetProposals:
         *,
         on_role: Callable[[Role | None], None],
     ) -> None:
-        """`heard`: called with the role that came with an answer."""
+        """`on_role`: called with the role from an answer."""
         self._broker = broker
         self._ha = ha
         self._core = core
@@ -66,7 +66,7 @@ class SetProposals:
         self._unknown_ids: frozenset[int] = frozenset()
 
     async def run(self) -> None:
-        """While master, ask the controller for the SyncStateSet that is due."""
+        """While master, propose the SyncStateSet that is due."""
         wait_s = RETRY_S[0]
         while True:
             with contextlib.suppress(TimeoutError):
@@ -87,35 +87,37 @@ class SetProposals:
                 wait_s = min(2 * wait_s, RETRY_S[1])
 
     async def _check_unregistered_slaves(self) -> None:
-        """Ask the controller whose ids they are that slaves came with and nobody has told us of."""
-        strangers = frozenset(self._ha.unregistered())
-        if not strangers:
+        """Ask the controllers whether the unknown ids of connected slaves are registered."""
+        unregistered = frozenset(self._ha.unregistered())
+        if not unregistered:
             return
         loop = asyncio.get_running_loop()
-        wait_s = ID_QUERY_S[1] if strangers <= self._unknown_ids else ID_QUERY_S[0]
+        wait_s = ID_QUERY_S[1] if unregistered <= self._unknown_ids else ID_QUERY_S[0]
         wait_s -= loop.time() - self._ids_queried_at
         if wait_s > 0:
             loop.call_later(wait_s, self.changed.set)
             return
         self._ids_queried_at = loop.time()
         try:
-            group = await self._controllers.broker_set()
+            broker_set = await self._controllers.broker_set()
         except (NetError, MQError, ValueError) as error:
-            log.warning("the ids of this group's replicas are unknown: %s", error)
+            log.warning("the ids of this broker set's replicas are unknown: %s", error)
             loop.call_later(RETRY_S[1], self.changed.set)
             return
-        ids = frozenset(each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas))
-        for stranger in sorted(strangers - ids - self._unknown_ids):
+        ids = frozenset(
+            each.broker_id for each in (*broker_set.in_sync_replicas, *broker_set.not_in_sync_replicas)
+        )
+        for broker_id in sorted(unregistered - ids - self._unknown_ids):
             log.warning(
                 "slave %d is not registered with the controllers: it counts neither for acknowledgements nor "
                 "for the SyncStateSet",
-                stranger,
+                broker_id,
             )
-        self._unknown_ids = strangers - ids
+        self._unknown_ids = unregistered - ids
         self._ha.registered(ids)
 
     async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
-        """Carry one proposal to the controller and its outcome back. False: try again a little later."""
+        """Send one proposal to the controllers and apply the outcome. False: try again later."""
         core, ha, config = self._core, self._ha, self._broker.settings.broker
         assert core.broker_id is not None
         epoch, before = tracker.agreed.epoch, tracker.agreed.members
@@ -135,8 +137,8 @@ class SetProposals:
             log.warning("SyncStateSet %s: outcome unknown: %s", sorted(members), error)
         except MQError as error:
             log.warning("SyncStateSet %s was refused: %s", sorted(members), error)
-            # It may be refused because an earlier try of the same proposal has taken effect: only the set in
-            # force tells whether the proposal may be forgotten.
+            # The refusal may mean that an earlier attempt of the same proposal took effect: drop the proposal
+            # only if the current set is known.
             refused = error.code in DEFINITE and await self._fetch_set(tracker)
         finally:
             ha.answered(tracker, outcome, refused=refused)
@@ -148,10 +150,10 @@ class SetProposals:
                 wire.GetReplicaInfo(self._broker.settings.broker.broker_name)
             )
             role = role_of(typed(response, wire.GetReplicaInfoReply), response.body)
-            in_force = sync_state_set_of(response.body)
+            current = sync_state_set_of(response.body)
         except (NetError, MQError) as error:
-            log.warning("SyncStateSet in force is unknown: %s", error)
+            log.warning("the current SyncStateSet is unknown: %s", error)
             return False
         self._on_role(role)
-        tracker.agree(in_force)
+        tracker.agree(current)
         return True

@@ -1,9 +1,11 @@
-"""A slave's copy of what the log does not carry: topics, subscription groups, consumer and delay offsets.
+"""Copies the tables that the log does not carry from the master: topics, groups, consumer and delay offsets.
 
-Copied from the master every few seconds, as RocketMQ's SlaveSynchronize does; at once after a change of the
-master, so that a second switch right after the first loses nothing that the first master knew; and at once
-when the master says that a topic, a group or a group's first offset is new (`table_watch.py`). A RocketMQ
-master does not say it; with one, the copy is renewed when a message of an unknown topic is replicated.
+A slave copies every few seconds, as RocketMQ's SlaveSynchronize does. It also copies at once
+
+- after a change of the master, so that a second switch right after the first one loses no table;
+- when the master announces a new topic, group or first offset of a group (`broker/tables/watch.py`). A
+  RocketMQ master announces nothing; the slave then copies again when a message of an unknown topic is
+  replicated.
 """
 
 from __future__ import annotations
@@ -30,25 +32,25 @@ log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 3.0
 POLL_S: Final = 0.1
-"""Time between looks for unknown topics; also the wait after a failure before the first copy is complete."""
+"""Interval of the check for unknown topics, and wait after a failure before the first complete copy."""
 COPY_SHARE: Final = 4
-"""Copying rests this many times as long as it took, so that it never keeps the master busy."""
+"""A pause after copying is this many times as long as the copying, so that the master stays free."""
 GRACE_S: Final = 1.0
-"""A master just elected may learn of it a little later than its slaves; that needs no log line."""
+"""A new master may take its role a little later than its slaves; failures in this time are not logged."""
 FIRST_RETRY_S: Final = 0.02
-"""The wait in that time: the first copy is to be here before this slave may be elected."""
+"""Wait after a failure in that time: the first copy must be complete before this slave may be elected."""
 TIMEOUT_MS: Final = 3_000
 WATCH_MS: Final = int(HOLD_S * 1000) + TIMEOUT_MS
 
 
 class RemoteMaster:
-    """The broker that the tables are copied from (`persistence.Master`)."""
+    """The master, over the network (`persistence.Master`)."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self._client = client
         self.address = address
         self.announces_changes = True
-        """Until it answers that it does not know WATCH_TABLES."""
+        """False once it answered that it does not support WATCH_TABLES."""
 
     async def fetch(self, header: Header) -> bytes:
         response = await self._client.call(self.address, header, timeout_ms=TIMEOUT_MS)
@@ -66,23 +68,23 @@ class SlaveSync:
         self._task: asyncio.Task[None] | None = None
         self._queues = 0
         self.complete = False
-        """Whether everything was copied at least once from the current master."""
+        """Whether all tables were copied at least once from the current master."""
 
     def start(self, master_address: str) -> None:
-        """Follow this master, beginning now."""
+        """Copy from this master from now on."""
         assert self._task is None
         self.complete = False
         self._task = asyncio.get_running_loop().create_task(self._run(master_address))
 
     async def stop(self) -> None:
-        """Nothing of a former master is taken over after this."""
+        """Stop copying; nothing from this master is applied afterwards."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def copy(self, master: Master) -> None:
-        """One round: each table in force as soon as it is here. Raises `NetError`, `MQError`, ValueError."""
+        """Copy every table once, and apply each at once. Raises `NetError`, `MQError`, ValueError."""
         for table in self._tables.persistence:
             if table.copy is not None:
                 await table.copy(master)
@@ -103,7 +105,7 @@ class SlaveSync:
                     await asyncio.sleep(min(COPY_SHARE * (loop.time() - began), PERIOD_S))
                     continue
             except (NetError, MQError, ValueError) as error:
-                copied = -1  # a master that was restarted counts its changes from 0
+                copied = -1  # a restarted master counts its changes from 0
                 if (
                     master.announces_changes
                     and isinstance(error, MQError)
@@ -123,11 +125,11 @@ class SlaveSync:
         header = WatchTables(copied=copied, broker_id=self._role.broker_id)
         response = await self._client.call(master, header, timeout_ms=WATCH_MS)
         if not isinstance(response.header, WatchTablesResponse):
-            raise MQError(ResponseCode.SYSTEM_ERROR, "an answer without the number of changes")
+            raise MQError(ResponseCode.SYSTEM_ERROR, "the answer lacks the number of changes")
         return response.header.changes
 
     async def _pause(self) -> None:
-        """Until the next round is due."""
+        """Wait until the next round is due."""
         loop = asyncio.get_running_loop()
         due = loop.time() + (PERIOD_S if self.complete else POLL_S)
         while loop.time() < due:

@@ -1,7 +1,7 @@
-"""Topic attributes such as ``+message.type=FIFO``: how a change is written, checked and applied.
+"""Topic attributes such as ``+message.type=FIFO``: parses, checks and applies changes.
 
-A change is a map from ``+key`` (set) or ``-key`` (remove) to a value; stored attributes carry the bare key.
-Source: RocketMQ's topic attributes; the wording of the refusals is what its tools show.
+A change is a map from ``+key`` (set) or ``-key`` (remove) to a value; stored attributes have the bare key.
+Source: RocketMQ's topic attributes; the remarks are those that its tools show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MESSAGE_TYPES = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DEL
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One known key: may it change after creation, and which values it takes (None: a number >= -1)."""
+    """One known key: whether it may change after creation, and its values (None: a number >= -1)."""
 
     changeable: bool
     values: tuple[str, ...] | None
@@ -70,7 +70,7 @@ def apply_change(
     current: Mapping[str, str] | None,
     change: Mapping[str, str],
 ) -> dict[str, str]:
-    """Attributes after `change`; `current` is None while the topic is being created. Raises MQError."""
+    """The attributes after `change`; `current` is None if the topic does not exist yet. Raises MQError."""
     after = dict(current or {})
     seen: set[str] = set()
     for signed, value in change.items():

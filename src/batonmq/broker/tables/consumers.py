@@ -1,7 +1,7 @@
-"""Which consumers are connected, and what each group subscribes to.
+"""The connected consumers, and the subscriptions of each group.
 
-Fed by heartbeats, unregistrations and closed connections; never sends anything itself: a group whose members
-changed is reported through `on_members_changed`. Source: RocketMQ's consumer registration.
+Heartbeats, unregistrations and closed connections change the table. It sends nothing itself: it calls
+`on_members_changed` for a group whose members changed. Source: RocketMQ's consumer registration.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Member:
     language: int
     version: int
     seen_ms: int
-    """When it last sent a heartbeat."""
+    """Time of its last heartbeat."""
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The connected consumers of one group; what was said last about type, model and start holds for all."""
+    """The connected consumers of one group; the last heartbeat sets type, model and start for all."""
 
     name: str
     consume_type: ConsumeType | None = None
@@ -57,9 +57,9 @@ class ConsumerGroup:
         return next((m for m in self.members.values() if m.client_id == client_id), None)
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Make these the group's subscriptions; True when a topic came or went.
+        """Replace the group's subscriptions; True if a topic was added or removed.
 
-        A newer version of a known one replaces it without counting as a change.
+        A newer version of a known subscription replaces it, but is not a change.
         """
         changed = False
         topics: set[str] = set()
@@ -76,7 +76,7 @@ class ConsumerGroup:
 
 
 def _no_listener(group: str) -> None:
-    """Default of `on_members_changed` until somebody listens."""
+    """Default of `on_members_changed`."""
 
 
 class ConsumerTable:
@@ -88,12 +88,12 @@ class ConsumerTable:
         self._remembered: dict[str, dict[str, SubscriptionData]] = {}
         self._fingerprints: dict[str, int] = {}
         self.on_members_changed: Callable[[str], None] = _no_listener
-        """Called with a group whose remaining members should rebalance."""
+        """Called with each group whose members must rebalance."""
 
     # -- reading
 
     def group(self, group: str) -> ConsumerGroup | None:
-        """The group while at least one of its consumers is connected."""
+        """The group; None if none of its consumers is connected."""
         return self._groups.get(group)
 
     def __iter__(self) -> Iterator[str]:
@@ -104,18 +104,18 @@ class ConsumerTable:
         return None if found is None else found.member(client_id)
 
     def member_on(self, group: str, connection: Connection) -> Member | None:
-        """The group's member that is connected here."""
+        """The group's member on this connection."""
         found = self._groups.get(group)
         return None if found is None else found.members.get(connection)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What the group subscribes to in a topic, by its heartbeats or else by its last pull."""
+        """The group's subscription to a topic, from its heartbeats or else from its last pull."""
         found = self._groups.get(group)
         subscription = None if found is None else found.subscriptions.get(topic)
         return subscription or self._remembered.get(group, {}).get(topic)
 
     def subscriptions(self, group: str) -> Mapping[str, SubscriptionData]:
-        """What the group's heartbeats say it subscribes to, by topic; empty when nobody is connected."""
+        """The group's subscriptions from its heartbeats, by topic; empty if no consumer is connected."""
         found = self._groups.get(group)
         return {} if found is None else found.subscriptions
 
@@ -129,7 +129,7 @@ class ConsumerTable:
     # -- changing
 
     def fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Remember the fingerprint of the group's subscriptions; True when another client's differed."""
+        """Store the fingerprint of the group's subscriptions; True if the previous one differed."""
         known = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return known is not None and known != fingerprint
@@ -146,11 +146,11 @@ class ConsumerTable:
         notify: bool = True,
         with_subscriptions: bool = True,
     ) -> bool:
-        """A heartbeat. True when the group got a new member or its topics changed.
+        """A heartbeat. True if the group has a new member or its topics changed.
 
-        `notify` is the group's `notifyConsumerIdsChangedEnable`; broadcast groups have nothing to rebalance.
+        `notify` is the group's `notifyConsumerIdsChangedEnable`; broadcast groups do not rebalance.
         """
-        if connection.closed:  # its close was handled already; a member now would stay until it expires
+        if connection.closed:  # its close was handled already; a new member would stay until it expires
             return False
         group = self._groups.get(data.group_name)
         if group is None:
@@ -168,7 +168,7 @@ class ConsumerTable:
         return changed
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> bool:
-        """A consumer says goodbye. False when it was not a member."""
+        """A consumer unregisters. False if it was not a member."""
         groups = self._by_connection.get(connection)
         if groups is not None:
             groups.pop(group, None)
@@ -188,7 +188,8 @@ class ConsumerTable:
             log.info("consumer left groups=%s client=%s", some(left), connection.peer)
 
     def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
-        """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""
+        """Remove members whose last heartbeat is older than `timeout_ms`; the caller closes the returned
+        connections."""
         silent = {
             member.connection
             for group in self._groups.values()
@@ -201,11 +202,11 @@ class ConsumerTable:
         return list(silent)
 
     def remember(self, group: str, subscription: SubscriptionData) -> None:
-        """Keep what a pull said it wants, for a group that sends no heartbeats."""
+        """Store the subscription of a pull, for a group that sends no heartbeats."""
         self._remembered.setdefault(group, {})[subscription.topic] = subscription
 
     def forget_old_subscriptions(self, now_ms: int, timeout_ms: int) -> None:
-        """Drop what `remember` kept and no pull has said again for longer than `timeout_ms`."""
+        """Drop subscriptions from `remember` that no pull has repeated within `timeout_ms`."""
         for group in list(self._remembered):
             kept = {t: s for t, s in self._remembered[group].items() if now_ms - s.sub_version <= timeout_ms}
             if kept:

@@ -1,4 +1,4 @@
-"""How a slave takes over its master's topics, consumer groups and consumer offsets, table by table.
+"""Copies the master's topics, consumer groups and consumer offsets to a slave, table by table.
 
 Source: RocketMQ's `SlaveSynchronize` (GET_ALL_TOPIC_CONFIG, GET_ALL_CONSUMER_OFFSET,
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG).
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 
 
 async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -> None:
-    """Take over the topics, and note which ones the master has deleted."""
+    """Copy the topics, and infer which ones the master has deleted."""
     stored = {topic for topic, _ in store.queues()}
     read = decode(await master.fetch(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
     table, version = read.topic_config_table, read.data_version
-    # What the master took since then is not in `stored`.
+    # `stored` was read first, so it has no topic that the master created in the meantime.
     if topics.infer_deleted(stored, table, version, complete=master.announces_changes):
         log.warning(
-            "master %s has no topic %s, of which this broker has messages: it took over before it had "
-            "copied that, or it was deleted meanwhile. updateTopic there makes the messages readable; as "
-            "master this broker creates the topic again",
+            "master %s has no topic %s, but this broker has messages of it: the topic was deleted, or the "
+            "master was elected before it had copied it. updateTopic there makes the messages readable; this "
+            "broker recreates the topic if it becomes master",
             master.address,
             some(sorted(topics.missing_on_master)),
         )
@@ -46,17 +46,17 @@ async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -
 
 
 async def copy_offsets(master: Master, offsets: OffsetTable, store: MessageStore) -> None:
-    """Take over the consumer offsets; drop those in topics that were deleted and created again."""
+    """Copy the consumer offsets; drop those in recreated topics."""
     recreated = set(store.recreated_topics)
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
     for topic in recreated:
         offsets.remove_topic(topic)
-    # Only now: had the master died before, these would still have to be dropped.
+    # Only after the fetch: if it fails, these offsets must still be dropped later.
     store.recreated_topics.difference_update(recreated)
     offsets.replace(read.offset_table, read.data_version or DataVersion())
 
 
 async def copy_groups(master: Master, groups: SubscriptionTable) -> None:
-    """Take over the consumer groups."""
+    """Copy the consumer groups."""
     read = decode(await master.fetch(GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
     groups.replace(read.subscription_group_table, read.forbidden_table, read.data_version)

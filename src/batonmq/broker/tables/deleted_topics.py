@@ -1,9 +1,9 @@
-"""Topics that were deleted while the log still has messages of them.
+"""Deleted topics that still have messages in the log.
 
-A new master makes the topics anew that only its log knows (`TopicTable.rebuild`): its predecessor may have
-died before a new topic was copied. What an operator deleted must not come back by that, also not when the
-replica was restarted meanwhile, so it is kept on disk (`deletedTopics.json`; RocketMQ has no such file and
-needs none, since its new masters make no topics).
+A new master recreates topics that only its log has (`TopicTable.recreate_missing`): its predecessor may have
+died before the slaves had copied a new topic. A topic that an operator deleted must not return that way, not
+even after a restart, so the names are kept on disk (`deletedTopics.json`). RocketMQ's new masters recreate no
+topics and need no such file.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 import msgspec
 
 MAX_NAMES: Final = 10_000
-"""Names kept; the oldest are forgotten first."""
+"""Largest number of names; the oldest are dropped first."""
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DeletedTopics:
-    """`MAX_NAMES` of them; of those that were deleted here the last ones."""
+    """At most `MAX_NAMES` names, in the order of deletion."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -30,17 +30,17 @@ class DeletedTopics:
         return topic in self._names
 
     def add(self, topic: str) -> None:
-        """It was deleted here."""
+        """This broker deleted the topic."""
         self._keep([*(name for name in self._names if name != topic), topic])
 
     def discard(self, topics: Iterable[str]) -> None:
-        """They are made again."""
+        """The topics were recreated."""
         gone = self._names.keys() & set(topics)
         if gone:
             self._keep(name for name in self._names if name not in gone)
 
     def replace(self, topics: Iterable[str]) -> None:
-        """On a slave: its master has not got them."""
+        """On a slave: the topics that its master does not have."""
         self._keep(sorted(topics))
 
     def _keep(self, topics: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
-"""The JSON files below `storePathRootDir/config`: written whole, never torn, with one generation kept.
+"""The JSON files below `storePathRootDir/config`: replaced as a whole, with one backup.
 
-A file is written beside its name, fsynced and renamed to it; the generation before it stays as ``.bak``.
-At every moment one of the two is whole. RocketMQ's brokers read and write the same two names.
+The new contents are written to a temporary file, fsynced and renamed; the previous file stays as ``.bak``. At
+every moment one of the two is complete. RocketMQ's brokers read and write the same two names.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ENCODE_SHARE: Final = 4
-"""Between two writes rests this many times what encoding took: a large table that changes all the time keeps
-the event loop busy for a fifth of it at most."""
+"""Pause between two writes, as a multiple of the encoding time: a large table that changes all the time uses
+at most a fifth of the event loop."""
 
 
 class TableFile:
     """One table on disk and its backup.
 
-    `load` is for start-up and blocks. `save` writes off the event loop; what is asked for while one write is
-    under way becomes one more write, whose contents are taken when it begins.
+    `load` is for start-up and blocks. `save` writes off the event loop. All calls of `save` during a write
+    share the next write, which encodes the contents when it begins.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
         self._next: tuple[Callable[[], bytes], asyncio.Future[None]] | None = None
-        """What comes after the write under way, and who waits for it."""
+        """The next write: its contents, and the future of its callers."""
         self._writer: asyncio.Task[None] | None = None
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """Contents of the file, else of its backup if it is missing, empty or broken; None without both.
+        """Contents of the file, or of its backup if it is missing, empty or broken; None if both are missing.
 
-        `decode` raises ValueError for bytes it cannot use. Raises ConfigError when there is something on disk
-        and none of it can be used: starting with an empty table would lose what the files held.
+        `decode` raises ValueError for invalid contents. Raises ConfigError if files exist but none is valid:
+        a start with an empty table would lose their contents.
         """
         broken: list[str] = []
         for path in (self.path, self.backup):
@@ -66,27 +66,27 @@ class TableFile:
             return table
         if broken:
             raise ConfigError(
-                f"cannot read {'; '.join(broken)}. Restore the file from another broker of the group, "
+                f"cannot read {'; '.join(broken)}. Restore the file from another broker of the broker set, "
                 "or remove it and its .bak to start with an empty table"
             )
         return None
 
     def write(self, data: bytes) -> None:
-        """Replace the contents, durably. Blocks on fsync; raises OSError."""
-        fresh = write_beside(self.path, data)
+        """Replace the contents durably. Blocks on fsync; raises OSError."""
+        temporary = write_beside(self.path, data)
         if self.path.exists():
-            self.path.replace(self.backup)  # a crash right here is covered: load() goes on to the backup
-        fresh.replace(self.path)
+            self.path.replace(self.backup)  # after a crash right here load() reads the backup
+        temporary.replace(self.path)
         sync_directory(self.path.parent)
 
     async def save(self, contents: Callable[[], bytes]) -> None:
-        """`write` what `contents` returns by then, in the executor; returns when that or something newer is
-        durable. Raises OSError."""
+        """`write` the result of `contents` in the executor; returns once that or a newer version is durable.
+        Raises OSError."""
         done = self._next[1] if self._next is not None else asyncio.get_running_loop().create_future()
         self._next = contents, done
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._drain())
-        # This write, and not the end of `_drain`: others may always want one more.
+        # Not the end of `_drain`: later callers may prolong it without limit.
         await asyncio.shield(done)
 
     async def _drain(self) -> None:
@@ -100,7 +100,7 @@ class TableFile:
                 await loop.run_in_executor(None, self.write, data)
             except Exception as error:
                 done.set_exception(error)
-                done.exception()  # seen, even if all that waited for it were cancelled
+                done.exception()  # marks it as retrieved, even if all waiting callers were cancelled
                 continue
             except BaseException:
                 done.cancel()

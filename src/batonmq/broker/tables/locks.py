@@ -1,7 +1,7 @@
-"""Queue locks of orderly consumers: one consumer of a group at a time holds a queue.
+"""Queue locks of orderly consumers: at most one consumer of a group holds a queue.
 
-Owns who holds which queue and since when; never reads a clock and never talks to the other brokers of the
-group. Source: RocketMQ's LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
+Pure: the time is passed in, and the other brokers of the broker set are not involved. Source: RocketMQ's
+LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 LOCK_LIFETIME_MS = 60_000
-"""A lock that its owner has not renewed for longer than this may be taken by another."""
+"""Another consumer may take a lock that its owner has not renewed for longer than this."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -26,14 +26,14 @@ class _Lock:
 
 
 class LockTable(Generic[Queue]):
-    """Locks by group and queue. A queue is any hashable value that names it."""
+    """Locks by group and queue. Any hashable value can identify a queue."""
 
     def __init__(self, lifetime_ms: int = LOCK_LIFETIME_MS) -> None:
         self._lifetime_ms = lifetime_ms
         self._groups: dict[str, dict[Queue, _Lock]] = {}
 
     def try_lock(self, group: str, queues: Iterable[Queue], client_id: str, now_ms: int) -> set[Queue]:
-        """Take or renew the locks of `queues`; returns those that `client_id` holds now."""
+        """Take or renew the locks of `queues`; returns the queues that `client_id` then holds."""
         held = self._groups.setdefault(group, {})
         mine: set[Queue] = set()
         for queue in queues:
@@ -47,7 +47,7 @@ class LockTable(Generic[Queue]):
         return mine
 
     def unlock(self, group: str, queues: Iterable[Queue], client_id: str) -> None:
-        """Give up the locks of `queues` that `client_id` holds; those of others stay."""
+        """Release the locks of `queues` that `client_id` holds; other clients keep theirs."""
         held = self._groups.get(group)
         if held is None:
             return
@@ -59,16 +59,16 @@ class LockTable(Generic[Queue]):
             del self._groups[group]
 
     def owner(self, group: str, queue: Queue, now_ms: int) -> str | None:
-        """Client that holds the queue, None when nobody does or the lock has run out."""
+        """The client that holds the queue; None if it is free or the lock has expired."""
         lock = self._groups.get(group, {}).get(queue)
         return None if lock is None or lock.expired(now_ms, self._lifetime_ms) else lock.client_id
 
     def all_expired(self, group: str, now_ms: int) -> bool:
-        """True when no member of the group holds a queue any more."""
+        """Whether no member of the group holds a queue."""
         return all(lock.expired(now_ms, self._lifetime_ms) for lock in self._groups.get(group, {}).values())
 
     def drop_expired(self, now_ms: int) -> None:
-        """Forget locks that ran out, so that groups that left cost no memory."""
+        """Drop expired locks, so that disconnected groups use no memory."""
         for group in list(self._groups):
             held = {q: k for q, k in self._groups[group].items() if not k.expired(now_ms, self._lifetime_ms)}
             if held:

@@ -1,4 +1,4 @@
-"""Topics, groups, clients and how far consumers are, as RocketMQ's `BrokerMetricsConstant` names them."""
+"""Metrics of topics, groups, clients and consumer lag. Source: RocketMQ's `BrokerMetricsConstant`."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ _CONSUME_MODES: Final = {
     ConsumeType.POP: "pop",
 }
 LAG_AGE_MS: Final = 1_000
-"""One walk over all groups serves the metrics of a scrape."""
+"""Lifetime of the lag figures: one walk over all groups serves all metrics of a scrape."""
 
 
 @dataclass(slots=True)
 class Lag:
-    """How far a group is in a topic; times in ms, messages summed over the queues."""
+    """Lag of a group in a topic; times in ms, messages summed over the queues."""
 
     group: str
     topic: str
@@ -130,7 +130,7 @@ class TableMetrics:
             for client, count in Counter(map(_client, group.members.values())).items():
                 yield (name, mode, *client, _REMOTING, _of_system(name)), count
 
-    # -- how far consumers are -----------------------------------------------------------------------------
+    # -- consumer lag ----------------------------------------------------------------------------------------
 
     async def _lag(self, value: Callable[[Lag], int]) -> Iterable[Point]:
         now_ms = self._broker.clock.monotonic_ms()
@@ -140,7 +140,7 @@ class TableMetrics:
         return [(lag.labels, value(lag)) for lag in self._lags]
 
     def _walk(self) -> Iterable[Lag]:
-        """Connected groups and the topics they subscribe to, retry topics left out, as in RocketMQ."""
+        """Connected groups and their topics without retry topics, as in RocketMQ."""
         broker = self._broker
         for group in list(broker.tables.consumers):
             for topic in list(broker.tables.consumers.subscriptions(group)):
@@ -173,12 +173,12 @@ class TableMetrics:
 
 
 def _of_system(group: str) -> bool:
-    """As `is_system_group`, but in any case: RocketMQ's metrics are not of one mind."""
+    """Like `is_system_group`, but ignores case: RocketMQ's metrics differ in case."""
     return group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
 
 
 def _age(now_ms: int, stored_ms: Iterable[int]) -> int:
-    """Age of the oldest; 0 if there is none (-1: no such message)."""
+    """Age of the oldest message; 0 if there is none (time -1)."""
     oldest = min((each for each in stored_ms if each > 0), default=0)
     return now_ms - oldest if oldest else 0
 

@@ -1,8 +1,8 @@
-"""How far each consumer group has consumed each queue.
+"""The next offset to consume, for each consumer group and queue.
 
-Owns the table behind ``config/consumerOffset.json`` and its data version; never writes the file. Keys are
-``topic@group`` as in the file. Source: RocketMQ's consumer offsets, incl. resets kept on the server
-(`useServerSideResetOffset`): a reset offset is answered until the next pull has taken it over.
+Owns the table behind ``config/consumerOffset.json`` and its data version, but does not write the file. Keys
+are ``topic@group`` as in the file. Source: RocketMQ's consumer offsets, including resets on the server
+(`useServerSideResetOffset`): a reset offset is returned until the next pull has used it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NOT_FOUND = -1
 
 
 def _split(key: str) -> tuple[str, str] | None:
-    """(topic, group) of a key, None for one that is no such pair."""
+    """(topic, group) of a key; None if the key is invalid."""
     topic, at, group = key.partition("@")
     return (topic, group) if at and topic and group and "@" not in group else None
 
 
 def _no_listener() -> None:
-    """Default of `on_first_commit` until the service has set it."""
+    """Default of `on_first_commit`."""
 
 
 class OffsetTable:
@@ -43,16 +43,16 @@ class OffsetTable:
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
         self.state_version = 0
-        """Master epoch in controller mode; part of each data version from now on."""
+        """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
         self.on_first_commit: Callable[[], None] = _no_listener
-        """Called when a group has committed for a topic for the first time: tell the slaves."""
+        """Called at a group's first commit for a topic, so that slaves copy it at once."""
         self._changed = False
 
     # -- committing
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str = "") -> None:
-        """`client` (``ip:port``) is for the log line when an offset goes back."""
+        """Store an offset. `client` (``ip:port``) appears in the log line if the offset goes back."""
         key = f"{topic}@{group}"
         queues = self._offsets.get(key)
         if queues is None:
@@ -76,13 +76,13 @@ class OffsetTable:
             self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember what was last handed out; kept in memory only."""
+        """Store the last delivered offset; in memory only."""
         self._pulled.setdefault(f"{topic}@{group}", {})[queue_id] = offset
 
-    # -- asking
+    # -- reading
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """Next offset to consume, a reset one first; NOT_FOUND (-1) if nothing was committed."""
+        """Next offset to consume; a pending reset takes precedence. NOT_FOUND (-1) without a commit."""
         key = f"{topic}@{group}"
         reset = self._resets.get(key)
         if reset is not None and queue_id in reset:
@@ -90,7 +90,7 @@ class OffsetTable:
         return self._offsets.get(key, {}).get(queue_id, NOT_FOUND)
 
     def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
-        """What was last handed out, else what was committed; NOT_FOUND (-1) if neither."""
+        """Last delivered offset, else the committed one; NOT_FOUND (-1) if there is neither."""
         pulled = self._pulled.get(f"{topic}@{group}", {}).get(queue_id)
         return self.query(group, topic, queue_id) if pulled is None else pulled
 
@@ -110,7 +110,9 @@ class OffsetTable:
     # -- resets
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Make `offset` the next to consume, whatever clients commit, until a pull has taken it over."""
+        """Make `offset` the next one to consume, regardless of commits, until a pull has used it.
+
+        Raises ValueError for negative numbers."""
         if queue_id < 0 or offset < 0:
             raise ValueError(f"cannot reset queue {queue_id} to offset {offset}")
         key = f"{topic}@{group}"
@@ -122,7 +124,7 @@ class OffsetTable:
         return queue_id in self._resets.get(f"{topic}@{group}", {})
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset offset, which a pull answers and with that ends the reset; None if there is none."""
+        """Remove and return the reset offset, for the answer to a pull; None if there is none."""
         key = f"{topic}@{group}"
         queues = self._resets.get(key)
         if queues is None:
@@ -156,14 +158,14 @@ class OffsetTable:
             self._changed = True
 
     def begin_term(self, epoch: int) -> None:
-        """This broker is master of `epoch`, which is part of each data version from now on."""
+        """This broker is master of `epoch`; every later data version contains it."""
         self.state_version = epoch
         self.version = next_version(self.version, self._clock.now_ms(), epoch)
 
-    # -- the file and the copy of a slave
+    # -- file and replication
 
     def take_changed(self) -> bool:
-        """Whether an offset was committed or dropped since the last call."""
+        """Whether an offset changed since the last call."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -172,13 +174,13 @@ class OffsetTable:
         return encode(ConsumerOffsetSerializeWrapper(offset_table=self._offsets, data_version=self.version))
 
     def restore(self, data: bytes) -> None:
-        """Take over the contents of a consumerOffset.json. Raises ValueError, changing nothing."""
+        """Load the contents of a consumerOffset.json. Raises ValueError and then changes nothing."""
         read = decode(data, ConsumerOffsetSerializeWrapper)
         self._offsets = {key: dict(queues) for key, queues in read.offset_table.items()}
         self.version = read.data_version or DataVersion()
 
     def replace(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> None:
-        """Take over a master's table on a slave; offsets of groups unknown to the master stay."""
+        """On a slave: load the master's table; offsets that the master does not have stay."""
         for key, queues in table.items():
             self._offsets[key] = dict(queues)
         self.version = version

@@ -1,4 +1,4 @@
-"""The part that owns topics, consumer groups, offsets and clients."""
+"""The part for topics, consumer groups, offsets and clients."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class TablesPart(Part):
             table.begin_term(epoch)
         tables.watch.begin_term()
         if not self._broker.role.is_master:
-            # The former master had these topics, and offsets in them, which are not known here. What a master
-            # knows of its own topics is not out of date.
+            # The former master recreated these topics; this broker's offsets in them are out of date. A
+            # master that stays master has current ones.
             tables.topics.deleted.discard(store.recreated_topics)
             for topic in store.recreated_topics:
                 tables.offsets.remove_topic(topic)
@@ -122,7 +122,7 @@ class TablesPart(Part):
         self._tables.subscriptions.configure(self._broker.settings.broker)
 
     async def _drop_expired(self) -> None:
-        """Locks, clients and subscriptions whose time is up."""
+        """Drop expired locks, clients and subscriptions."""
         broker, tables = self._broker, self._tables
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)

@@ -1,6 +1,6 @@
-"""The tables of a broker that outlive it: when each is restored, written and copied by slaves.
+"""The persistent tables of a broker: when each is restored, written, and copied by slaves.
 
-A part declares its tables (`Part.tables`); `Persistence` keeps the files below ``config/`` of the store.
+A part declares its tables (`Part.tables`); `Persistence` manages the files below ``config/`` of the store.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class Master(Protocol):
-    """The master, as a slave that copies its tables sees it."""
+    """A slave's view of the master whose tables it copies."""
 
     announces_changes: bool
-    """False: a RocketMQ broker, which has to be asked every few seconds."""
+    """False for a RocketMQ broker: the slave must poll it every few seconds."""
     address: str
 
     async def fetch(self, header: Header) -> bytes:
-        """Body of its answer. Raises `NetError` or `MQError`."""
+        """Send a request; returns the body of the answer. Raises `NetError` or `MQError`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class Table:
     name: str
     encode: Callable[[], bytes]
     restore: Callable[[bytes], object]
-    """Takes over a file's contents. Raises ValueError, changing nothing."""
+    """Loads a file's contents. Raises ValueError and then changes nothing."""
     interval_ms: Callable[[], int] | None = None
-    """How often a changed table is written; None: it is written at once after each `Persistence.save`."""
+    """Interval of writes of a changed table; None: it is written after each `Persistence.save`."""
     take_changed: Callable[[], bool] = lambda: False
-    """Whether it changed since the last call; for tables that are written every so often."""
+    """Whether the table changed since the last call; for tables with an interval."""
     copy: Callable[[Master], Awaitable[None]] | None = None
-    """On a slave: take over the master's table. Raises `NetError`, `MQError` or ValueError. Tables are copied
-    in the order of the parts."""
+    """On a slave: copy the master's table. Raises `NetError`, `MQError` or ValueError. Tables are copied in
+    the order of the parts."""
 
 
 class Persistence:
@@ -57,17 +57,16 @@ class Persistence:
         self._tables: dict[str, Table] = {}
         self._files: dict[str, TableFile] = {}
         self._scheduled: set[str] = set()
-        """Tables whose write begins at the end of this loop turn."""
+        """Names of the tables that are written at the end of this loop turn."""
         self._writes: dict[str, asyncio.Task[OSError | None]] = {}
-        """The last write of each table that `save` asked for."""
+        """The last write that `save` started, by table."""
         self._tasks = Tasks()
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
 
     def restore(self, tables: Iterable[Table]) -> None:
-        """Keep these tables from now on; read their files. Blocks; raises `ConfigError` for a file that
-        cannot be used."""
+        """Add these tables and read their files. Blocks; raises `ConfigError` for an invalid file."""
         for table in tables:
             if table.name in self._tables:
                 raise ValueError(f"two tables are named {table.name}")
@@ -76,37 +75,36 @@ class Persistence:
             file.load(table.restore)
 
     def start(self) -> None:
-        """Write the tables that have an interval from now on."""
+        """Start the regular writes of the tables with an interval."""
         for table in self._tables.values():
             if table.interval_ms is not None:
                 self._tasks.spawn(self._write_regularly(table, table.interval_ms))
 
     async def stop(self) -> None:
-        """Write every table as it is now."""
+        """Write every table a last time."""
         await self._tasks.cancel()
         for name in self._tables:
             await self._write(name)
 
     def abandon(self) -> None:
-        """The store is lost: its disk takes no file either."""
+        """Write nothing any more: the disk of the store has failed, or the start has."""
         self._tables.clear()
 
     def save(self, name: str) -> None:
-        """Write a table soon; changes of one loop turn are written together."""
+        """Write a table soon; all changes of one loop turn are written together."""
         if name not in self._scheduled:
             self._scheduled.add(name)
             self._writes[name] = self._tasks.spawn(self._write_soon(name))
 
     async def written(self) -> None:
-        """Wait until every table that `save` named is on disk as it is now. Raises OSError."""
+        """Wait until all changes passed to `save` are on disk. Raises OSError."""
         for name, write in list(self._writes.items()):
             if write.done() and write.result() is not None:
-                self.save(name)  # the disk may take it by now
+                self.save(name)  # try again: the disk may work now
         writes = list(self._writes.values())
         if writes:
-            await asyncio.wait(
-                writes
-            )  # which, unlike gather, does not cancel them when the caller is cancelled
+            # Unlike gather, wait does not cancel the writes if the caller is cancelled.
+            await asyncio.wait(writes)
         for write in writes:
             if (error := write.result()) is not None:
                 raise error

@@ -1,6 +1,6 @@
-"""Which producers are connected, by group: for `producerConnection` and to ask about open transactions.
+"""The connected producers by group: for `producerConnection`, and to check open transactions.
 
-Fed by heartbeats, unregistrations and closed connections. Source: RocketMQ's producer registration.
+Heartbeats, unregistrations and closed connections change the table. Source: RocketMQ's producer registration.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class ProducerTable:
         return self._groups
 
     def members(self, group: str) -> list[Member] | None:
-        """The group's producers; None when none is connected."""
+        """The group's producers; None if none is connected."""
         found = self._groups.get(group)
         return None if found is None else list(found.values())
 
     def register(
         self, group: str, connection: Connection, client_id: str, *, language: int, version: int, now_ms: int
     ) -> bool:
-        """A heartbeat. True when the group got a new member."""
-        if connection.closed:  # its close was handled already; a member now would stay until it expires
+        """A heartbeat. True if the group has a new member."""
+        if connection.closed:  # its close was handled already; a new member would stay until it expires
             return False
         members = self._groups.setdefault(group, {})
         new = connection not in members
@@ -47,7 +47,7 @@ class ProducerTable:
         return new
 
     def unregister(self, group: str, connection: Connection) -> bool:
-        """A producer says goodbye. False when it was not a member."""
+        """A producer unregisters. False if it was not a member."""
         groups = self._by_connection.get(connection)
         if groups is not None:
             groups.pop(group, None)
@@ -70,7 +70,8 @@ class ProducerTable:
             self._leave(group, connection)
 
     def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
-        """Remove members whose last heartbeat is older than `timeout_ms`; close the connections returned."""
+        """Remove members whose last heartbeat is older than `timeout_ms`; the caller closes the returned
+        connections."""
         silent = {
             member.connection
             for members in self._groups.values()
@@ -83,7 +84,7 @@ class ProducerTable:
         return list(silent)
 
     def any_member(self, group: str) -> Member | None:
-        """One producer of the group, the next one at each call: whom to ask about an open transaction."""
+        """One producer of the group, in turn, to check an open transaction; None if none is connected."""
         members = [m for m in self._groups.get(group, {}).values() if not m.connection.closed]
         if not members:
             return None

@@ -1,7 +1,7 @@
-"""Consumer groups the broker knows: whether they may consume, and how retries are made.
+"""The broker's consumer groups: whether they may consume, and how their messages are retried.
 
-Owns the table behind ``config/subscriptionGroup.json`` and its data version; never writes the file. Source:
-RocketMQ's subscription group configuration (file format, system groups, creation on first use).
+Owns the table behind ``config/subscriptionGroup.json`` and its data version, but does not write the file.
+Source: RocketMQ's subscription group configuration (file format, system groups, creation on first use).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SYSTEM_GROUPS = (
 """Groups that exist on every broker."""
 
 LOGGED: Final = 8
-"""Groups of one change that get a log line each; writing it costs more than making the group."""
+"""Largest change that logs a line per group; the line costs more than the creation of the group."""
 
 FORBID_READ = 2
 """Bit index of "may not consume" in a group's forbidden set for a topic."""
 
 
 def _no_listener() -> None:
-    """Default of `on_change` until the service has set it."""
+    """Default of `on_change`."""
 
 
 class SubscriptionTable:
@@ -55,13 +55,13 @@ class SubscriptionTable:
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
         self._forbidden: dict[str, dict[str, int]] = {}
         self.state_version = 0
-        """Master epoch in controller mode; part of each data version from now on."""
+        """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
         self.on_change: Callable[[], None] = _no_listener
-        """Called after each change: write the file soon."""
+        """Called after every change."""
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over changed keys (`autoCreateSubscriptionGroup`) while running."""
+        """Apply changed keys (`autoCreateSubscriptionGroup`)."""
         self._config = config
 
     # -- reading
@@ -87,28 +87,31 @@ class SubscriptionTable:
         return self._forbidden
 
     def page(self, version: DataVersion | None, start: int, count: int) -> dict[str, SubscriptionGroupConfig]:
-        """`count` groups by name from the `start`th on; from the first unless `version` is current."""
+        """`count` groups in order of names from index `start`; from 0 if `version` is out of date."""
         begin = start if version == self.version else 0
         return {name: self._groups[name] for name in sorted(self._groups)[begin : begin + count]}
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, made if it is unknown and well named and `autoCreateSubscriptionGroup` allows."""
+        """The group. An unknown one is created if its name is valid and `autoCreateSubscriptionGroup` is on,
+        else the result is None."""
         self.ensure([group])
         return self._groups.get(group)
 
     def ensure(self, groups: Iterable[str]) -> None:
-        """`find` for many groups, which make one change of the table."""
+        """Create the unknown groups as in `get_or_create`, as one change of the table."""
         if not self._config.auto_create_subscription_group:
             return
         unknown = dict.fromkeys(group for group in groups if group not in self._groups)
-        made = [SubscriptionGroupConfig(group_name=group) for group in unknown if group_error(group) is None]
-        if made:
-            self._put(*made)
+        created = [
+            SubscriptionGroupConfig(group_name=group) for group in unknown if group_error(group) is None
+        ]
+        if created:
+            self._put(*created)
 
     # -- changing
 
     def update(self, *configs: SubscriptionGroupConfig) -> None:
-        """Create or replace groups; their `attributes` are changes. All of them or, on MQError, none."""
+        """Create or replace groups; their `attributes` are changes. Raises MQError, changing nothing."""
         merged: list[SubscriptionGroupConfig] = []
         for config in configs:
             found = self._groups.get(config.group_name)
@@ -120,7 +123,7 @@ class SubscriptionTable:
             self._put(*merged)
 
     def delete(self, group: str) -> bool:
-        """False when there was no such group."""
+        """False if there was no such group."""
         self._forbidden.pop(group, None)
         if self._groups.pop(group, None) is None:
             return False
@@ -129,7 +132,7 @@ class SubscriptionTable:
         return True
 
     def forbidden(self, group: str, topic: str, bit: int = FORBID_READ) -> bool:
-        """An administrator has forbidden the group this topic."""
+        """Whether an administrator has forbidden the group to consume this topic."""
         return self._forbidden.get(group, {}).get(topic, 0) >> bit & 1 == 1
 
     def set_forbidden(self, group: str, topic: str, forbidden: bool, bit: int = FORBID_READ) -> None:
@@ -161,11 +164,11 @@ class SubscriptionTable:
         self.on_change()
 
     def begin_term(self, epoch: int) -> None:
-        """This broker is master of `epoch`, which is part of each data version from now on."""
+        """This broker is master of `epoch`; every later data version contains it."""
         self.state_version = epoch
         self._touch()
 
-    # -- the file and the copy of a slave
+    # -- file and replication
 
     def encode(self) -> bytes:
         """Contents of subscriptionGroup.json, as a RocketMQ broker reads them."""
@@ -178,7 +181,7 @@ class SubscriptionTable:
         )
 
     def restore(self, data: bytes) -> None:
-        """Lay a subscriptionGroup.json over the system groups. Raises ValueError, changing nothing."""
+        """Add the groups of a subscriptionGroup.json. Raises ValueError and then changes nothing."""
         read = decode(data, SubscriptionGroupWrapper)
         self._groups.update(read.subscription_group_table)
         self._forbidden = {group: dict(topics) for group, topics in (read.forbidden_table or {}).items()}
@@ -190,7 +193,7 @@ class SubscriptionTable:
         forbidden: Mapping[str, Mapping[str, int]] | None,
         version: DataVersion,
     ) -> bool:
-        """Take over a master's table on a slave. False when it is the one we have."""
+        """On a slave: load the master's table. False if it is unchanged."""
         if version == self.version:
             return False
         self._groups = dict(table)

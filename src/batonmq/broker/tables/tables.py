@@ -1,4 +1,4 @@
-"""`Tables`: what a broker knows besides its messages, and when a change of it is safe."""
+"""`Tables`: the broker's state besides its messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Tables:
-    """Changed directly by handlers: one event loop, no locks."""
+    """Handlers change the tables directly: one event loop, no locks."""
 
     topics: TopicTable
     subscriptions: SubscriptionTable
@@ -33,13 +33,13 @@ class Tables:
     consumers: ConsumerTable = field(default_factory=ConsumerTable)
     producers: ProducerTable = field(default_factory=ProducerTable)
     locks: LockTable[MessageQueue] = field(default_factory=LockTable)
-    """Queues that orderly consumers hold."""
+    """Queue locks of orderly consumers."""
     watch: TableWatch[Connection] = field(default_factory=TableWatch)
-    """The slaves that copy these tables."""
+    """Notifies the slaves that copy these tables."""
 
     async def durable(self) -> None:
-        """Wait until the slaves, as far as they can be waited for, and this broker's disk have all changes
-        made so far. Raises `MQError` if the disk does not take them."""
+        """Wait until slaves and disk have all changes so far; a slow slave is given up after a while. Raises
+        `MQError` if the disk fails."""
         await self.watch.wait_until_copied()
         try:
             await self.persistence.written()

@@ -1,8 +1,8 @@
-"""The broker's topics: which exist, how many queues and which permissions they have.
+"""The broker's topics, with their queues and permissions.
 
-Owns the table behind ``config/topics.json`` and its data version; never writes the file and never talks to a
-name server: `listeners` are called with what changed. Source: RocketMQ's topic
-configuration (file format, system topics, creation on send).
+Owns the table behind ``config/topics.json`` and its data version. It neither writes the file nor calls name
+servers: it calls `listeners` with the changed topics. Source: RocketMQ's topic configuration (file format,
+system topics, creation on send).
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ from batonmq.protocol.names import (
 log = logging.getLogger(__name__)
 
 DEFAULT_QUEUES = 16
-"""Queues of a topic created without a number."""
+"""Queues of a topic that is created without a number of queues."""
 SCHEDULE_QUEUES = 18
 """One queue for each delay level."""
 REVIVE_QUEUES = 8
 
 LOGGED: Final = 8
-"""Topics of one change that get a log line each; writing it costs more than making the topic."""
+"""Largest change that logs a line per topic; the line costs more than the creation of the topic."""
 
 
 class TopicTable:
-    """Topics by name. Values are replaced, never changed in place, so a caller may keep one."""
+    """Topics by name. Values are replaced, never changed in place, so callers may keep them."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
         self.state_version = 0
-        """Master epoch in controller mode; part of each data version from now on."""
+        """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
         self.listeners: list[Callable[[Sequence[TopicConfig]], None]] = []
-        """Called after each change with the topics that are new or different (none when one was deleted)."""
+        """Called after every change with the new and changed topics (empty after a deletion)."""
         for topic in _system_topics(config):
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
         self.deleted = DeletedTopics()
         self.missing_on_master: dict[str, TopicConfig] = {}
-        """On a slave of a RocketMQ broker: topics that it lacks and that may not have been deleted."""
+        """On a slave of a RocketMQ broker: topics that the master lacks, but perhaps has not deleted."""
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over changed keys (`autoCreateTopicEnable`) while running."""
+        """Apply changed keys (`autoCreateTopicEnable`)."""
         self._config = config
 
     # -- reading
@@ -100,7 +100,7 @@ class TopicTable:
         return found is not None and found.order
 
     def page(self, version: DataVersion | None, start: int, count: int) -> dict[str, TopicConfig]:
-        """`count` topics by name from the `start`th on; from the first unless `version` is current."""
+        """`count` topics in order of names from index `start`; from 0 if `version` is out of date."""
         begin = start if version == self.version else 0
         return {name: self._topics[name] for name in sorted(self._topics)[begin : begin + count]}
 
@@ -109,10 +109,10 @@ class TopicTable:
     def create_on_send(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0, client: str = ""
     ) -> TopicConfig | None:
-        """Topic for a message to an unknown one, made after the template `default_topic`.
+        """The topic for a message to `topic`. An unknown one is created from the template `default_topic`.
 
-        None when the template does not exist or may not be inherited from (`autoCreateTopicEnable=false`).
-        `queues` is the sender's wish, limited by the template's.
+        None if the template does not exist or does not allow it (`autoCreateTopicEnable=false`). `queues`:
+        the number that the sender requests, limited by the template's.
         """
         found = self._topics.get(topic)
         if found is not None:
@@ -133,7 +133,7 @@ class TopicTable:
             )
             return None
         count = max(0, min(queues, template.write_queue_nums))
-        made = TopicConfig(
+        created = TopicConfig(
             topic_name=topic,
             read_queue_nums=count,
             write_queue_nums=count,
@@ -141,13 +141,13 @@ class TopicTable:
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=sys_flag,
         )
-        self._put(made)
-        return made
+        self._put(created)
+        return created
 
     def create_on_send_back(
         self, topic: str, queues: int, perm: int = Perm.READ_WRITE, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig:
-        """Topic the broker itself needs (%RETRY%…, %DLQ%…, TRANS_CHECK_MAX_TIME_TOPIC), made if absent."""
+        """A topic that the broker itself needs (%RETRY%…, %DLQ%…); created if missing."""
         found = self._topics.get(topic)
         if found is None or found.order != order:
             wanted = TopicConfig(
@@ -162,8 +162,8 @@ class TopicTable:
         return self._topics[topic]
 
     def ensure(self, wanted: Iterable[TopicConfig]) -> None:
-        """Make those of these topics that are missing; of one that is there only `order` is changed. All of
-        them are one change of the table."""
+        """Create the missing topics; of an existing one only `order` is changed. All are one change of the
+        table."""
         changed: dict[str, TopicConfig] = {}
         for config in wanted:
             found = self._topics.get(config.topic_name)
@@ -177,7 +177,7 @@ class TopicTable:
     def update(self, *configs: TopicConfig) -> None:
         """Create or replace topics; their `attributes` are changes (``+key``, ``-key``).
 
-        Raises MQError if one of them is refused; then none is changed.
+        Raises MQError if one of them is refused, and then changes nothing.
         """
         merged: list[TopicConfig] = []
         for config in configs:
@@ -189,7 +189,7 @@ class TopicTable:
         self._put(*merged)
 
     def set_order(self, topics: Iterable[str]) -> None:
-        """Mark topics that the name servers' order configuration names."""
+        """Mark the topics in the name servers' order configuration as ordered."""
         marked = [
             _changed(found, order=True)
             for found in map(self._topics.get, topics)
@@ -199,7 +199,7 @@ class TopicTable:
             self._put(*marked)
 
     def delete(self, topic: str) -> bool:
-        """False when there was no such topic."""
+        """False if there was no such topic."""
         if self._topics.pop(topic, None) is None:
             return False
         log.info("topic deleted topic=%s", topic)
@@ -209,7 +209,7 @@ class TopicTable:
         return True
 
     def touch(self) -> None:
-        """A new data version: something that is registered together with the topics has changed."""
+        """Raise the data version after a change of data that is registered together with the topics."""
         self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
 
     def _put(self, *configs: TopicConfig) -> None:
@@ -231,45 +231,44 @@ class TopicTable:
     # -- a new master
 
     def begin_term(self, epoch: int) -> None:
-        """This broker is master of `epoch`, which is part of each data version from now on. As in RocketMQ
-        the version changes at once, so that name servers and slaves take this table for the current one."""
+        """This broker is master of `epoch`; every later data version contains it. As in RocketMQ the version
+        changes at once, so that name servers and slaves accept this table as the current one."""
         self.state_version = epoch
         self.touch()
 
     def recreate_missing(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Make the topics that are missing here, and were not deleted, although the log has messages in these
-        (topic, queue id).
+        """Recreate topics that have messages in the log but are missing here, unless they were deleted.
 
-        A master that died right after a topic was made may have replicated messages of it, but not yet the
-        topic. How many queues it had is known of those in `lost` only; others get as many as a new topic has,
-        or as messages are in."""
+        `queues`: (topic, queue id) of all consume queues. A master that died right after it created a topic
+        may have replicated messages of the topic, but not the topic. The number of queues is known only for
+        topics in `missing_on_master`; others get the default number, or more if the log has more queues."""
         missing: dict[str, int] = {}
         for topic, queue_id in queues:
             if topic not in self._topics and topic not in self.deleted:
                 missing[topic] = max(missing.get(topic, 0), queue_id + 1)
-        made = []
+        recreated = []
         for topic, count in missing.items():
-            own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            count = count if own else max(count, self._config.default_topic_queue_nums)
+            internal = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            count = count if internal else max(count, self._config.default_topic_queue_nums)
             config = self.missing_on_master.get(topic)
             if config is None:
                 config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
             log.warning(
-                "topic %s is in the log only, made anew with %d queues", topic, config.write_queue_nums
+                "topic %s is in the log only, recreated with %d queues", topic, config.write_queue_nums
             )
-            made.append(config)
+            recreated.append(config)
         self.missing_on_master = {}
-        if made:
-            self._put(*made)
+        if recreated:
+            self._put(*recreated)
 
-    # -- the file and the copy of a slave
+    # -- file and replication
 
     def encode(self) -> bytes:
         """Contents of topics.json, as a RocketMQ broker reads them."""
         return encode(TopicConfigSerializeWrapper(topic_config_table=self._topics, data_version=self.version))
 
     def restore(self, data: bytes) -> None:
-        """Lay a topics.json over the system topics. Raises ValueError, changing nothing."""
+        """Add the topics of a topics.json. Raises ValueError and then changes nothing."""
         read = decode(data, TopicConfigSerializeWrapper)
         self._topics.update(read.topic_config_table)
         self.version = read.data_version
@@ -277,26 +276,26 @@ class TopicTable:
     def infer_deleted(
         self, stored: Set[str], table: Mapping[str, TopicConfig], version: DataVersion, *, complete: bool
     ) -> bool:
-        """On a slave, before `replace` with this table: which topics that have messages in the log (`stored`)
-        its master has deleted. True when there are new ones in `lost`.
+        """On a slave, before `replace`: infer which topics with messages in the log (`stored`) the master has
+        deleted, because its `table` lacks them. True if `missing_on_master` has new topics.
 
-        `complete`: a master of ours has made anew what only its log knows, and makes a topic before it takes
-        messages of it, so what it lacks is deleted. A RocketMQ slave that took over never had what was made
-        in the last ten seconds of its predecessor, and does not make it: what we have from an earlier term
-        and it lacks is not taken for deleted.
+        `complete`: the master is one of ours. It creates a topic before it accepts messages of it, and
+        recreated all topics that only its log had; so a topic that it lacks was deleted. A RocketMQ master
+        that was elected may lack topics that its predecessor created in its last ten seconds, and does not
+        recreate them. So a topic that this broker has from an earlier master epoch does not count as deleted.
         """
         missing = stored - table.keys()
         known = self.missing_on_master
         if version.state_version != self.version.state_version:
             known = {**known, **self._topics}
-        lost = {} if complete else {topic: known[topic] for topic in missing & known.keys()}
-        more = not lost.keys() <= self.missing_on_master.keys()
-        self.missing_on_master = lost
-        self.deleted.replace(missing - lost.keys())
+        uncertain = {} if complete else {topic: known[topic] for topic in missing & known.keys()}
+        more = not uncertain.keys() <= self.missing_on_master.keys()
+        self.missing_on_master = uncertain
+        self.deleted.replace(missing - uncertain.keys())
         return more
 
     def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> bool:
-        """Take over a master's table on a slave. False when it is the one we have."""
+        """On a slave: load the master's table. False if it is unchanged."""
         if version == self.version:
             return False
         self._topics = dict(table)

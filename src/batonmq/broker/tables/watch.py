@@ -1,11 +1,11 @@
-"""How slaves hear at once of changed topics and groups, and how the master knows that they have.
+"""Notifies slaves of changed topics and groups, and tracks which changes they have copied.
 
-The log does not carry topics, groups and offsets; slaves copy them (`slave_sync.py`). A slave that has copied
-everything up to some count of changes asks `WATCH_TABLES` with it, and is answered when there are more. Its
-next question thus says what it has copied, so a handler can wait until all slaves know a new topic before
-it says that the topic exists. Right after a switch a member of the SyncStateSet may not have asked yet, and
-can be elected all the same: it is waited for, too. A RocketMQ slave never asks, it looks every few seconds;
-it is waited for once a term.
+The log does not carry topics, groups and offsets; slaves copy them (`broker/replica/slave_sync.py`). A slave
+sends WATCH_TABLES with the number of changes that it has copied; the answer follows when there are more. So
+the next request acknowledges the copy, and a handler can wait until all slaves have a new topic before it
+answers that the topic exists. Right after a switch a member of the SyncStateSet may not have sent a request
+yet, but may be elected: the master waits for it too. A RocketMQ slave sends no such request, it polls every
+few seconds; the master waits for it once per master epoch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final, Generic, TypeVar
 log = logging.getLogger(__name__)
 
 HOLD_S: Final = 3.0
-"""How long a question is held when nothing changes; offsets are then copied anyway."""
+"""Longest time that a request is held without a change; the slave then copies the offsets anyway."""
 COPY_WAIT_S: Final = 1.0
-"""How long a handler waits for the slaves; one that is slower is not waited for again until it asks."""
+"""Longest wait of a handler for the slaves. A slower slave is ignored until its next request."""
 
 C = TypeVar("C")
 
@@ -30,43 +30,43 @@ class TableWatch(Generic[C]):
 
     def __init__(self) -> None:
         self.changes = 0
-        """Changes since this broker started."""
+        """Number of changes since this broker started."""
         self.members: Callable[[], Collection[int]] = tuple
-        """Ids of the slaves that may be elected now."""
+        """Ids of the slaves that may be elected now; set by the service."""
         self._copied: dict[C, int] = {}
-        """Connection -> changes that its slave has copied, as it said last."""
+        """Connection -> number of changes that its slave has copied, from its last request."""
         self._ids: dict[C, int] = {}
         """Connection -> broker id of its slave."""
         self._silent: set[int] = set()
-        """Members that did not ask while they were waited for."""
+        """Members that sent no request within `COPY_WAIT_S`."""
         self._wakeup = asyncio.Event()
-        """Replaced whenever something below may have to look again."""
+        """Set and replaced at every change that a waiting coroutine must check."""
 
     @property
     def followers(self) -> int:
-        """Slaves that are waited for."""
+        """Number of slaves that handlers wait for."""
         return len(self._copied)
 
     def begin_term(self) -> None:
-        """This broker became master: what slaves of an earlier term have copied says nothing."""
+        """This broker became master: drop the state of the slaves of an earlier master epoch."""
         self._copied.clear()
         self._ids.clear()
         self._silent.clear()
         self._wake()
 
     def changed(self) -> None:
-        """A table has changed: answer the slaves that wait for it."""
+        """A table has changed: answer the waiting slaves."""
         self.changes += 1
         self._wake()
 
     def closed(self, connection: C) -> None:
-        """A connection is gone, and the slave behind it is not waited for."""
+        """A connection has closed: stop waiting for its slave."""
         self._ids.pop(connection, None)
         if self._copied.pop(connection, None) is not None:
             self._wake()
 
     async def next_change(self, connection: C, copied: int, broker_id: int | None = None) -> int:
-        """A slave has copied `copied` changes; returns how many there are when that differs, or after
+        """A slave has copied `copied` changes. Returns the number of changes once it differs, or after
         `HOLD_S`."""
         self._copied[connection] = copied
         if broker_id is not None:
@@ -95,7 +95,7 @@ class TableWatch(Generic[C]):
             self.closed(connection)
         for broker_id in sorted(absent()):
             log.info(
-                "slave %d does not ask for changes of topics and groups; it has them some seconds later",
+                "slave %d does not watch topics and groups; it copies changes some seconds later",
                 broker_id,
             )
             self._silent.add(broker_id)

@@ -1,4 +1,4 @@
-"""What a store shows of itself. Source: RocketMQ's `DefaultStoreMetricsConstant`."""
+"""Metrics of the store. Source: RocketMQ's `DefaultStoreMetricsConstant`."""
 
 from __future__ import annotations
 

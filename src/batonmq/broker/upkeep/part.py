@@ -1,4 +1,4 @@
-"""What keeps a store in order while it is used: the index, the disk copy of the queues, expired files."""
+"""The part for background work on the store: index, flush of consume queues, expired files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INDEX_SLICE: Final = 100
-"""Records indexed before other work gets its turn: about a millisecond, most of it for pages of the index
-that were written to disk since and are written to again."""
+"""Records indexed before the loop serves other work: about a millisecond, most of it for index pages that
+were written back to disk and must be modified again."""
 INDEX_DELAY_S: Final = 1.0
-"""New messages are indexed so much later."""
+"""Delay before new messages are indexed."""
 INDEX_SHARE: Final = 10
-"""Indexing rests this many times as long as it worked, so that it takes at most a tenth of the processor."""
+"""Indexing pauses this many times as long as it worked, so it uses at most a tenth of the processor."""
 
 
 class UpkeepPart(Part):
@@ -37,8 +37,8 @@ class UpkeepPart(Part):
         self._store = broker.store
         self._tasks = Tasks()
         self._indexing: asyncio.Task[None] | None = None
-        self._index_waits = False
-        """The log cannot be read for the index: logged once, not with each try."""
+        self._index_failed = False
+        """Whether the log is unreadable for the index: logged once, not at every attempt."""
         self._queues_dirty = False
         broker.settings.listeners.append(self._configured)
 
@@ -71,14 +71,12 @@ class UpkeepPart(Part):
                     while (reading := store.index_reading()) is not None:
                         await loop.run_in_executor(None, reading)
                 except OSError as error:
-                    if not self._index_waits:
-                        log.error(
-                            "the index waits: what comes next for it in the log cannot be read: %s", error
-                        )
-                    self._index_waits = True
+                    if not self._index_failed:
+                        log.error("the index waits: the log cannot be read: %s", error)
+                    self._index_failed = True
                     pause_s = INDEX_DELAY_S
                     continue
-                self._index_waits = False
+                self._index_failed = False
                 began = loop.time()
                 more = store.build_index(INDEX_SLICE)
                 pause_s = (loop.time() - began) * INDEX_SHARE
@@ -94,7 +92,7 @@ class UpkeepPart(Part):
                 try:
                     await loop.run_in_executor(None, self._store.flush_queues)
                 except OSError as error:
-                    log.error("consume queues cannot be brought to disk: %s", error)
+                    log.error("consume queues cannot be flushed: %s", error)
 
     async def _delete_expired(self) -> None:
         while True:
@@ -106,7 +104,7 @@ class UpkeepPart(Part):
 
 
 async def unlink(paths: Sequence[Path]) -> None:
-    """Delete files that the store let go of. Raises OSError."""
+    """Delete files that the store has released. Raises OSError."""
     if paths:
         await asyncio.get_running_loop().run_in_executor(None, _unlink, paths)
 

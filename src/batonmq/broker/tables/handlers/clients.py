@@ -1,7 +1,7 @@
-"""Requests of producers and consumers about themselves: heartbeats, group members, queue locks.
+"""Requests of connected clients: heartbeats, group members, queue locks.
 
-Source: RocketMQ's client and consumer management; HEART_BEAT answers in the form of heartbeat V2, which lets
-a client leave out its subscriptions while they do not change.
+Source: RocketMQ's client and consumer management. The answer to HEART_BEAT offers heartbeat V2, which lets a
+client omit its subscriptions while they do not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from batonmq.protocol.tags import is_tag_type
 log = logging.getLogger(__name__)
 
 SLICE: Final = 100
-"""Groups of one heartbeat that are taken in one turn of the event loop, some 2 ms."""
+"""Groups of one heartbeat that are registered in one loop turn, about 2 ms."""
 MAX_GROUPS: Final = 10_000
 """Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
 
@@ -56,7 +56,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 
 
 class _Notifier:
-    """Tells all members of a group once a loop turn that its members have changed."""
+    """Notifies all members of a changed group, at most once per loop turn."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -78,11 +78,11 @@ class _Notifier:
 
 
 class _HeartbeatRegistration:
-    """One heartbeat: registers the groups it names. Log lines and changes of a table cost more than the
-    registration, so there is one of each for all groups that are taken together.
+    """Registers the groups of one heartbeat. A log line and a change of a table cost more than a
+    registration, so there is one of each for all groups of a slice.
 
-    As in RocketMQ a group that does not exist and may not be made is left out, and the answer says nothing
-    of it; its pulls are refused by name.
+    As in RocketMQ a group that does not exist and may not be created is ignored, and the answer does not
+    mention it; its pulls are refused.
     """
 
     def __init__(self, broker: Broker, request: Request, data: HeartbeatData) -> None:
@@ -94,7 +94,7 @@ class _HeartbeatRegistration:
         self._other_subscriptions = False
 
     async def register_in_slices(self) -> Reply:
-        """All groups, and others get their turn in between."""
+        """Register all groups, and let other tasks run between the slices."""
         for start in range(0, len(self._data.consumer_data_set), SLICE):
             self.register_consumers(self._data.consumer_data_set[start : start + SLICE])
             await asyncio.sleep(0)
@@ -141,12 +141,12 @@ class _HeartbeatRegistration:
                 notify=group.notify_consumer_ids_changed_enable,
                 with_subscriptions=not (self._version_2 and data.without_sub),
             )
-        if broker.role.is_master:  # a slave gets them with the master's topics
+        if broker.role.is_master:  # a slave copies them with the master's topics
             broker.tables.topics.ensure(retry_topics)
         self._log("consumer connected", joined)
         if unknown:
             log.warning(
-                "heartbeat of groups that do not exist and may not be made: groups=%s client=%s",
+                "heartbeat names groups that do not exist and may not be created: groups=%s client=%s",
                 some([name or repr(name) for name in unknown]),
                 connection.peer,
             )
@@ -207,14 +207,14 @@ class _ClientHandlers:
         if count > MAX_GROUPS:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the heartbeat names {count} groups, at most {MAX_GROUPS} are taken",
+                f"the heartbeat names {count} groups, at most {MAX_GROUPS} are allowed",
             )
-        beat = _HeartbeatRegistration(self._broker, request, data)
+        registration = _HeartbeatRegistration(self._broker, request, data)
         if count <= SLICE:
-            beat.register_consumers(data.consumer_data_set)
-            beat.register_producers(data.producer_data_set)
-            return beat.reply()
-        return beat.register_in_slices()
+            registration.register_consumers(data.consumer_data_set)
+            registration.register_producers(data.producer_data_set)
+            return registration.reply()
+        return registration.register_in_slices()
 
     def unregister(self, request: Request, header: wire.UnregisterClient) -> Reply:
         broker = self._broker

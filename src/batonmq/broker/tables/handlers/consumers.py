@@ -1,4 +1,4 @@
-"""Requests that the broker passes on to a connected consumer: tools cannot reach it, its connection can.
+"""Requests of tools that the broker relays to a connected consumer, which tools cannot reach directly.
 
 Source: RocketMQ's GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
@@ -30,7 +30,7 @@ from batonmq.protocol.message.ids import decode_message_id
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS = 10_000
-"""How long a consumer may take to answer what was passed on to it."""
+"""Time limit for a consumer's answer to a relayed request."""
 STATUS_TIMEOUT_MS = 5_000
 
 
@@ -46,7 +46,7 @@ class _RelayHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def _pass_on(
+    async def _relay(
         self, request: Request, code: int, group: str, client_id: str | None, body: bytes | memoryview = b""
     ) -> Reply:
         member = self._broker.tables.consumers.member(group, client_id) if client_id else None
@@ -67,7 +67,7 @@ class _RelayHandlers:
 
     async def running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        return await self._pass_on(request, code, header.consumer_group, header.client_id)
+        return await self._relay(request, code, header.consumer_group, header.client_id)
 
     async def consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
         broker, ext = self._broker, request.command.ext
@@ -86,7 +86,7 @@ class _RelayHandlers:
         if record is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        return await self._pass_on(request, code, header.consumer_group, header.client_id, record)
+        return await self._relay(request, code, header.consumer_group, header.client_id, record)
 
     async def consumer_status(self, request: Request, header: wire.GetConsumerStatus) -> Reply:
         group = self._broker.tables.consumers.group(header.group)

@@ -1,8 +1,8 @@
 """Consumer groups: creating, changing, deleting and listing them.
 
-What changes one is answered when the slaves have copied the change, so that it outlives a switch; a slave
-that is slow or RocketMQ's is not waited for. Source: RocketMQ's admin requests; codes and remarks are what
-its tools act on and show.
+A change is answered after the slaves have copied it, so that it survives a switch; slow slaves and RocketMQ's
+are given up after a while (`broker/tables/watch.py`). Source: RocketMQ's admin requests; its tools depend on
+the codes and show the remarks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _GroupHandlers:
         return Reply()
 
     async def delete(self, request: Request, header: wire.DeleteSubscriptionGroup) -> Reply:
-        log.info("delete group=%s asked by client=%s", header.group_name, request.connection.peer)
+        log.info("deleting group=%s client=%s", header.group_name, request.connection.peer)
         self._broker.tables.subscriptions.delete(header.group_name)
         if header.clean_offset:
             self._broker.tables.offsets.remove_group(header.group_name)

@@ -1,6 +1,6 @@
-"""Offsets of queues and of consumer groups: committing, asking, resetting.
+"""Offsets of queues and consumer groups: commits, queries, resets.
 
-Source: RocketMQ's consumer offset requests; codes and remarks are what its clients and tools act on.
+Source: RocketMQ's consumer offset requests; its clients and tools depend on the codes and remarks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _OffsetHandlers:
                 ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
             )
         bounds = broker.store.queue_bounds(header.topic, header.queue_id)
-        # A queue that still has its first message is young: a new group is to get everything in it.
+        # The queue still has its first message: a new group gets all messages.
         if bounds.min_offset <= 0 < bounds.max_offset:
             return Reply(QueryConsumerOffsetResponse(offset=0))
         raise MQError(

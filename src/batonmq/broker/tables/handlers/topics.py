@@ -1,8 +1,8 @@
 """Topics: creating, changing, deleting and listing them.
 
-What changes one is answered when the slaves have copied the change, so that it outlives a switch; a slave
-that is slow or RocketMQ's is not waited for. Source: RocketMQ's admin requests; codes and remarks are what
-its tools act on and show.
+A change is answered after the slaves have copied it, so that it survives a switch; slow slaves and RocketMQ's
+are given up after a while (`broker/tables/watch.py`). Source: RocketMQ's admin requests; its tools depend on
+the codes and show the remarks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 
 
 MAX_QUEUES = 16_384
-"""Of one topic on one broker: what is asked of all queues of a topic must not hold up everybody else."""
+"""Largest number of queues of a topic: a request about all of them must not delay other requests."""
 
 
 class _TopicHandlers:
@@ -48,7 +48,7 @@ class _TopicHandlers:
         self._broker = broker
 
     def _check(self, config: TopicConfig) -> None:
-        """Raises MQError when this topic may not be made or changed by a client."""
+        """Raises MQError if a client may not create or change this topic."""
         check_topic(config.topic_name, ResponseCode.INVALID_PARAMETER)
         self._check_not_system(config.topic_name)
         if config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
@@ -83,7 +83,7 @@ class _TopicHandlers:
         await self._broker.tables.durable()
 
     async def create(self, request: Request, header: wire.CreateTopic) -> Reply:
-        log.info("create or change topic=%s asked by client=%s", header.topic, request.connection.peer)
+        log.info("creating or changing topic=%s client=%s", header.topic, request.connection.peer)
         check_topic(header.topic, ResponseCode.INVALID_PARAMETER)
         await self._update(
             TopicConfig(
@@ -105,7 +105,7 @@ class _TopicHandlers:
 
     async def delete(self, request: Request, header: wire.DeleteTopic) -> Reply:
         broker, topic = self._broker, header.topic
-        log.info("delete topic=%s asked by client=%s", topic, request.connection.peer)
+        log.info("deleting topic=%s client=%s", topic, request.connection.peer)
         check_topic(topic, ResponseCode.INVALID_PARAMETER)  # it becomes a path
         self._check_not_system(topic)
         broker.tables.topics.delete(topic)
