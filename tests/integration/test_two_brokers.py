@@ -6,8 +6,10 @@ import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -36,7 +38,7 @@ class Lines(logging.Handler):
         self.lines.append(self.format(record))
 
 
-def broker(root: Path, name: str, log_identity: str) -> BrokerService:
+def broker(root: Path, name: str, log_identity: str, **shared: Any) -> BrokerService:
     config = BrokerConfig(
         broker_name=name,
         broker_ip1="127.0.0.1",
@@ -46,7 +48,7 @@ def broker(root: Path, name: str, log_identity: str) -> BrokerService:
         metrics_prom_exporter_port=0,
     )
     store = StoreConfig(store_path_root_dir=str(root / name), mapped_file_size_commit_log=1 << 20)
-    return BrokerService(config, store, HAConfig(), log_identity=log_identity)
+    return BrokerService(config, store, HAConfig(), log_identity=log_identity, **shared)
 
 
 Pair = tuple[BrokerService, BrokerService]
@@ -111,6 +113,28 @@ async def each_has_its_own_ports_store_metrics_and_log_lines(tmp_path: Path) -> 
         finally:
             logging.getLogger("batonmq").removeHandler(lines)
             await client.close()
+
+
+def test_they_may_share_a_client_and_threads(runner: asyncio.Runner, tmp_path: Path) -> None:
+    runner.run(they_share(tmp_path))
+
+
+async def they_share(tmp_path: Path) -> None:
+    client, threads = RemotingClient(), ThreadPoolExecutor(1)
+    east = broker(tmp_path, "east", "east-0", client=client, readers=threads)
+    west = broker(tmp_path, "west", "west-0", client=client, readers=threads)
+    await east.start()
+    await west.start()
+    try:
+        assert east.broker.client is west.broker.client is client
+        assert east.broker.readers is west.broker.readers is threads
+        await east.stop()
+        await client.call(f"127.0.0.1:{west.port}", v2("T"), b"x")
+        assert threads.submit(int, "1").result() == 1
+    finally:
+        await west.stop()
+        await client.close()
+        threads.shutdown()
 
 
 def test_one_that_fails_does_not_end_the_other(runner: asyncio.Runner, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
+    from concurrent.futures import Executor
 
     from batonmq.broker.messages.appender import Appender
     from batonmq.broker.messages.redirects import Redirects
@@ -45,6 +46,8 @@ class Broker:
     stats: BrokerStats
     client: RemotingClient
     """For calls to name servers, controllers and the master."""
+    readers: Executor
+    """For reads that wait for the disk: threads apart from those that write."""
     fail: Callable[[Exception], None]
     """Asks the program to stop this broker, with the cause; returns at once."""
     address: str = ""

@@ -13,6 +13,7 @@ import contextvars
 import logging
 import random
 import socket
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -54,6 +55,8 @@ P = TypeVar("P", bound=Part)
 
 DRAIN_MS: Final = 5_000
 """Longest time that a stop waits for unanswered sends."""
+READERS: Final = 4
+"""Threads for pulls that read from disk."""
 VIP_PORT_DISTANCE: Final = 2
 """The VIP port is listenPort minus this."""
 
@@ -72,10 +75,13 @@ class BrokerService:
         tls: TlsConfig | None = None,
         limits: Limits | None = None,
         config_path: Path | None = None,
+        client: RemotingClient | None = None,
+        readers: Executor | None = None,
         log_identity: str = "",
     ) -> None:
-        """`config_path`: the configuration file; `updateBrokerConfig` rewrites it. `log_identity`: marks this
-        broker's log lines when several brokers share a process.
+        """`config_path`: the configuration file; `updateBrokerConfig` rewrites it. Brokers of one process may
+        share `client` and `readers` (`Broker.client`, `Broker.readers`), which are not closed with a broker;
+        None: its own. `log_identity` marks this broker's log lines.
 
         Raises `ConfigError` for values that do not fit together.
         """
@@ -94,6 +100,10 @@ class BrokerService:
         limits = limits if limits is not None else Limits()
         frame_bytes = max(limits.max_frame_bytes, store_config.max_message_size + (1 << 20))
         self._limits = replace(limits, max_frame_bytes=frame_bytes)
+        self._own_client = client is None
+        self._client = client if client is not None else RemotingClient(tls=client_context(self._tls))
+        self._own_readers = readers is None
+        self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")
         self._log_identity = log_identity
         self._dispatcher = Dispatcher()
         self._dispatcher.intercept(Interceptor(closed=self._connection_closed))
@@ -167,7 +177,7 @@ class BrokerService:
                 await self._close_ports()
                 for part in reversed(started):
                     await part.stop()
-                await self.broker.client.close()
+            await self._release()
             if self.metrics is not None:
                 await self.metrics.stop()
             store.close()
@@ -208,7 +218,8 @@ class BrokerService:
             redirects=Redirects(),
             replication=replication,
             stats=stats,
-            client=RemotingClient(tls=client_context(self._tls)),
+            client=self._client,
+            readers=self._readers,
             fail=self._fail,
         )
         for kind in PARTS:
@@ -282,11 +293,18 @@ class BrokerService:
         await self._close_ports()
         for part in reversed(self._parts):
             await part.stop()
-        await broker.client.close()
+        await self._release()
         if self.metrics is not None:
             await self.metrics.stop()
         close = broker.store.abandon if lost else broker.store.close
         await asyncio.get_running_loop().run_in_executor(None, close)
+
+    async def _release(self) -> None:
+        """Close what only this broker uses."""
+        if self._own_client:
+            await self._client.close()
+        if self._own_readers:
+            self._readers.shutdown(wait=False)
 
     def _fail(self, cause: Exception) -> None:
         if not self.failed.done():

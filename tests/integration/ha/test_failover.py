@@ -108,7 +108,6 @@ class Cluster:
             if not isinstance(part, MessagesPart):  # which would flush
                 await part.stop()
         messages = service.part(MessagesPart)
-        messages.puller.close()
         await messages.new_topics.stop()
         if broker.appender._flush_timer is not None:
             broker.appender._flush_timer.cancel()

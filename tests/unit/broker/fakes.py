@@ -91,6 +91,7 @@ def make_broker(
         replication=None,
         stats=stats,
         client=None,  # type: ignore[arg-type]
+        readers=None,  # type: ignore[arg-type]
         fail=_fail,
         address="10.0.0.1:10911",
         ha_address="10.0.0.1:10912",

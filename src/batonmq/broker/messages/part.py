@@ -48,7 +48,6 @@ class MessagesPart(Part):
         self._send_handlers.open()
 
     async def stop(self) -> None:
-        self.puller.close()
         await self.new_topics.stop()
         await self._broker.appender.stop()
 

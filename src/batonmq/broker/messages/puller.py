@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES: Final = 128 * 1024 * 1024
 """Most bytes that a pull may request; the limits of the store are much lower."""
-READERS: Final = 4
-"""Threads for pulls that read from disk, apart from the threads that write."""
 PULLING_GROUPS: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
@@ -116,7 +113,6 @@ class Puller:
         self._broker = broker
         self._held: HeldPulls[Pull] = HeldPulls()
         self._alarm = Alarm(broker.clock, self._held.next_deadline_ms, self._on_deadline)
-        self._reading = ThreadPoolExecutor(READERS, "batonmq-read")
 
     @property
     def held(self) -> int:
@@ -153,7 +149,7 @@ class Puller:
         """`answer` once its records are in memory. Otherwise the write to the socket would wait for the disk
         and block all clients, and an unreadable disk would kill the process (SIGBUS)."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._reading, fetch)
+            await asyncio.get_running_loop().run_in_executor(self._broker.readers, fetch)
         except OSError as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"the messages cannot be read: {error}") from error
         return answer
@@ -171,10 +167,6 @@ class Puller:
         for held in self._held.release_all():
             self._answer(held.pull)
         self._alarm.cancel()
-
-    def close(self) -> None:
-        """Release the reading threads; call it when no more requests arrive."""
-        self._reading.shutdown(wait=False)
 
     def _hold(self, pull: Pull) -> None:
         header = pull.header
