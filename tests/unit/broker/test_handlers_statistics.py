@@ -1,4 +1,4 @@
-"""What tools show, against bodies recorded from RocketMQ 5.5."""
+"""Statistics for tools, compared with bodies recorded from RocketMQ 5.5."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def java(name: str) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """What a body is made of: keys and types, without its values."""
+    """The shape of a body: keys and types, without values."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -78,7 +78,7 @@ async def test_consume_stats(served: Served) -> None:
     assert none == java("consumestats_none.json")
 
 
-async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscribe(served: Served) -> None:
+async def test_consume_stats_omit_topics_that_the_connected_group_does_not_subscribe(served: Served) -> None:
     served.broker.tables.topics.update(TopicConfig(topic_name="Old", read_queue_nums=1, write_queue_nums=1))
     for topic in ("TopicJ", "Old", "Deleted"):
         served.broker.tables.offsets.commit("GroupJ", topic, 0, 0)
@@ -127,7 +127,7 @@ async def test_time_span(served: Served) -> None:
     assert again["consumeTimeSpanSet"][0]["delayTime"] == 5_000
 
 
-async def test_who_consumes_what(served: Served) -> None:
+async def test_groups_of_a_topic_and_topics_of_a_group(served: Served) -> None:
     await ask(served.dispatcher, wire.Heartbeat(), heartbeat())
     served.broker.tables.offsets.commit("Offline", "TopicJ", 0, 1)
     groups = json_of(await ask(served.dispatcher, wire.QueryTopicConsumeByWho(topic="TopicJ")))
