@@ -54,7 +54,7 @@ def write(path: Path, values: dict[str, object]) -> Path:
 
 
 def fails(verb: str, conf: Path) -> str:
-    """Run a program that must not start; returns its last line. Warnings may precede it, a traceback must not."""
+    """Run a program that must not start. Returns its last line; only warnings may precede it."""
     done = subprocess.run(
         [sys.executable, "-m", "batonmq", verb, "-c", str(conf)],
         capture_output=True,

@@ -127,7 +127,7 @@ async def test_time_span(served: Served) -> None:
     assert again["consumeTimeSpanSet"][0]["delayTime"] == 5_000
 
 
-async def test_groups_of_a_topic_and_topics_of_a_group(served: Served) -> None:
+async def test_who_consumes_what(served: Served) -> None:
     await ask(served.dispatcher, wire.Heartbeat(), heartbeat())
     served.broker.tables.offsets.commit("Offline", "TopicJ", 0, 1)
     groups = json_of(await ask(served.dispatcher, wire.QueryTopicConsumeByWho(topic="TopicJ")))

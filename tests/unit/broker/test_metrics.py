@@ -213,11 +213,11 @@ def test_requests_are_timed_and_held_pulls_apart() -> None:
         (-7, "v3"),
     ],
 )
-def test_a_version_number_has_a_name(ordinal: int, name: str) -> None:
+def test_a_client_says_its_version_as_a_number(ordinal: int, name: str) -> None:
     assert version_name(ordinal) == name
 
 
-def test_disabled_metrics_set_no_observer(metrics: BrokerMetrics) -> None:
+def test_disabled_metrics_leave_the_dispatcher_alone(metrics: BrokerMetrics) -> None:
     dispatcher = Dispatcher()
     metrics.watch(dispatcher)
     assert dispatcher.observer is None
