@@ -38,9 +38,10 @@ class BrokerConfig(MetricsConfig):
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER, SYNC_MASTER or SLAVE; in controller mode the controller decides."""
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
-    """Address that clients connect to; empty: the first address of this host that is not loopback."""
+    """Address that clients are told to connect to; empty: the first address of this host that is not
+    loopback."""
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
-    """Address that slaves replicate from; empty: same as brokerIP1."""
+    """Address that slaves are told to replicate from; empty: as brokerIP1."""
     bind_address: str = "0.0.0.0"
     """Local address the listening sockets bind to."""
     listen_port: int = number(10911, 0, 65535)
