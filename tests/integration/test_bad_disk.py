@@ -1,7 +1,7 @@
-"""Disks that fill up or lie: what was acknowledged stays, consumers go on reading, and it works again after.
-A controller, which must not forget, ends, and says in a line where it failed.
+"""Full and damaged disks: acknowledged messages stay, consumers can read, and the broker recovers afterwards.
+A controller, which must not lose state, exits with a line that names the failed path.
 
-The file systems are small tmpfs mounts, so these tests need root; elsewhere they are skipped and say so.
+The file systems are small tmpfs mounts, so these tests need root and are skipped without.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(
         broker.start()
         for _ in range(300):
             assert (await broker.send())[0] == 0
-        # Somebody else fills the disk between two looks at its usage: the append itself fails.
+        # Another program fills the disk between two checks of its usage: the append itself fails.
         space = os.statvfs(disk)
         ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - 64 * 1024))
         code, remark = await broker.fill(2000)
@@ -170,7 +170,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(
             assert code in FULL, (code, remark)
         await broker.check()  # consumers still read
         ballast.unlink()
-        for _ in range(300):  # the next look at the disk's usage is at most ten seconds away
+        for _ in range(300):  # the next check of the disk's usage is at most ten seconds away
             if (await broker.send())[0] == 0:
                 break
             await asyncio.sleep(0.1)
@@ -347,8 +347,8 @@ async def test_without_a_whole_topics_file_it_says_so_and_does_not_start(filled:
     filled.program.start(wait=False)
     assert filled.program.process is not None
     assert await asyncio.to_thread(filled.program.process.wait, 20) == 1
-    said = [line for line in read(filled.program.log_path)[len(before) :].splitlines() if "broker: " in line]
-    assert len(said) == 1 and str(path) in said[0] and str(backup) in said[0], said
+    lines = [line for line in read(filled.program.log_path)[len(before) :].splitlines() if "broker: " in line]
+    assert len(lines) == 1 and str(path) in lines[0] and str(backup) in lines[0], lines
     path.write_bytes(good)
     filled.start()
     await filled.check()
@@ -370,7 +370,7 @@ def controller(directory: Path, store: Path) -> Program:
 
 
 def fill(ballast: Path) -> None:
-    """Takes all room there is, also if others take some at the same time."""
+    """Fill the disk, even if other programs write to it at the same time."""
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
@@ -402,7 +402,7 @@ def told_in_one_line(program: Program, path: Path, error: str) -> None:
     assert "Traceback" not in text, text[-5_000:]
     last = text.splitlines()[-1]
     assert last == f"controller: stopped itself: {path}: {error}", text[-5_000:]
-    assert text.count(f"{path}: {error}") == 2  # in the log, and for whoever started it
+    assert text.count(f"{path}: {error}") == 2  # in the log, and on stderr
 
 
 async def test_a_controller_whose_disk_is_full_ends_in_a_line(tmp_path: Path, disk: Path) -> None:

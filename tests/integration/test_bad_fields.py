@@ -1,5 +1,5 @@
-"""Requests that are right but for one field: every declared request, each of its fields with every hostile
-value, the others as a client fills them. An answer each time, no handler fails, nobody else waits for long.
+"""Requests with one wrong field: every declared request, each of its fields with every hostile value, the
+others as a client fills them. Each gets an answer, no handler fails, no other client waits for long.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ async def test_one_wrong_field_in_any_request(group: Group, port: str) -> None:
         await client.close()
         await watch.stop()
     assert not slow
-    assert watch.longest_s < 3, "somebody else waited for long"
+    assert watch.longest_s < 3, "another client waited for long"
 
 
 async def make_topic(client: RemotingClient, address: str) -> None:

@@ -1,5 +1,5 @@
-"""What strangers and broken clients send to the ports of real programs: each gets RocketMQ's code, or is cut
-off; the others are served on, and what was acknowledged is there. After every test the whole group is asked.
+"""What unknown and broken clients send to the ports of real programs: each gets RocketMQ's code, or is
+disconnected; other clients are served, and acknowledged messages stay. Every test ends with a check of all.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ NOT_FRAMES = {
 @pytest.mark.parametrize("port", REMOTING)
 async def test_bytes_that_are_no_frame_cost_the_sender_its_connection(group: Group, port: str) -> None:
     for name, data in NOT_FRAMES.items():
-        said = await exchange(group.addresses[port], data)
+        answer = await exchange(group.addresses[port], data)
         # Only the frame that was good may have been answered.
-        assert said == b"" or (name == "good, then bad" and said[8:9] == b"{"), (name, said[:100])
+        assert answer == b"" or (name == "good, then bad" and answer[8:9] == b"{"), (name, answer[:100])
 
 
 @pytest.mark.parametrize("port", REMOTING)
@@ -125,8 +125,8 @@ NOT_HA = {
 
 async def test_the_replication_port_drops_what_is_no_slave(group: Group) -> None:
     for name, data in NOT_HA.items():
-        said = await exchange(group.ha_address, data)
-        assert len(said) < 2 * MIB, name  # the handshake's answer, at most the log from the start
+        answer = await exchange(group.ha_address, data)
+        assert len(answer) < 2 * MIB, name  # the handshake's answer, at most the log from the start
     for cut in (1, 4, len(HANDSHAKE) - 1):
         assert await exchange(group.ha_address, HANDSHAKE[:cut], then_close=True) == b""
 
@@ -202,7 +202,7 @@ async def test_no_request_of_the_protocol_makes_a_handler_fail(
                 assert answer.code != ResponseCode.SYSTEM_ERROR or answer.remark, (code, ext)
 
 
-async def test_raft_messages_of_strangers_change_nothing(group: Group, client: RemotingClient) -> None:
+async def test_raft_messages_of_unknown_peers_change_nothing(group: Group, client: RemotingClient) -> None:
     controller = group.addresses["controller"]
     for ext in (
         {"group": "others", "sender": "n0"},

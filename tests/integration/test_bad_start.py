@@ -54,7 +54,7 @@ def write(path: Path, values: dict[str, object]) -> Path:
 
 
 def fails(verb: str, conf: Path) -> str:
-    """Run a program that must not start; the line it says. Warnings may stand before it, a traceback not."""
+    """Run a program that must not start. Returns its last line; only warnings may precede it."""
     done = subprocess.run(
         [sys.executable, "-m", "batonmq", verb, "-c", str(conf)],
         capture_output=True,
@@ -215,7 +215,7 @@ def test_a_directory_in_use_is_left_alone(group: Group, tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A directory of a file system nobody can write to, root neither."""
+    """A directory of a read-only file system, which not even root can write to."""
     if os.geteuid() != 0:
         pytest.skip("mounting a read-only file system needs root")
     path = tmp_path / "read-only"

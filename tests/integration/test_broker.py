@@ -589,7 +589,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
         tried.append(position)
         raise OSError(errno.EIO, "Input/output error")
 
-    def said() -> list[str]:
+    def logged() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the index waits")]
 
     async def found(key: str) -> list[MessageExt]:
@@ -610,7 +610,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
             await rig.send(b"x" * 20_000, properties="KEYS\x01first\x02")
         await send_until(lambda: len(tried) > 5, "next")
     assert len(set(tried)) == 1, "not a step further"
-    assert len(said()) == 1 and "Input/output error" in said()[0]
+    assert len(logged()) == 1 and "Input/output error" in logged()[0]
     deadline = time.monotonic() + 10
     while rig.broker.part(UpkeepPart)._indexing is not None:
         assert time.monotonic() < deadline
@@ -683,7 +683,7 @@ async def test_topics_reach_the_name_server_at_once_and_leave_again(start: Start
     await namesrv.start()
     address = f"127.0.0.1:{namesrv.port}"
     try:
-        # The first name server does not exist: it must delay nobody.
+        # The first name server does not exist; it must not delay the other.
         rig = await start(namesrv_addr=f"127.0.0.1:1;{address}")
         await rig.send(topic="Fresh")
 
@@ -815,7 +815,7 @@ async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: 
 
 
 async def test_stopped_as_soon_as_it_has_started(start: Starter, tmp_path: Path) -> None:
-    """Whatever it has begun by then ends without a warning (which is an error in these tests)."""
+    """All tasks that it has started end without a warning (which is an error in these tests)."""
     service = BrokerService(
         *configs(tmp_path / "quick", enable_controller_mode=True, controller_addr="127.0.0.1:1")
     )
@@ -877,8 +877,8 @@ async def test_a_backlog_of_sends_to_new_topics_is_bounded(
     await asyncio.sleep(0.3)
     await rig.send(topic="Old")
     disk_of_tables.set()
-    told = await asyncio.gather(*sends, return_exceptions=True)
-    refused = [each for each in told if isinstance(each, MQError)]
+    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, MQError)]
     assert len(refused) == 10 and all("[OVERLOAD]" in each.remark for each in refused)
     await rig.send(topic="New")
 

@@ -1,4 +1,4 @@
-"""Tests of replica groups run on uvloop, as the programs do: asyncio's own server leaves a connection open
+"""Tests of broker sets run on uvloop, as the programs do: asyncio's own server leaves a connection open
 that was accepted in the very moment of `close` (python/cpython#109564), and here servers close under load."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is so in a replica group, read from files and found out by sending, to hold admin views against."""
+"""The true state of a broker set, from its files and from sends, to compare with admin views."""
 
 from __future__ import annotations
 

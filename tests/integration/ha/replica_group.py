@@ -1,4 +1,4 @@
-"""A replica group as processes, asked and changed the way an operator would."""
+"""A broker set as processes, queried and changed as an operator does."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class ReplicaGroup(Group):
         await self.in_sync(self.replicas if in_sync is None else in_sync)
         await self.serving()
 
-    # -- what the controller says
+    # -- state at the controller
 
     async def info(self) -> ReplicasInfo | None:
-        """The group in the controller's words; None while it knows nothing."""
+        """The broker set as the controller reports it; None while it does not know it."""
         name = self.cluster.broker_name
         for address in self.cluster.controller_addresses:
             try:
@@ -72,7 +72,7 @@ class ReplicaGroup(Group):
             await asyncio.sleep(0.02)
 
     async def master(self) -> Program:
-        """The replica that the controller calls master."""
+        """The replica that is master at the controller."""
         info = await self.info()
         assert info is not None and info.master_address
         return self.cluster.broker_at(info.master_address)
@@ -93,7 +93,7 @@ class ReplicaGroup(Group):
         assert info.master_address == program.address
         return info
 
-    # -- what the brokers say
+    # -- state at the brokers
 
     async def ha_status(self, program: Program) -> HARuntimeInfo:
         answer = await self.client.call(program.address, GetBrokerHAStatus())
@@ -139,7 +139,7 @@ def descriptors(program: Program) -> int:
         try:
             count += str(link.readlink()).startswith("socket:")
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # closed in the meantime
     return count
 
 

@@ -1,4 +1,4 @@
-"""`getBrokerEpoch`, `haStatus` and `getSyncStateSet` tell the truth, through changes of the master."""
+"""`getBrokerEpoch`, `haStatus` and `getSyncStateSet` are correct, through changes of the master."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
     await made.close()
 
 
-async def test_what_batonmq_admin_shows_is_so(group: ReplicaGroup) -> None:
+async def test_what_batonmq_admin_shows_is_correct(group: ReplicaGroup) -> None:
     await check_through_switches(group, OurAdmin(group))

@@ -1,7 +1,7 @@
-"""A master whose disk fails for good makes way for one that can take messages.
+"""A master whose disk fails for good stops, and another replica becomes master.
 
 The disk is a small ext4 file system made to abort, as the kernel does after an error of the device:
-that needs root and mkfs.ext4; elsewhere the test is skipped and says so.
+that needs root and mkfs.ext4; elsewhere the test is skipped with that reason.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ async def test_a_master_whose_disk_failed_makes_way(disk: Path, tmp_path: Path, 
         assert failed.process is not None and failed.process.returncode == 1
         info = await group.in_sync(1)
         assert info.master_address == other.address
-        said = group.lines(failed, "broker: ")
-        assert len(said) == 1 and "Another replica in sync takes over" in said[0], said
+        lines = group.lines(failed, "broker: ")
+        assert len(lines) == 1 and "Another replica in sync takes over" in lines[0], lines
         assert not group.lines(failed, "Traceback")
         await group.send(10)
         assert await group.stored() == group.acked

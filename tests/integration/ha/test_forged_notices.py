@@ -1,4 +1,4 @@
-"""Anybody can send to a broker's port that there is another master: it makes nobody change a role."""
+"""Any client can send a broker a notice of another master: no broker changes its role because of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batonmq.protocol.headers.broker.replication import ExchangeHAInfo
 from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged
 
 ROLES = ("replicating as slave", "master epoch=")
-"""Lines that tell of a change of a role."""
+"""Log lines about a change of the role."""
 
 
 @pytest.fixture

@@ -68,11 +68,11 @@ async def test_a_group_with_a_secret_keeps_other_peers_out_and_never_shows_it(ma
     deadline = asyncio.get_running_loop().time() + FLOOD_S
 
     async def flood(data: bytes) -> bytes:
-        said = b""
+        answer = b""
         while asyncio.get_running_loop().time() < deadline:
             with contextlib.suppress(OSError):
-                said = max(said, await exchange(ha_address(master), data, then_close=True), key=len)
-        return said
+                answer = max(answer, await exchange(ha_address(master), data, then_close=True), key=len)
+        return answer
 
     answers = await asyncio.gather(*(flood(data) for data in hostile))
     assert max(map(len, answers)) <= 68, "a challenge at most"
@@ -101,16 +101,16 @@ async def test_a_group_with_tls_keeps_other_peers_out(make: MakeGroup, ca: Autho
     port = int(ha_address(master).rpartition(":")[2])
 
     async def flood(tls: ssl.SSLContext | None, data: bytes) -> bytes:
-        said = b""
+        answer = b""
         while asyncio.get_running_loop().time() < deadline:
             with contextlib.suppress(OSError, ssl.SSLError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
                 try:
                     writer.write(data)
-                    said += await asyncio.wait_for(reader.read(), 5)
+                    answer += await asyncio.wait_for(reader.read(), 5)
                 finally:
                     writer.transport.abort()
-        return said
+        return answer
 
     answers = await asyncio.gather(
         flood(context, FORGED), flood(None, FORGED), flood(None, b"\x16\x03\x01" + os.urandom(60_000))

@@ -46,7 +46,7 @@ async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: Replic
     damaged, well = group.cluster.brokers
     store = group.cluster.store_path(0)
     ids = await group.ids()
-    # Both at once, or the master would tell the controllers to drop the slave.
+    # Both at once; otherwise the master would have the controllers drop the slave.
     for program in (damaged, well):
         program.signal(signal.SIGSTOP)
     for program in (well, damaged):
@@ -59,7 +59,7 @@ async def test_it_comes_back_as_a_new_replica_that_has_to_catch_up(group: Replic
     assert "brokerIdentity-former" in line and (store / "brokerIdentity-former").exists()
     await asyncio.sleep(2)
     info = await group.info()
-    assert info is not None and not info.master_address, "nobody who has the data is there"
+    assert info is not None and not info.master_address, "no replica with the data is up"
     await restart(group, well)
     info = await group.in_sync(2)
     assert info.master_address == well.address
@@ -81,7 +81,7 @@ async def test_one_without_epochs_is_not_elected_while_the_other_is_away(
     master = await group.master()
     (slave,) = (each for each in group.cluster.brokers if each is not master)
     ids = await group.ids()
-    # Hangs, so that nobody tells the controllers to drop the slave; it still is asked for its log.
+    # The master hangs, so it cannot have the controllers drop the slave.
     master.signal(signal.SIGSTOP)
     slave.kill()
     epochs = group.cluster.store_path(group.cluster.brokers.index(slave)) / "epochFileCheckpoint"
@@ -94,7 +94,7 @@ async def test_one_without_epochs_is_not_elected_while_the_other_is_away(
     master.kill()
     await asyncio.sleep(2)
     info = await group.info()
-    assert info is not None and not info.master_address, "nobody who has the data is there"
+    assert info is not None and not info.master_address, "no replica with the data is up"
     await restart(group, master)
     info = await group.in_sync(2)
     assert info.master_address == master.address
@@ -137,7 +137,7 @@ async def test_one_that_is_not_in_sync_keeps_its_id(group: ReplicaGroup) -> None
 async def test_a_slave_that_knows_a_later_epoch_refuses_the_master_and_says_it_once(
     group: ReplicaGroup,
 ) -> None:
-    """Which of the two is right an operator must say; the master goes on without it."""
+    """An operator must decide which of the two is right; the master continues without this replica."""
     await group.send(200, 1000)
     master = await group.master()
     (slave,) = (each for each in group.cluster.brokers if each is not master)

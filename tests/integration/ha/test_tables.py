@@ -44,7 +44,7 @@ async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a broker says it has, of the names that begin with `Made`."""
+    """The tables that a broker reports, limited to names that begin with `Made`."""
 
     topics: dict[str, int]
     """Name -> queues."""
@@ -84,7 +84,7 @@ async def copied(group: ReplicaGroup) -> Tables:
 
 
 async def create(group: ReplicaGroup, name: str, queues: int) -> None:
-    """A topic of so many queues, and a group that tries so many times, made as an administrator does."""
+    """Create a topic with `queues` queues and a group with as many retries, as an administrator does."""
     address = (await group.master()).address
     topic = CreateTopic(name, "TBW102", queues, queues, 6, "SINGLE_TAG", 0, False, None)
     await group.client.call(address, topic)

@@ -1,4 +1,4 @@
-"""A broker without sockets: its tables, and connections that record what they are sent."""
+"""A broker without sockets: its tables, and connections that record what they receive."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FakeConnection:
     async def invoke(self, command: Command, timeout_ms: float, *, body: Any = None) -> Command:
         self.invoked.append(command)
         if not self.answers:
-            raise ConnectionLost(self.peer, "nobody answers")
+            raise ConnectionLost(self.peer, "no answer")
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -103,7 +103,7 @@ def make_broker(
 
 
 def become_slave(broker: Broker, master_address: str | None = None) -> None:
-    """Without what a change of role does else."""
+    """Set the role without the other steps of a switch."""
     broker.role.set_slave(broker_id=2, epoch=1, master_address=master_address, master_ha_address=None)
 
 
@@ -119,7 +119,7 @@ async def ask(
     connection: FakeConnection | None = None,
     **ext: str,
 ) -> Reply:
-    """Send a request through the dispatcher as the wire would; raises the `MQError` it is refused with."""
+    """Send a request through the dispatcher as the network does; raises the `MQError` of a refusal."""
     data = body if isinstance(body, bytes) else encode(body)
     command = Command(header.code, {**header.to_ext(), **ext}, data, language=JAVA, version=453)
     request = Request(connection or FakeConnection(), command)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Acknowledgements leave in log order, when the acknowledged offset or the deadline says so."""
+"""Acknowledgements leave in log order, at the acknowledged offset or the deadline."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_a_role_change_abandons_everything_and_offsets_may_start_lower_again() -
     assert acks.complete(150) == ["c"]
 
 
-def test_offsets_out_of_log_order_are_our_bug() -> None:
+def test_offsets_out_of_log_order_fail_an_assertion() -> None:
     acks = filled((100, 10, "a"))
     with pytest.raises(AssertionError):
         acks.add(99, 10, "b")

@@ -1,4 +1,4 @@
-"""What a message waits for before it is acknowledged, on a real store with pretended replicas."""
+"""What a message waits for before its acknowledgement, with a real store and simulated replicas."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ class Replicas:
         return min(self.acks, default=-1)
 
 
-class Told:
-    """A waiter that notes what it was told."""
+class RecordingWaiter:
+    """A waiter that records its outcome."""
 
     def __init__(self, log: list[tuple[str, PutStatus]], name: str, wait: bool = True) -> None:
         self.log, self.name, self.wait = log, name, wait
@@ -81,7 +81,7 @@ class Rig:
     async def put(self, name: str, *, wait: bool = True) -> int:
         """Submit one message; returns where the log ends afterwards."""
         message = StoredMessage(topic="T", queue_id=0, body=name.encode())
-        self.appender.submit(message, Told(self.log, name, wait))
+        self.appender.submit(message, RecordingWaiter(self.log, name, wait))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return self.store.max_offset
@@ -184,7 +184,7 @@ async def test_a_set_that_is_large_enough_again_acknowledges_what_waits(rigs: An
     await rig.appender.stop()
 
 
-async def test_late_replicas_time_out_and_say_so_once(rigs: Any) -> None:
+async def test_late_replicas_time_out_and_are_logged_once(rigs: Any) -> None:
     rig = rigs(in_sync_replicas=2, slave_timeout=50)
     end = await rig.put("a")
     await asyncio.sleep(0.12)

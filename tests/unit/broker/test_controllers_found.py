@@ -1,4 +1,4 @@
-"""Where a broker finds controllers that joined the group after it was configured."""
+"""How a broker finds controllers that joined after it was configured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batonmq.protocol.registry import Header
     [
         ("n0:h0:9877;n3:h3:9877;", ["h0:9877", "h3:9877"]),
         ("h0:9877;h3:9877;", ["h0:9877", "h3:9877"]),
-        ("h0:9880;h3:9880;", []),  # Raft ports, as RocketMQ's jRaft controllers say it: not for brokers
+        ("h0:9880;h3:9880;", []),  # Raft ports, as RocketMQ's jRaft controllers report them: not for brokers
         ("", []),
         ("nonsense", []),
     ],
@@ -33,7 +33,7 @@ def test_members_of_a_group_of_controllers(peers: str, expected: list[str]) -> N
 
 
 class Network:
-    """Controllers `a` and `b` lead a group each; `a` answers who leads when it is let."""
+    """Controllers `a` and `b` are leaders of separate groups; `a` answers only while `let` is set."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Header]] = []
@@ -63,7 +63,7 @@ def test_controller_addr_is_a_list_at_semicolons_and_commas(text: str) -> None:
     assert Controllers(broker).addresses == ["a:1", "b:1"]  # type: ignore[arg-type]
 
 
-async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
+async def test_a_changed_controller_addr_takes_effect_at_once() -> None:
     network = Network()
     broker = SimpleNamespace(
         settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1")), client=network
@@ -77,7 +77,7 @@ async def test_a_changed_controller_addr_is_heeded_at_once() -> None:
     assert controllers.addresses == ["b:1"] and {address for address, _ in network.asked} == {"b:1"}
 
 
-async def test_what_a_former_controller_says_after_the_change_is_not_believed() -> None:
+async def test_an_answer_of_a_former_controller_after_the_change_is_ignored() -> None:
     network = Network()
     network.let.clear()
     broker = SimpleNamespace(
@@ -98,8 +98,8 @@ async def test_what_a_former_controller_says_after_the_change_is_not_believed() 
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_nor_what_it_said_just_before(turns: int) -> None:
-    """Whoever looks at that moment: a call, or the look from time to time."""
+async def test_an_answer_of_a_former_controller_just_before_the_change_is_ignored(turns: int) -> None:
+    """For both searches of the leader: by a call, and the periodic one."""
     network = Network()
     at_once = SimpleNamespace(controller_addr="a:1", sync_controller_metadata_period=1)
     broker = SimpleNamespace(settings=SimpleNamespace(broker=at_once), client=network)

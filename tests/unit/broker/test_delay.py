@@ -1,4 +1,4 @@
-"""Delay levels and the way of a delayed message into the delay topic and out of it."""
+"""Delay levels, and the conversion of messages to and from the delay topic."""
 
 import pytest
 
@@ -22,12 +22,12 @@ def test_default_levels_are_rocketmqs() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "1x", "1s 5", "-1s", "1.5s"])
-def test_levels_that_are_none(text: str) -> None:
+def test_invalid_levels(text: str) -> None:
     with pytest.raises(ConfigError, match="messageDelayLevel"):
         parse_delay_levels(text)
 
 
-def test_there_and_back() -> None:
+def test_a_message_survives_the_delay_topic_unchanged() -> None:
     sent = StoredMessage(
         topic="T",
         queue_id=3,
@@ -52,7 +52,7 @@ def test_a_record_without_its_topic_is_not_delivered() -> None:
     assert from_schedule_topic(record) is None
 
 
-def test_a_clock_set_back_does_not_hold_messages() -> None:
+def test_a_clock_that_was_set_back_does_not_delay_messages() -> None:
     assert deliver_at_ms(store_timestamp=1_000, delay_ms=50, now_ms=1_010) == 1_050
     assert deliver_at_ms(store_timestamp=9_000, delay_ms=50, now_ms=1_000) == 1_050
 

@@ -44,7 +44,7 @@ def test_units_of_delayed_messages_hold_the_time_of_delivery(tmp_path: Path) -> 
             for level in ("1", "2", "7", "0", "soon")
         ]
     )
-    # Levels above the last mean the last; without one it is the hash of the tags, as in every other topic.
+    # A level above the last counts as the last; without a level the code is the hash of the tags.
     a = java_hash("a")
     expected = [stored_ms + 1_000, stored_ms + 60_000, stored_ms + 60_000, a, a]
     assert unit_codes(store) == expected

@@ -1,4 +1,4 @@
-"""The broker as a whole over the wire: figures, configuration, clients, replication, cleaning up."""
+"""The broker as a whole over the wire: figures, configuration, clients, replication, clean-up."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     assert json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
 
 
-async def test_configuration_is_shown_in_rocketmqs_spelling(served: Served) -> None:
+async def test_configuration_has_rocketmqs_spelling(served: Served) -> None:
     reply = await ask(served.dispatcher, GetBrokerConfig())
     shown = parse_properties(bytes(reply.body).decode())  # type: ignore[arg-type]
     assert shown["brokerName"] == "broker-a" and shown["autoCreateTopicEnable"] == "true"
@@ -147,7 +147,7 @@ async def test_connections(served: Served) -> None:
     assert set(info) == set(json.loads((WIRE / "allproducers.json").read_bytes())["data"]["ProdJ"][0])
 
 
-async def test_connections_of_groups_that_are_not_there(served: Served) -> None:
+async def test_connections_of_unknown_groups(served: Served) -> None:
     with pytest.raises(MQError) as consumer:
         await ask(served.dispatcher, GetConsumerConnectionList(consumer_group="Gnope"))
     assert (consumer.value.code, consumer.value.remark) == (206, "the consumer group[Gnope] not online")
@@ -166,7 +166,7 @@ async def test_unused_topics_lose_their_queues(served: Served) -> None:
 
 
 class FakeHA:
-    """Stands for `HAService` as far as tools ask it."""
+    """Stands for `HAService`, with the figures that tools read."""
 
     def __init__(self) -> None:
         self.epochs = EpochCache([EpochStart(1, 0), EpochStart(3, 500)])
@@ -215,11 +215,11 @@ async def test_master_and_slave_exchange_addresses(served: Served) -> None:
     assert reply.header.to_ext()["masterHaAddress"] == "10.0.0.1:10912"
     become_slave(served.broker)
     served.broker.replication = FakeHA()  # type: ignore[assignment]
-    told = ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
+    announced = ExchangeHAInfo(master_ha_address="10.0.0.5:10912", master_address="10.0.0.5:10911")
     before = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
-    await ask(served.dispatcher, told)
+    await ask(served.dispatcher, announced)
     after = served.broker.role.master_address, served.broker.replication.master_address  # type: ignore[union-attr]
-    assert after == before, "anybody could say so"
+    assert after == before, "any client could send this"
     asked = await ask(served.dispatcher, ExchangeHAInfo())
     assert asked.header is not None and asked.header.to_ext() == {}
 

@@ -66,7 +66,7 @@ async def test_a_heartbeat_registers_the_client_and_its_retry_topic() -> None:
     assert json_of(ids) == json.loads((WIRE / "consumerlist.json").read_bytes())
 
 
-async def test_all_members_are_told_once_a_turn() -> None:
+async def test_all_members_are_notified_once_per_loop_turn() -> None:
     _, dispatcher = setup()
     first, second = FakeConnection("a:1"), FakeConnection("b:1")
     for connection in (first, second):
@@ -81,7 +81,7 @@ async def test_all_members_are_told_once_a_turn() -> None:
     assert len(first.sent) == 1
 
 
-async def test_nobody_is_told_when_the_broker_is_configured_so() -> None:
+async def test_members_are_not_notified_if_the_configuration_disables_it() -> None:
     _, dispatcher = setup(notify_consumer_ids_changed_enable=False)
     connection = FakeConnection()
     await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
@@ -89,7 +89,7 @@ async def test_nobody_is_told_when_the_broker_is_configured_so() -> None:
     assert connection.sent == []
 
 
-async def test_heartbeat_v2_says_when_the_subscriptions_of_a_group_differ() -> None:
+async def test_heartbeat_v2_reports_different_subscriptions_of_a_group() -> None:
     broker, dispatcher = setup()
     first, second = FakeConnection("a:1"), FakeConnection("b:1")
 
@@ -105,7 +105,7 @@ async def test_heartbeat_v2_says_when_the_subscriptions_of_a_group_differ() -> N
     assert broker.tables.consumers.subscription("GroupJ", "TopicJ") is not None
 
 
-async def test_a_group_that_may_not_be_made_is_not_registered() -> None:
+async def test_a_group_that_may_not_be_created_is_not_registered() -> None:
     broker, dispatcher = setup(auto_create_subscription_group=False)
     await ask(dispatcher, wire.Heartbeat(), heartbeat())
     assert broker.tables.consumers.group("GroupJ") is None
@@ -120,10 +120,10 @@ def many(count: int, **fields: object) -> bytes:
     ).encode()
 
 
-async def test_a_heartbeat_of_thousands_of_groups_lets_others_have_their_turn(
+async def test_a_heartbeat_of_thousands_of_groups_does_not_block_the_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing grows with the groups that are taken in one turn: no log line, no change of a table."""
+    """Log lines and changes of the tables do not grow with the groups that are registered in one turn."""
     caplog.set_level(logging.INFO)
     broker, dispatcher = setup()
     connection = FakeConnection()
@@ -183,10 +183,10 @@ BAD_NAMES = [
 ]
 
 
-async def test_groups_whose_names_may_not_be_are_left_out_of_a_heartbeat(
+async def test_groups_with_invalid_names_are_ignored_in_a_heartbeat(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As in RocketMQ: the answer is SUCCESS and says nothing of them, the good ones are taken."""
+    """As in RocketMQ the answer is SUCCESS and does not mention them; the valid ones are registered."""
     broker, dispatcher = setup()
     groups = [{"groupName": name} for name in [*BAD_NAMES, "good"]]
     await ask(
@@ -201,7 +201,7 @@ async def test_groups_whose_names_may_not_be_are_left_out_of_a_heartbeat(
     assert "../../evil" in warning.getMessage() and "client=" in warning.getMessage()
 
 
-async def test_a_slave_makes_no_topics() -> None:
+async def test_a_slave_creates_no_topics() -> None:
     broker, dispatcher = setup()
     become_slave(broker)
     await ask(dispatcher, wire.Heartbeat(), heartbeat())
@@ -227,7 +227,7 @@ async def test_unregister() -> None:
     )
 
 
-async def test_members_of_a_group_that_is_not_there() -> None:
+async def test_members_of_an_unknown_group() -> None:
     _, dispatcher = setup()
     with pytest.raises(MQError) as refused:
         await ask(dispatcher, wire.GetConsumerListByGroup(consumer_group="nobody"))

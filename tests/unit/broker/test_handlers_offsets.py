@@ -58,7 +58,7 @@ async def test_commit_is_refused_for_unknown_groups_and_topics(served: Served) -
     assert await refusal(served, commit(topic="NoTopic")) == (17, "Topic NoTopic not exist!")
 
 
-async def test_a_group_without_offset_begins_where_the_queue_says(served: Served) -> None:
+async def test_a_group_without_offset_starts_at_the_first_message_or_nowhere(served: Served) -> None:
     boot = (22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
     assert await refusal(served, query(1)) == boot, "an empty queue has no first message"
     assert await refusal(served, query(99)) == boot
@@ -90,7 +90,7 @@ def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fi
     return ResetOffset(group=group, topic=topic, timestamp=timestamp, is_force=True, **fields)  # type: ignore[arg-type]
 
 
-async def test_a_reset_is_kept_here_and_wins_over_commits(served: Served) -> None:
+async def test_a_reset_on_the_server_takes_precedence_over_commits(served: Served) -> None:
     served.broker.tables.subscriptions.get_or_create("GroupJ")
     for _ in range(3):
         served.put(0, b"x")
@@ -116,7 +116,7 @@ async def test_resets_are_refused(served: Served) -> None:
     )
 
 
-async def test_resets_reach_connected_clients_when_they_are_not_kept_here(served: Served) -> None:
+async def test_resets_reach_connected_clients_if_not_kept_on_the_server(served: Served) -> None:
     served.broker.settings.broker = type(served.broker.settings.broker)(
         broker_name="broker-a", use_server_side_reset_offset=False
     )

@@ -1,4 +1,4 @@
-"""Single messages, and requests that the broker passes on to a consumer."""
+"""Single messages, and requests that the broker relays to a consumer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_messages_by_key(served: Served) -> None:
     assert reply.header.to_ext()["indexLastUpdateTimestamp"] == str(START_MS + 2_000)
 
 
-async def test_a_key_that_is_not_there_still_says_how_far_the_index_is(served: Served) -> None:
+async def test_the_answer_for_an_unknown_key_has_the_progress_of_the_index(served: Served) -> None:
     served.put(0, b"hello1", key="k1")
     reply = await ask(served.dispatcher, by_key("nope"))
     assert (reply.code, reply.remark) == (22, "can not find message, maybe time range not correct")
@@ -69,7 +69,7 @@ async def test_consume_queue(served: Served) -> None:
     assert ours["subscriptionData"]["topic"] == "TopicJ"
 
 
-async def test_consume_queue_that_is_not_there(served: Served) -> None:
+async def test_an_unknown_consume_queue(served: Served) -> None:
     served.put(0, b"x")
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, QueryConsumeQueue(topic="nope", queue_id=0, count=1))
@@ -86,7 +86,7 @@ async def connected(served: Served) -> FakeConnection:
     return connection
 
 
-async def test_running_info_is_passed_on_and_back(served: Served) -> None:
+async def test_running_info_is_relayed(served: Served) -> None:
     connection = await connected(served)
     connection.answers = [Command(0, {}, b'{"properties":{}}')]
     header = GetConsumerRunningInfo(consumer_group="GroupJ", client_id="127.0.0.1@1", jstack_enable=True)
@@ -119,7 +119,7 @@ async def test_a_consumer_that_is_not_online(served: Served) -> None:
     assert refused.value.remark == "The Consumer <Gx> <c> not online"
 
 
-async def test_a_message_is_handed_to_a_consumer_directly(served: Served) -> None:
+async def test_a_consumer_consumes_a_message_directly(served: Served) -> None:
     offset = served.put(0, b"hello")
     connection = await connected(served)
     connection.answers = [Command(0, {}, b'{"consumeResult":"CR_SUCCESS"}')]
@@ -144,7 +144,7 @@ async def test_a_bad_message_id_is_refused(served: Served, message_id: str) -> N
         await ask(served.dispatcher, header)
 
 
-async def test_consumer_status_of_nobody(served: Served) -> None:
+async def test_consumer_status_without_consumers(served: Served) -> None:
     with pytest.raises(MQError, match="No Any Consumer online in the consumer group"):
         await ask(served.dispatcher, GetConsumerStatus(topic="TopicJ", group="g"))
 

@@ -1,4 +1,4 @@
-"""What tools show, against bodies recorded from RocketMQ 5.5."""
+"""Statistics for tools, compared with bodies recorded from RocketMQ 5.5."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def java(name: str) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """What a body is made of: keys and types, without its values."""
+    """The shape of a body: keys and types, without values."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -90,7 +90,7 @@ async def test_consume_stats(served: Served) -> None:
     assert none == java("consumestats_none.json")
 
 
-async def test_consume_stats_leave_out_what_the_connected_group_does_not_subscribe(served: Served) -> None:
+async def test_consume_stats_omit_topics_that_the_connected_group_does_not_subscribe(served: Served) -> None:
     served.broker.tables.topics.update(TopicConfig(topic_name="Old", read_queue_nums=1, write_queue_nums=1))
     for topic in ("TopicJ", "Old", "Deleted"):
         served.broker.tables.offsets.commit("GroupJ", topic, 0, 0)

@@ -70,7 +70,7 @@ async def test_an_answer_has_the_shape_of_rocketmqs(served: Served) -> None:
     assert json_of(await ask(served.dispatcher, wire.GetTopicConfig(topic="TopicJ"))) == java
 
 
-async def test_asking_for_what_is_there_changes_nothing(served: Served) -> None:
+async def test_creating_an_identical_topic_changes_nothing(served: Served) -> None:
     version = served.broker.tables.topics.version
     await ask(served.dispatcher, create("TopicJ"))
     assert served.broker.tables.topics.version == version
@@ -88,7 +88,7 @@ async def test_create_list_is_all_or_nothing(served: Served) -> None:
     assert "c" not in served.broker.tables.topics
 
 
-async def test_delete_takes_offsets_and_queues_with_it(served: Served) -> None:
+async def test_delete_also_removes_offsets_and_queues(served: Served) -> None:
     served.put(0, b"x")
     served.broker.tables.offsets.commit("g", "TopicJ", 0, 1)
     await ask(served.dispatcher, wire.DeleteTopic(topic="TopicJ"))
@@ -98,7 +98,7 @@ async def test_delete_takes_offsets_and_queues_with_it(served: Served) -> None:
     await ask(served.dispatcher, wire.DeleteTopic(topic="NoSuchTopic"))
 
 
-async def test_all_topics_whole_and_in_parts(served: Served) -> None:
+async def test_all_topics_whole_and_in_pages(served: Served) -> None:
     reply = await ask(served.dispatcher, wire.GetAllTopicConfig())
     whole = json_of(reply)
     names = sorted(served.broker.tables.topics)
@@ -135,13 +135,13 @@ async def test_groups(served: Served) -> None:
     assert "a" not in served.broker.tables.subscriptions and not served.broker.tables.offsets.topics_of("a")
 
 
-async def test_a_badly_named_group_is_refused(served: Served) -> None:
+async def test_a_group_with_an_invalid_name_is_refused(served: Served) -> None:
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, wire.UpdateSubscriptionGroup(), b'{"groupName":"bad group"}')
     assert refused.value.code == 29 and "bad group" in refused.value.remark
 
 
-async def test_an_unknown_group_is_refused_when_it_may_not_be_made(served: Served) -> None:
+async def test_an_unknown_group_is_refused_without_auto_creation(served: Served) -> None:
     served.broker.tables.subscriptions.configure(
         type(served.broker.settings.broker)(broker_name="broker-a", auto_create_subscription_group=False)
     )
@@ -165,7 +165,7 @@ async def test_forbidding_a_group_a_topic(served: Served) -> None:
         wire.DeleteSubscriptionGroup(group_name="g"),
     ],
 )
-async def test_what_the_disk_does_not_take_is_not_called_done(
+async def test_a_change_that_the_disk_refuses_is_answered_with_an_error(
     served: Served, change: Header, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse() -> None:

@@ -1,4 +1,4 @@
-"""Held pulls come back once: when their queue grows past their offset, or when their time is up."""
+"""A held pull is returned once: when its queue grows past its offset, or at its deadline."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def test_growth_releases_only_pulls_below_the_new_max_offset_of_that_queue() -> 
     assert table.next_deadline_ms() is None
 
 
-def test_deadlines_release_in_time_order_whatever_the_order_of_arrival() -> None:
+def test_pulls_expire_in_order_of_deadlines() -> None:
     table: HeldPulls[str] = HeldPulls()
     table.hold(Q0, 0, 300, "late")
     table.hold(Q1, 0, 100, "early")
@@ -35,7 +35,7 @@ def test_deadlines_release_in_time_order_whatever_the_order_of_arrival() -> None
     assert pulls(table.expire(1000)) == ["late"]
 
 
-def test_a_released_pull_does_not_expire_too() -> None:
+def test_a_released_pull_does_not_expire() -> None:
     table: HeldPulls[str] = HeldPulls()
     table.hold(Q0, 0, 100, "a")
     table.hold(Q0, 9, 200, "b")
@@ -53,7 +53,7 @@ def test_release_all_empties_the_table() -> None:
     assert table.expire(1000) == []
 
 
-def test_a_busy_queue_does_not_pile_up_released_pulls() -> None:
+def test_a_busy_queue_keeps_no_released_pulls() -> None:
     table: HeldPulls[int] = HeldPulls()
     table.hold(Q1, 10**9, 1, -1)  # the earliest deadline, so released ones stay behind it in the heap
     for number in range(5_000):

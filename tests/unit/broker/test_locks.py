@@ -1,4 +1,4 @@
-"""One client of a group holds a queue; a lock that is not renewed runs out."""
+"""One client of a group holds a queue; a lock that is not renewed expires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_first_client_gets_free_queues_and_keeps_them(locks: LockTable[int]) -> 
     assert locks.try_lock("g", [0, 2], "c1", now_ms=2) == {0}
 
 
-def test_groups_do_not_disturb_each_other(locks: LockTable[int]) -> None:
+def test_groups_are_independent(locks: LockTable[int]) -> None:
     assert locks.try_lock("g1", [0], "c1", now_ms=0) == {0}
     assert locks.try_lock("g2", [0], "c2", now_ms=0) == {0}
 
@@ -45,7 +45,7 @@ def test_only_the_owner_unlocks(locks: LockTable[int]) -> None:
     locks.unlock("unknown", [0], "c1")
 
 
-def test_expired_locks_are_forgotten(locks: LockTable[int]) -> None:
+def test_expired_locks_are_dropped(locks: LockTable[int]) -> None:
     locks.try_lock("g", [0], "c1", now_ms=0)
     locks.try_lock("g", [1], "c1", now_ms=50_000)
     locks.drop_expired(now_ms=70_000)

@@ -1,4 +1,4 @@
-"""What a broker shows, from its tables and a small real store."""
+"""The metrics of a broker, from its tables and a small real store."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_requests_are_timed_and_held_pulls_apart() -> None:
     pull, send = RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE_V2
     answered(pull, 0)
     answered(pull, 0, held=True)
-    answered(send, 0, held=True)  # waits for replicas, which is no polling
+    answered(send, 0, held=True)  # waits for replicas, which is not long polling
     answered(send, ResponseCode.SYSTEM_BUSY)
     answered(RequestCode.HEART_BEAT, 0, flag=FLAG_ONEWAY)
     for code in (77_777, 88_888):
@@ -185,7 +185,7 @@ def test_requests_are_timed_and_held_pulls_apart() -> None:
         ("remoting", "send_message_v2", "success", False, "success"): in_5_ms,
         ("remoting", "send_message_v2", "system_busy", False, "success"): in_5_ms,
         ("remoting", "heart_beat", "success", False, "oneway"): in_5_ms,
-        # Whatever codes strangers think of, they share one series.
+        # All unknown codes share one series.
         ("remoting", "unknown", "request_code_not_supported", False, "success"): (
             0,
             0,

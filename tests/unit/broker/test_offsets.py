@@ -1,4 +1,4 @@
-"""Consumer offsets: what is committed is answered, resets win until a pull has taken them over."""
+"""Consumer offsets: commits, queries, and resets, which take precedence until a pull has used them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_going_back_is_allowed_and_logged(offsets: OffsetTable, caplog: pytest.L
     assert "from=10 to=4 client=10.0.0.9:1" in caplog.text
 
 
-def test_the_data_version_moves_with_every_step_of_commits(offsets: OffsetTable) -> None:
+def test_the_data_version_increases_every_n_commits(offsets: OffsetTable) -> None:
     for offset in range(7):
         offsets.commit("g", "t", 0, offset)
     assert offsets.version.counter == 2
@@ -55,7 +55,7 @@ def test_pulled_offsets_fall_back_to_committed_ones(offsets: OffsetTable) -> Non
     assert offsets.query("g", "t", 0) == 10
 
 
-def test_a_reset_is_answered_until_it_is_taken(offsets: OffsetTable) -> None:
+def test_a_reset_is_returned_until_a_pull_uses_it(offsets: OffsetTable) -> None:
     offsets.commit("g", "t", 0, 10)
     offsets.reset("g", "t", 0, 2)
     offsets.commit("g", "t", 0, 11)
@@ -101,7 +101,7 @@ def test_a_broken_file_changes_nothing(offsets: OffsetTable) -> None:
     assert offsets.query("g", "t", 0) == 7
 
 
-def test_a_slave_takes_over_the_masters_offsets(offsets: OffsetTable) -> None:
+def test_a_slave_loads_the_masters_offsets(offsets: OffsetTable) -> None:
     offsets.commit("only-here", "t", 0, 3)
     offsets.commit("g", "t", 0, 3)
     offsets.replace({"t@g": {0: 9, 1: 4}}, DataVersion(counter=12))

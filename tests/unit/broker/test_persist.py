@@ -1,4 +1,4 @@
-"""A table file is whole at every moment; what cannot be read is never silently dropped."""
+"""A table file is complete at every moment; unreadable contents are never dropped silently."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def file(tmp_path: Path) -> TableFile:
     return TableFile(tmp_path / "config" / "topics.json")
 
 
-def test_nothing_on_disk_is_nothing(file: TableFile) -> None:
+def test_a_missing_file_is_an_empty_table(file: TableFile) -> None:
     assert file.load(decode) is None
 
 
-def test_write_keeps_the_generation_before(file: TableFile) -> None:
+def test_write_keeps_the_previous_file_as_backup(file: TableFile) -> None:
     file.write(b"{1}")
     assert not file.backup.exists()
     file.write(b"{2}")
@@ -42,7 +42,7 @@ def test_a_broken_file_falls_back_to_its_backup(file: TableFile, broken: bytes) 
     file.write(b"{2}")
     file.path.write_bytes(broken)
     assert file.load(decode) == "{1}"
-    assert file.path.read_bytes() == broken, "the broken file stays for whoever looks into it"
+    assert file.path.read_bytes() == broken, "the broken file stays for an inspection"
 
 
 def test_a_crash_between_the_renames_leaves_the_backup(file: TableFile) -> None:
@@ -51,7 +51,7 @@ def test_a_crash_between_the_renames_leaves_the_backup(file: TableFile) -> None:
     assert file.load(decode) == "{1}"
 
 
-def test_both_broken_refuses_in_one_line_that_names_the_file(file: TableFile) -> None:
+def test_two_broken_files_stop_the_start_with_a_line_that_names_them(file: TableFile) -> None:
     file.write(b"{1}")
     file.write(b"{2}")
     file.path.write_bytes(b"x")
@@ -63,7 +63,7 @@ def test_both_broken_refuses_in_one_line_that_names_the_file(file: TableFile) ->
     assert "\n" not in message
 
 
-def test_an_unreadable_file_refuses(file: TableFile) -> None:
+def test_an_unreadable_file_stops_the_start(file: TableFile) -> None:
     file.path.mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"topics\.json"):
         file.load(decode)
@@ -83,7 +83,7 @@ async def test_saves_coalesce_and_the_newest_wins(file: TableFile) -> None:
     assert len(written) <= 2
 
 
-async def test_contents_are_taken_when_their_write_begins(file: TableFile) -> None:
+async def test_contents_are_encoded_when_their_write_begins(file: TableFile) -> None:
     table = [b"{1}"]
     taken: list[bytes] = []
 
@@ -99,7 +99,7 @@ async def test_contents_are_taken_when_their_write_begins(file: TableFile) -> No
     assert taken == [b"{1}", b"{2}"] and file.load(decode) == "{2}"
 
 
-async def test_a_failing_save_tells_its_caller_and_the_next_one_works(tmp_path: Path) -> None:
+async def test_a_failed_save_raises_and_the_next_one_works(tmp_path: Path) -> None:
     blocked = tmp_path / "config"
     blocked.write_text("a file where the folder should be")
     file = TableFile(blocked / "topics.json")
@@ -136,14 +136,14 @@ async def test_a_save_that_fails_does_not_fail_the_next(file: TableFile) -> None
         write(data)
 
     file.write = failing  # type: ignore[method-assign]
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     def contents() -> bytes:
-        begun.set()
+        started.set()
         return b"{1}"
 
     first = asyncio.ensure_future(file.save(contents))
-    await begun.wait()
+    await started.wait()
     second = asyncio.ensure_future(file.save(b"{2}".__bytes__))
     with pytest.raises(OSError, match="No space"):
         await first

@@ -24,7 +24,7 @@ def test_a_new_broker_claims_an_id_then_registers_then_asks_to_be_elected():
     assert core.next_step() is Step.GET_NEXT_ID
     assert core.claim_id(3, "10.0.0.1:10911", 1700).check_code == "10.0.0.1:10911;1700"
     assert core.next_step() is Step.APPLY_ID
-    assert core.broker_id is None, "the id is not ours yet"
+    assert core.broker_id is None, "the id is not granted yet"
     assert core.id_granted() == Identity("c", "b", 3)
     assert core.next_step() is Step.REGISTER
     assert not core.may_heartbeat
@@ -73,7 +73,7 @@ def test_only_newer_epochs_change_the_role():
     assert core.next_role() == role(7, 2), "the newest of several"
 
 
-def test_news_during_a_switch_are_not_lost():
+def test_a_role_reported_during_a_switch_is_not_lost():
     core = registered()
     core.role_reported(role(1))
     under_way = core.next_role()
@@ -82,7 +82,7 @@ def test_news_during_a_switch_are_not_lost():
     assert core.next_role() == role(2, 2)
 
 
-def test_a_failed_role_is_tried_again_when_it_is_said_again():
+def test_a_failed_role_is_tried_again_when_it_is_reported_again():
     core = registered()
     core.role_reported(role(1))
     core.role_failed(core.next_role())
@@ -99,21 +99,21 @@ def test_a_master_that_moved_is_followed_to_its_new_address():
     assert core.next_role().master_address == "10.9.9.9:10911"
 
 
-def test_a_term_of_a_former_life_is_not_resumed():
-    """After a crash the log may have lost what slaves have of this very epoch."""
+def test_an_epoch_from_before_a_restart_is_not_resumed():
+    """A crash may have cut bytes of this epoch from the log that slaves have."""
     core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
     assert not core.registered(role(7, 1))
     assert core.next_step() is Step.REGISTER
-    assert not core.may_heartbeat, "a heartbeat would keep the former life alive for ever"
+    assert not core.may_heartbeat, "with a heartbeat the controllers would never drop it as master"
     assert core.registered(None)
     assert core.next_step() is Step.ELECT
     core.role_reported(role(9, 1))
     assert core.next_role() == role(9, 1)
 
 
-def test_a_term_of_a_former_life_is_not_resumed_when_it_is_heard_of_later_either():
-    """The controller found nobody in charge at the registration, then took the first heartbeat for a sign
-    that the old master is well (simulation seed 20023)."""
+def test_an_epoch_from_before_a_restart_is_not_resumed_when_reported_later():
+    """The controller reported no master at the registration, and took the first heartbeat as a sign that the
+    old master was alive (simulation seed 20023)."""
     core = ReplicasCore("c", "b", Identity("c", "b", 1), last_epoch=7)
     assert core.registered(None)
     core.role_reported(role(7, 1))
@@ -127,7 +127,7 @@ def test_a_term_of_a_former_life_is_not_resumed_when_it_is_heard_of_later_either
     assert core.may_heartbeat
 
 
-def test_a_slave_may_return_to_the_epoch_it_knows():
+def test_a_slave_may_return_to_its_epoch():
     core = ReplicasCore("c", "b", Identity("c", "b", 2), last_epoch=7)
     assert core.registered(role(7, 1))
     assert core.next_role() == role(7, 1)

@@ -1,4 +1,4 @@
-"""What is asked when somebody says that there is a new master."""
+"""Which queries a notice of a new master causes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORGED = (1 << 31) - 1
 
 
 class Controllers:
-    """They know one epoch, and count who asks."""
+    """They know one epoch and record the queries."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -36,15 +36,15 @@ class Controllers:
 
 @pytest.fixture
 async def controllers() -> AsyncIterator[Controllers]:
-    made = Controllers()
-    running = asyncio.create_task(made.notices.run())
-    yield made
+    started = Controllers()
+    running = asyncio.create_task(started.notices.run())
+    yield started
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
 
 
-async def test_a_true_notice_is_asked_about_at_once(controllers: Controllers) -> None:
+async def test_a_true_notice_causes_a_query_at_once(controllers: Controllers) -> None:
     controllers.epoch = 2
     controllers.notices.notified(2)
     for _ in range(5):
@@ -52,14 +52,14 @@ async def test_a_true_notice_is_asked_about_at_once(controllers: Controllers) ->
     assert controllers.known == 2 and controllers.asked == [2]
 
 
-async def test_what_is_known_is_not_asked_about(controllers: Controllers) -> None:
+async def test_a_known_epoch_causes_no_query(controllers: Controllers) -> None:
     for epoch in (-5, 0, 1):
         controllers.notices.notified(epoch)
     await asyncio.sleep(0.02)
     assert controllers.asked == []
 
 
-async def test_many_false_notices_make_few_questions_and_hide_no_true_one(controllers: Controllers) -> None:
+async def test_many_false_notices_cause_few_queries_and_hide_no_true_one(controllers: Controllers) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + 0.45
     while loop.time() < end:
@@ -73,7 +73,7 @@ async def test_many_false_notices_make_few_questions_and_hide_no_true_one(contro
     assert controllers.known == 2
 
 
-async def test_a_notice_is_asked_about_again_while_no_controller_answers(
+async def test_the_query_is_repeated_while_no_controller_answers(
     controllers: Controllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(role_notices, "PAUSE_S", 0.001)
@@ -88,4 +88,4 @@ async def test_a_notice_is_asked_about_again_while_no_controller_answers(
     controllers.asked.clear()
     controllers.notices.notified(3)
     await asyncio.sleep(0.2)
-    assert len(controllers.asked) == role_notices.TRIES, "not for ever"
+    assert len(controllers.asked) == role_notices.TRIES, "the number of tries is limited"

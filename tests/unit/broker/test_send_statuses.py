@@ -1,4 +1,4 @@
-"""What a producer is told, case by case (`tests/data/broker/acks.txt`): a real store, pretended replicas."""
+"""The status of each send in `tests/data/broker/acks.txt`: a real store, simulated replicas."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Replicas:
     sync_flush = False
 
 
-class Told:
+class RecordingWaiter:
     def __init__(self, wait: bool) -> None:
         self.wait = wait
         self.answer: asyncio.Future[ResponseCode] = asyncio.get_running_loop().create_future()
@@ -105,14 +105,14 @@ async def test_send_status(case: AckCase, tmp_path: Path) -> None:
     flush = store.flush
     if case.disk == "late":
         store.flush = lambda: (disk.wait(10), flush())[1]
-    told = Told(case.wait)
-    appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), told)
-    code = await asyncio.wait_for(told.answer, 5)
+    waiter = RecordingWaiter(case.wait)
+    appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), waiter)
+    code = await asyncio.wait_for(waiter.answer, 5)
     disk.set()
     await appender.stop()
     store.close()
     assert code == case.code
-    after_ms = told.after_s * 1000
+    after_ms = waiter.after_s * 1000
     if code == ResponseCode.FLUSH_SLAVE_TIMEOUT:
         assert after_ms >= SLAVE_TIMEOUT_MS - 5
     elif code == ResponseCode.FLUSH_DISK_TIMEOUT:
@@ -126,7 +126,7 @@ def test_the_table_has_every_answer_in_every_mode_that_can_give_it() -> None:
     assert sum(case.also_java for case in ack_cases()) >= 10
 
 
-def test_keys_that_a_mode_does_not_look_at_are_named() -> None:
+def test_keys_without_effect_in_a_mode_are_named() -> None:
     keys = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas", "allAckInSyncStateSet")
 
     def named(*, controller: bool, acting: bool, all_ack: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""A master's proposals, whatever the controllers answer."""
+"""A master's proposals, for each kind of answer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ IN_FORCE = encode(SyncStateSetBody((1, 2), 7))
     ("header", "body", "known"),
     [(INFO, IN_FORCE, True), (INFO, b"nonsense", False), (INFO, b"", False), (None, IN_FORCE, False)],
 )
-async def test_after_a_refusal_only_the_set_in_force_tells_what_became_of_it(
+async def test_after_a_refusal_only_the_current_set_decides_the_outcome(
     header: Header | None, body: bytes, known: bool
 ) -> None:
-    """An answer that says nothing is no reason to stop: the same proposal is made again."""
+    """After an invalid answer the same proposal is sent again."""
 
     async def call(request: Header, *_: object, **__: object) -> Any:
         if isinstance(request, wire.AlterSyncStateSet):

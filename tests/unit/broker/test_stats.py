@@ -1,4 +1,4 @@
-"""Rates come from samples; a window forgets what is older than itself."""
+"""Rates are computed from samples; a window drops samples older than itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_minute_window_holds_one_minute() -> None:
     assert stats.get_rate("g", "other") == 0.0
 
 
-def test_samples_that_come_too_soon_change_nothing() -> None:
+def test_samples_too_close_together_are_ignored() -> None:
     stats = BrokerStats(now_ms=0)
     stats.count_put("t", 1, 1)
     stats.sample(10_000)
@@ -52,7 +52,7 @@ def test_samples_that_come_too_soon_change_nothing() -> None:
     assert stats.put_messages.minute.snapshot().total == 1
 
 
-def test_pulls_that_find_nothing_are_counted_apart() -> None:
+def test_empty_pulls_are_counted_separately() -> None:
     stats = BrokerStats(now_ms=0)
     stats.count_get("g", "t", 0, 0)
     stats.count_get("g", "t", 3, 300)
@@ -72,7 +72,7 @@ def test_days(sample_every_ms: int) -> None:
     assert (stats.get_by_yesterday, stats.get_by_today, stats.get_messages.total) == (0, 4, 4)
 
 
-def test_forgetting_a_topic_and_a_group() -> None:
+def test_counters_of_a_deleted_topic_or_group_are_dropped() -> None:
     stats = BrokerStats(now_ms=0)
     stats.count_put("t", 1, 1)
     stats.count_put("t2", 1, 1)
@@ -90,7 +90,7 @@ def test_forgetting_a_topic_and_a_group() -> None:
     assert stats.find(GROUP_GET_NUMS, "t2@h") is not None
 
 
-def test_an_append_is_counted_by_topic_and_only_what_is_in_the_log() -> None:
+def test_an_append_counts_stored_messages_by_topic() -> None:
     stats = BrokerStats(now_ms=0)
     messages = [StoredMessage(topic=topic, queue_id=0, body=b"") for topic in ("t", "u", "t", "t")]
     ok = PutStatus.PUT_OK

@@ -30,7 +30,7 @@ def test_system_groups_are_those_of_a_rocketmq_broker() -> None:
     }
 
 
-def test_an_unknown_group_is_made_and_reported_once() -> None:
+def test_an_unknown_group_is_created_and_announced_once() -> None:
     groups = table()
     changes: list[int] = []
     groups.on_change = lambda: changes.append(1)
@@ -42,7 +42,7 @@ def test_an_unknown_group_is_made_and_reported_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "bad group", "x" * 121])
-def test_a_bad_name_is_never_made(name: str) -> None:
+def test_a_group_with_an_invalid_name_is_never_created(name: str) -> None:
     assert table().get_or_create(name) is None
 
 
@@ -74,7 +74,7 @@ def test_forbidden_bits() -> None:
     assert groups.forbidden_table == {}
 
 
-def test_slices() -> None:
+def test_pages() -> None:
     groups = table()
     assert list(groups.page(groups.version, 1, 2)) == sorted(groups)[1:3]
     assert list(groups.page(DataVersion(counter=5), 1, 2)) == sorted(groups)[:2]
@@ -102,7 +102,7 @@ def test_a_broken_file_changes_nothing() -> None:
     assert groups.encode() == before
 
 
-def test_a_slave_takes_over_the_masters_table() -> None:
+def test_a_slave_loads_the_masters_table() -> None:
     master, slave = table(), table()
     master.get_or_create("g")
     master.set_forbidden("g", "t", True)

@@ -1,4 +1,4 @@
-"""Slaves hear of changes at once, and handlers wait until all of them know."""
+"""Slaves are notified of changes at once, and handlers wait until all slaves have copied them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def settled(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_nobody_is_waited_for_where_nobody_follows() -> None:
+async def test_no_wait_without_slaves() -> None:
     watch: TableWatch[str] = TableWatch()
     watch.changed()
     assert await watch.wait_until_copied()
@@ -34,31 +34,31 @@ async def test_a_new_slave_is_answered_at_once_and_then_with_each_change() -> No
     assert await asked == 2
 
 
-async def test_a_change_is_known_when_the_last_slave_has_copied_it() -> None:
+async def test_the_wait_ends_when_the_last_slave_has_copied_the_change() -> None:
     watch: TableWatch[str] = TableWatch()
     asked = [asyncio.ensure_future(watch.next_change(slave, 0)) for slave in ("one", "two")]
     await settled(lambda: watch.followers == 2)
     watch.changed()
-    known = asyncio.ensure_future(watch.wait_until_copied())
+    copied = asyncio.ensure_future(watch.wait_until_copied())
     assert await asyncio.gather(*asked) == [1, 1]
     again = [asyncio.ensure_future(watch.next_change("one", 1))]
     await asyncio.sleep(0.01)
-    assert not known.done(), "the other one may not have it"
+    assert not copied.done(), "the other one may not have it"
     again.append(asyncio.ensure_future(watch.next_change("two", 1)))
-    assert await known
+    assert await copied
     watch.changed()
     assert await asyncio.gather(*again) == [2, 2]
 
 
-async def test_a_slave_that_is_gone_is_not_waited_for() -> None:
+async def test_no_wait_for_a_disconnected_slave() -> None:
     watch: TableWatch[str] = TableWatch()
     asked = asyncio.ensure_future(watch.next_change("slave", 0))
     await settled(lambda: watch.followers == 1)
     watch.changed()
-    known = asyncio.ensure_future(watch.wait_until_copied())
+    copied = asyncio.ensure_future(watch.wait_until_copied())
     await asked
     watch.closed("slave")
-    assert await known
+    assert await copied
 
 
 async def test_a_slow_slave_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,14 +76,14 @@ async def test_a_member_that_has_not_asked_yet_is_waited_for() -> None:
     watch: TableWatch[str] = TableWatch()
     watch.members = lambda: {2}
     watch.changed()
-    known = asyncio.ensure_future(watch.wait_until_copied())
+    copied = asyncio.ensure_future(watch.wait_until_copied())
     await asyncio.sleep(0.01)
-    assert not known.done()
+    assert not copied.done()
     assert await watch.next_change("slave", -1, 2) == 1
     await asyncio.sleep(0.01)
-    assert not known.done(), "it asked, and has nothing yet"
+    assert not copied.done(), "it sent a request, but has copied nothing yet"
     asked = asyncio.ensure_future(watch.next_change("slave", 1, 2))
-    assert await known
+    assert await copied
     watch.closed("slave")
     await asked
 
@@ -100,10 +100,10 @@ async def test_a_member_that_never_asks_is_waited_for_once_a_term(monkeypatch: p
     assert not await watch.wait_until_copied()
     await watch.next_change("slave", 0, 2)
     watch.closed("slave")
-    assert not await watch.wait_until_copied(), "one that has asked does ask"
+    assert not await watch.wait_until_copied(), "it has sent requests before"
 
 
-async def test_what_was_copied_in_an_earlier_term_counts_no_more() -> None:
+async def test_copies_from_an_earlier_master_epoch_do_not_count() -> None:
     watch: TableWatch[str] = TableWatch()
     watch.changed()
     asked = asyncio.ensure_future(watch.next_change("slave", 1, 2))
@@ -113,7 +113,7 @@ async def test_what_was_copied_in_an_earlier_term_counts_no_more() -> None:
     assert await asked == 1
 
 
-async def test_a_question_is_answered_in_the_end_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_answered_after_a_while_without_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_watch, "HOLD_S", 0.02)
     watch: TableWatch[str] = TableWatch()
     assert await watch.next_change("slave", 0) == 0

@@ -60,7 +60,7 @@ def test_is_system(topic: str, system: bool) -> None:
     assert table().is_system(topic) is system
 
 
-def test_a_topic_is_made_after_the_template_and_announced() -> None:
+def test_a_topic_is_created_from_the_template_and_announced() -> None:
     topics = table(default_topic_queue_nums=8)
     announced: list[Sequence[TopicConfig]] = []
     topics.listeners.append(announced.append)
@@ -80,13 +80,13 @@ def test_queues_are_limited_by_the_template(wish: int, queues: int) -> None:
     assert made is not None and made.write_queue_nums == queues
 
 
-def test_no_topic_without_a_template_to_inherit_from() -> None:
+def test_no_topic_without_an_inheritable_template() -> None:
     assert table().create_on_send("t", "NoSuchTemplate", 4) is None
     assert table().create_on_send("t", "SELF_TEST_TOPIC", 4) is None, "its permissions do not inherit"
     assert table(auto_create_topic_enable=False).create_on_send("t", "TBW102", 4) is None
 
 
-def test_auto_creation_can_be_switched_off_while_running() -> None:
+def test_auto_creation_can_be_disabled_at_run_time() -> None:
     topics = table()
     topics.configure(make_config(auto_create_topic_enable=False))
     assert topics.create_on_send("t", "TBW102", 4) is None
@@ -94,7 +94,7 @@ def test_auto_creation_can_be_switched_off_while_running() -> None:
     assert topics.create_on_send("t", "TBW102", 4) is not None
 
 
-def test_retry_topics_are_made_once_and_follow_order() -> None:
+def test_retry_topics_are_created_once_and_follow_order() -> None:
     topics = table()
     first = topics.create_on_send_back("%RETRY%g", 1)
     assert topics.create_on_send_back("%RETRY%g", 5) is first
@@ -124,7 +124,7 @@ def test_delete() -> None:
     assert announced == [()]
 
 
-def test_what_was_deleted_is_made_again_by_nobody_but_who_asks_for_it() -> None:
+def test_a_deleted_topic_is_recreated_only_on_request() -> None:
     topics = table()
     changes: list[bytes] = []
     topics.deleted.on_change = lambda: changes.append(topics.deleted.encode())
@@ -139,7 +139,7 @@ def test_what_was_deleted_is_made_again_by_nobody_but_who_asks_for_it() -> None:
     assert "t" in again
 
 
-def test_of_very_many_deleted_topics_the_latest_are_known() -> None:
+def test_only_the_latest_deleted_topics_are_kept() -> None:
     deleted = table().deleted
     deleted.replace(f"t{number:06d}" for number in range(MAX_NAMES))
     deleted.add("last")
@@ -159,7 +159,7 @@ def test_order_configuration_marks_known_topics() -> None:
     assert topics.is_order("t") and "unknown" not in topics
 
 
-def test_slices_begin_anew_when_the_table_has_changed() -> None:
+def test_pages_start_over_when_the_table_has_changed() -> None:
     topics = table()
     names = sorted(topics)
     assert list(topics.page(topics.version, 3, 2)) == names[3:5]
@@ -168,7 +168,7 @@ def test_slices_begin_anew_when_the_table_has_changed() -> None:
     assert topics.page(topics.version, 999, 2) == {}
 
 
-def test_a_file_of_rocketmq_is_read_and_ours_says_the_same() -> None:
+def test_a_file_of_rocketmq_is_read_and_written_back_the_same() -> None:
     data = (DATA / "java" / "topics.json").read_bytes()
     topics = table()
     topics.restore(data)
@@ -190,7 +190,7 @@ def test_a_broken_file_changes_nothing(data: bytes) -> None:
     assert topics.encode() == before
 
 
-def test_a_slave_takes_over_the_masters_table() -> None:
+def test_a_slave_loads_the_masters_table() -> None:
     master, slave = table(), table()
     master.create_on_send("t", "TBW102", 4)
     assert slave.replace(master.table, master.version)
@@ -214,19 +214,19 @@ def _copied(topics: TopicTable, names: str, epoch: int, stored: str, *, complete
     return more
 
 
-def test_what_a_rocketmq_broker_had_not_copied_when_it_took_over_is_not_taken_for_deleted() -> None:
+def test_a_topic_that_a_new_rocketmq_master_lacks_does_not_count_as_deleted() -> None:
     topics = table()
     topics.begin_term(1)
     topics.update(TopicConfig(topic_name="A"), TopicConfig(topic_name="B", write_queue_nums=3))
     assert _copied(topics, "A", 2, "AB")
     assert "B" not in topics and "B" not in topics.deleted
-    assert not _copied(topics, "AC", 2, "AB"), "it is said once"
+    assert not _copied(topics, "AC", 2, "AB"), "it is reported once"
     topics.recreate_missing([("A", 0), ("B", 0)])
     found = topics.get("B")
     assert found is not None and found.write_queue_nums == 3
 
 
-def test_what_a_rocketmq_master_deletes_stays_deleted() -> None:
+def test_a_topic_that_a_rocketmq_master_deletes_stays_deleted() -> None:
     topics = table()
     _copied(topics, "AB", 2, "AB")
     assert not _copied(topics, "A", 2, "AB")
@@ -234,7 +234,7 @@ def test_what_a_rocketmq_master_deletes_stays_deleted() -> None:
     assert "B" not in topics
 
 
-def test_what_was_deleted_before_a_replica_joined_stays_deleted() -> None:
+def test_a_topic_deleted_before_a_replica_joined_stays_deleted() -> None:
     topics = table()
     _copied(topics, "A", 2, "")
     assert not _copied(topics, "AC", 2, "AB")
@@ -242,7 +242,7 @@ def test_what_was_deleted_before_a_replica_joined_stays_deleted() -> None:
     assert "B" not in topics
 
 
-def test_what_a_master_of_ours_lacks_is_deleted() -> None:
+def test_a_topic_that_our_master_lacks_is_deleted() -> None:
     topics = table()
     _copied(topics, "AB", 1, "AB", complete=True)
     assert not _copied(topics, "A", 2, "AB", complete=True)
