@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,6 @@ def test_what_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "silent.py").write_text("x = 1\n")
     with pytest.raises(Unsaid, match=r"silent.py has no docstring"):
         first_sentence(tmp_path / "silent.py")
-
-
-def test_files_that_the_text_names_exist() -> None:
-    text = PAGE.read_text().partition(BEGIN)[0]
-    files = {path.relative_to(rooms.PACKAGE).as_posix() for path in rooms.PACKAGE.rglob("*.py")}
-    tests = {path.relative_to(rooms.ROOT).as_posix() for path in (rooms.ROOT / "tests").rglob("*.py")}
-    named = re.findall(r"`([\w/]+\.py)`", text)
-    assert len(named) > 30
-    gone = [name for name in named if not any(f"/{each}".endswith(f"/{name}") for each in files | tests)]
-    assert not gone
 
 
 def test_a_page_without_its_comments_is_an_error() -> None:
