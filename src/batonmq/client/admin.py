@@ -53,7 +53,7 @@ class Admin:
         await self._session.close()
 
     async def cluster(self) -> ClusterInfo:
-        """All clusters and replica groups."""
+        """All clusters and broker sets."""
         answer = await self._session.name_servers.ask(GetBrokerClusterInfo())
         return decode(answer.body, ClusterInfo)
 

@@ -32,7 +32,7 @@ class Replica(msgspec.Struct, array_like=True):
 
 
 class BrokerSet(msgspec.Struct, array_like=True):
-    """One replica group."""
+    """One broker set."""
 
     cluster_name: str
     broker_name: str

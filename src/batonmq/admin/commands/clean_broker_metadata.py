@@ -11,7 +11,7 @@ from batonmq.admin.session import Admin, AdminError
 @command("cleanBrokerMetadata")
 @controller_option
 @click.option("-b", "--brokerControllerIdsToClean", "ids", help="Broker ids, ; between. Without: all.")
-@click.option("-bn", "--brokerName", "name", required=True, help="Replica group.")
+@click.option("-bn", "--brokerName", "name", required=True, help="Broker set.")
 @click.option("-c", "--clusterName", "cluster", help="Cluster; needed unless -l, but not looked at.")
 @click.option("-l", "--cleanLivingBroker", "living", is_flag=True, help="Also replicas that are alive.")
 async def main(

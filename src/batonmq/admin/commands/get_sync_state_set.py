@@ -11,11 +11,11 @@ from batonmq.admin.session import Admin, AdminError
 @command("getSyncStateSet")
 @controller_option
 @cluster_option
-@click.option("-b", "--brokerName", "name", help="Only this replica group.")
+@click.option("-b", "--brokerName", "name", help="Only this broker set.")
 async def main(admin: Admin, out: Output, controller: str, cluster: str | None, name: str | None) -> None:
     """Show master, replicas and SyncStateSet.
 
-    Of one replica group (-b) or of all groups of a cluster (-c, which needs -n), as the controllers decided.
+    Of one broker set (-b) or of all broker sets of a cluster (-c, which needs -n), as the controllers decided.
     """
     if name is None and cluster is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")

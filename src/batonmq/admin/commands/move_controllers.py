@@ -12,7 +12,7 @@ from batonmq.admin.session import Admin
 @click.option("-a", "--from", "source", required=True, help="The controllers now, host:port;host:port.")
 @click.option("-t", "--to", "target", required=True, help="The new ones, running and new to these brokers.")
 @click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
-@click.option("-b", "--brokerName", "names", multiple=True, help="Only this replica group; may be repeated.")
+@click.option("-b", "--brokerName", "names", multiple=True, help="Only this broker set; may be repeated.")
 @click.option(
     "--patience",
     "patience_s",
@@ -32,7 +32,7 @@ async def main(
 ) -> None:
     """Put live brokers under other controllers.
 
-    Ours or RocketMQ's, in either direction, one replica group after the other, while clients go on. No
+    Ours or RocketMQ's, in either direction, one broker set after the other, while clients go on. No
     broker is restarted: controllerAddr is changed in each and in its file. A group keeps its master, in a new
     epoch, and has for a moment a SyncStateSet of that master alone. A group of which a replica is down is
     refused. See docs/operations.md for the plan.

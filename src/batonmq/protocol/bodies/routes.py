@@ -1,4 +1,4 @@
-"""Routes, clusters and replica groups, as name servers give them.
+"""Routes, clusters and broker sets, as name servers give them.
 
 Source: the `protocol.route` and `protocol.body` packages of Apache RocketMQ 5.
 """
@@ -21,7 +21,7 @@ class QueueData(Body):
 
 
 class BrokerData(Body):
-    """One replica group: broker id (0 is the master) -> ``host:port``."""
+    """One broker set: broker id (0 is the master) -> ``host:port``."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -53,14 +53,14 @@ class TopicRouteData(Body):
 
 
 class ClusterInfo(Body):
-    """Broker name -> replica group, cluster name -> broker names."""
+    """Broker name -> broker set, cluster name -> broker names."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
 class BrokerMemberGroup(Body):
-    """Live members of one replica group."""
+    """Live members of one broker set."""
 
     cluster: str = ""
     broker_name: str = ""

@@ -125,7 +125,7 @@ class QueryDataVersion(Header):
 
 @request(RequestCode.GET_BROKER_MEMBER_GROUP)
 class GetBrokerMemberGroup(Header):
-    """Live members of a replica group; the answer's body is a `GetBrokerMemberGroupResponseBody`."""
+    """Live members of a broker set; the answer's body is a `GetBrokerMemberGroupResponseBody`."""
 
     cluster_name: str
     broker_name: str
