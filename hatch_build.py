@@ -62,9 +62,9 @@ class CompileHook(BuildHookInterface[Any]):
             else:
                 target = Path(tempfile.mkdtemp(prefix="batonmq-wheel-"))
                 self._folder = target
-            sums = {
-                str(path.relative_to(source / "batonmq")): zlib.crc32(path.read_bytes()) for path in modules
-            }
+            # All sources: mypyc also compiles constants of other modules into those that use them.
+            package = source / "batonmq"
+            sums = {str(p.relative_to(package)): zlib.crc32(p.read_bytes()) for p in package.rglob("*.py")}
             made.append(Path("batonmq", "compiled.json"))
             (Path(folder) / made[-1]).write_text(json.dumps(sums, indent=0))
             for name in made:

@@ -57,6 +57,8 @@ def changed_sources(package: Path, manifest: Path) -> list[str]:
 def choose() -> bool:
     """Decide for this process, before any other module of the package is imported. True: compiled."""
     if not MANIFEST.exists():
+        if any(PACKAGE.glob("**/*.so")):  # what an interrupted build left
+            sys.meta_path.insert(0, SourcesOnly)
         return False
     if os.environ.get("BATONMQ_PURE", "") in ("", "0"):
         changed = changed_sources(PACKAGE, MANIFEST)

@@ -76,3 +76,16 @@ def test_an_install_without_compiled_modules_is_pure(package: Path) -> None:
     (package / "hot.abi3.so").unlink()
     loaded = run(package, SHOW)
     assert (loaded.stdout, loaded.stderr) == ("False source\n", "")
+
+
+def test_compiled_modules_without_their_manifest_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted build leaves them."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "turn.so").touch()
+    monkeypatch.setattr(_compiled, "PACKAGE", tmp_path)
+    monkeypatch.setattr(_compiled, "MANIFEST", tmp_path / "compiled.json")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    assert _compiled.choose() is False
+    assert sys.meta_path[0] is _compiled.SourcesOnly

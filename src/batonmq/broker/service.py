@@ -174,6 +174,8 @@ class BrokerService:
                 self.broker.role.stopping = True
                 for part in reversed(started):
                     await part.withdraw()
+                for part in started:
+                    part.role_ending()
                 await self._close_ports()
                 for part in reversed(started):
                     await part.stop()

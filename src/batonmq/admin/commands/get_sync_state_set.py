@@ -15,7 +15,8 @@ from batonmq.admin.session import Admin, AdminError
 async def main(admin: Admin, out: Output, controller: str, cluster: str | None, name: str | None) -> None:
     """Show master, replicas and SyncStateSet.
 
-    Of one broker set (-b) or of all broker sets of a cluster (-c, which needs -n), as the controllers decided.
+    Of one broker set (-b) or of all broker sets of a cluster (-c, which needs -n), as decided by the
+    controllers.
     """
     if name is None and cluster is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")

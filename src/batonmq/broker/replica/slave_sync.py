@@ -85,9 +85,17 @@ class SlaveSync:
 
     async def copy(self, master: Master) -> None:
         """Copy every table once, and apply each at once. Raises `NetError`, `MQError`, ValueError."""
+        failure: MQError | ValueError | None = None
         for table in self._tables.persistence:
-            if table.copy is not None:
+            if table.copy is None:
+                continue
+            try:
                 await table.copy(master)
+            except (MQError, ValueError) as error:
+                # The other tables are copied all the same. A lost connection (`NetError`) ends the round.
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     async def _run(self, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -97,7 +105,7 @@ class SlaveSync:
         while True:
             try:
                 if master.announces_changes:
-                    copied = await self._next_change(address, copied)
+                    copied = await self._next_change(master, copied)
                 began = loop.time()
                 await self.copy(master)
                 logged, self.complete = "", True
@@ -106,13 +114,6 @@ class SlaveSync:
                     continue
             except (NetError, MQError, ValueError) as error:
                 copied = -1  # a restarted master counts its changes from 0
-                if (
-                    master.announces_changes
-                    and isinstance(error, MQError)
-                    and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                ):
-                    master.announces_changes = False
-                    continue
                 if str(error) != logged and loop.time() - started > GRACE_S:
                     log.warning("tables of master %s cannot be copied: %s", address, error)
                     logged = str(error)
@@ -121,9 +122,15 @@ class SlaveSync:
             else:
                 await self._pause()
 
-    async def _next_change(self, master: str, copied: int) -> int:
+    async def _next_change(self, master: RemoteMaster, copied: int) -> int:
         header = WatchTables(copied=copied, broker_id=self._role.broker_id)
-        response = await self._client.call(master, header, timeout_ms=WATCH_MS)
+        try:
+            response = await self._client.call(master.address, header, timeout_ms=WATCH_MS)
+        except MQError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            master.announces_changes = False
+            return -1
         if not isinstance(response.header, WatchTablesResponse):
             raise MQError(ResponseCode.SYSTEM_ERROR, "the answer lacks the number of changes")
         return response.header.changes

@@ -7,6 +7,7 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG).
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from batonmq.common.log import some
@@ -45,9 +46,14 @@ async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -
     topics.replace(table, version)
 
 
-async def copy_offsets(master: Master, offsets: OffsetTable, store: MessageStore) -> None:
-    """Copy the consumer offsets; drop those in recreated topics."""
-    recreated = set(store.recreated_topics)
+async def copy_offsets(
+    master: Master, offsets: OffsetTable, store: MessageStore, recreated: Set[str]
+) -> None:
+    """Copy the consumer offsets; drop those in `recreated` topics.
+
+    `recreated`: those of `store.recreated_topics` that were there before the topics were copied. A topic that
+    is recreated between the two copies is still noted as deleted here, and must stay in the store's set.
+    """
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
     for topic in recreated:
         offsets.remove_topic(topic)

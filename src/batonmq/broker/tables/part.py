@@ -12,7 +12,7 @@ from batonmq.broker.stats import SAMPLE_INTERVAL_MS
 from batonmq.broker.tables.copying import copy_groups, copy_offsets, copy_topics
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
-from batonmq.broker.tables.persistence import Table
+from batonmq.broker.tables.persistence import Master, Table
 from batonmq.common.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class TablesPart(Part):
         self._broker = broker
         self._tables = tables = broker.tables
         self._tasks = Tasks()
+        self._recreated: frozenset[str] = frozenset()
+        """Recreated topics that the last copy of the topics has taken into account."""
         tables.topics.listeners.append(self._topics_changed)
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
         tables.subscriptions.on_change = self._groups_changed
@@ -48,7 +50,7 @@ class TablesPart(Part):
                 name=TOPICS,
                 encode=tables.topics.encode,
                 restore=tables.topics.restore,
-                copy=lambda master: copy_topics(master, tables.topics, store),
+                copy=self._copy_topics,
             ),
             Table(
                 name=DELETED_TOPICS,
@@ -61,7 +63,7 @@ class TablesPart(Part):
                 restore=tables.offsets.restore,
                 interval_ms=lambda: settings.broker.flush_consumer_offset_interval,
                 take_changed=tables.offsets.take_changed,
-                copy=lambda master: copy_offsets(master, tables.offsets, store),
+                copy=lambda master: copy_offsets(master, tables.offsets, store, self._recreated),
             ),
             Table(
                 name=GROUPS,
@@ -70,6 +72,12 @@ class TablesPart(Part):
                 copy=lambda master: copy_groups(master, tables.subscriptions),
             ),
         )
+
+    async def _copy_topics(self, master: Master) -> None:
+        store = self._broker.store
+        recreated, self._recreated = frozenset(store.recreated_topics), frozenset()
+        await copy_topics(master, self._tables.topics, store)
+        self._recreated = recreated
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         for module in (topics, groups, offsets, clients, consumers):

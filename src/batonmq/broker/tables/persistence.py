@@ -61,6 +61,7 @@ class Persistence:
         self._writes: dict[str, asyncio.Task[OSError | None]] = {}
         """The last write that `save` started, by table."""
         self._tasks = Tasks()
+        self._abandoned = False
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
@@ -88,7 +89,7 @@ class Persistence:
 
     def abandon(self) -> None:
         """Write nothing any more: the disk of the store has failed, or the start has."""
-        self._tables.clear()
+        self._abandoned = True
 
     def save(self, name: str) -> None:
         """Write a table soon; all changes of one loop turn are written together."""
@@ -115,6 +116,8 @@ class Persistence:
         return await self._write(name)
 
     async def _write(self, name: str) -> OSError | None:
+        if self._abandoned:
+            return None
         file = self._files[name]
         try:
             await file.save(self._tables[name].encode)
