@@ -35,6 +35,12 @@ TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Where messages with an exact time of delivery wait."""
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets say how far half and op messages are checked."""
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""The group whose offsets say how far checkpoints and acks of pop consumers are settled."""
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -123,6 +129,24 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """The topic of messages that a group failed to consume too often."""
     return DLQ_PREFIX + group
+
+
+def pop_retry_topic(group: str, topic: str, *, v2: bool) -> str:
+    """The topic of messages of `topic` that a pop consumer of `group` did not acknowledge in time.
+
+    `v2` (`enableRetryTopicV2`): with "+", so that group and topic can be told apart.
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
+
+
+def revive_topic(cluster: str) -> str:
+    """The topic of the checkpoints and acks of pop consumers."""
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that replies to request messages are stored in."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -16,10 +16,8 @@ from batonmq.protocol.message.properties import (
     decode_properties,
     encode_properties,
 )
-from batonmq.protocol.message.record import MessageExt, StoredMessage
+from batonmq.protocol.message.record import MessageExt, StoredMessage, message_of
 from batonmq.protocol.names import SCHEDULE_TOPIC
-
-_TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def delay_level_of(properties: dict[str, str]) -> int:
@@ -55,18 +53,7 @@ def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or not queue_id.isdigit():
         return None
-    return StoredMessage(
-        topic=topic,
-        queue_id=int(queue_id),
-        body=record.body,
-        properties=encode_properties(properties),
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-    )
+    return message_of(record, topic=topic, queue_id=int(queue_id), properties=properties)
 
 
 def deliver_at_ms(store_timestamp: int, delay_ms: int, now_ms: int) -> int:

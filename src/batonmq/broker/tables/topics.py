@@ -33,6 +33,8 @@ from batonmq.protocol.names import (
     SYSTEM_TOPICS,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    reply_topic,
+    revive_topic,
 )
 
 log = logging.getLogger(__name__)
@@ -323,8 +325,8 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         topic(config.broker_name, 1, offered(config.broker_topic_enable)),
         topic(OFFSET_MOVED_EVENT, 1),
         topic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
-        topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
-        topic(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{config.broker_cluster_name}", REVIVE_QUEUES),
+        topic(reply_topic(config.broker_cluster_name), 1),
+        topic(revive_topic(config.broker_cluster_name), REVIVE_QUEUES),
         topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}", 1, Perm.INHERIT),
         topic(TRANS_HALF_TOPIC, 1),
         topic(TRANS_OP_HALF_TOPIC, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from zlib import crc32
@@ -29,6 +30,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
+    encode_properties,
 )
 
 _COMPRESSED = MessageSysFlag.COMPRESSED
@@ -225,6 +227,26 @@ class MessageExt:
     @property
     def keys(self) -> list[str]:
         return self.properties.get(PROPERTY_KEYS, "").split()
+
+
+def message_of(
+    record: MessageExt, *, topic: str, queue_id: int, properties: Mapping[str, str]
+) -> StoredMessage:
+    """A copy of `record` for another queue, with these properties. `record` must be decoded without inflating
+    its body. Raises `MessageFormatError` for properties that are too long."""
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=record.body,
+        properties=encode_properties(properties),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+        prepared_transaction_offset=record.prepared_transaction_offset,
+    )
 
 
 def decode_record(
