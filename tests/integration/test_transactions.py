@@ -233,7 +233,7 @@ async def test_a_half_message_is_seen_once_it_is_committed(start: Starter) -> No
 
 
 async def test_a_rolled_back_message_is_never_seen(start: Starter) -> None:
-    rig = await start(**QUICK)
+    rig = await start(**{**QUICK, "transaction_time_out": 60_000})
     await rig.connect()
     half = await rig.prepare("A")
     await rig.end(half, ROLLBACK)
@@ -457,3 +457,25 @@ async def test_decisions_survive_a_restart(start: Starter) -> None:
     await until(lambda: again.offset(TRANS_HALF_TOPIC) == 3)
     assert [header.msg_id for header, _ in again.checks] == [undecided.key]
     assert await again.bodies() == ["A", "C"]
+
+
+async def test_a_commit_without_its_op_message_is_found_in_the_log(start: Starter) -> None:
+    """What a crash leaves in the time in which decisions are collected."""
+    rig = await start()
+    committed, delayed = await rig.prepare("A"), await rig.prepare("B", DELAY="1")
+    rolled_back, undecided = await rig.prepare("C"), await rig.prepare("D")
+    await rig.end(committed, COMMIT)
+    await rig.end(delayed, COMMIT)
+    await rig.end(rolled_back, ROLLBACK)
+    rig.term.ops.stop()
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**QUICK)
+    assert again.stored(TRANS_OP_HALF_TOPIC) == []
+    await again.connect()
+    again.decisions |= {"C": ROLLBACK, "D": COMMIT}
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == 4)
+    # Nothing in the log tells of the rollback: the producer is asked once more.
+    assert sorted(header.msg_id or "" for header, _ in again.checks) == [rolled_back.key, undecided.key]
+    await asyncio.sleep(1.2)
+    assert sorted(await again.bodies()) == ["A", "B", "D"]

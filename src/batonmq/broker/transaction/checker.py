@@ -51,7 +51,7 @@ GIVEN_UP_QUEUES: Final = 1
 
 
 class Checker:
-    """The checks of one term."""
+    """The checks of one term, which is ready."""
 
     def __init__(self, broker: Broker, term: Term) -> None:
         self._broker = broker
@@ -61,8 +61,7 @@ class Checker:
         """Producer group without a reachable producer -> checks of this round that nobody received."""
 
     async def run(self) -> None:
-        """Recover, then check every `transactionCheckInterval` until the term ends."""
-        await self._term.recover()
+        """Check every `transactionCheckInterval` until the term ends."""
         while not self._term.ended:
             await asyncio.sleep(self._settings.broker.transaction_check_interval / 1000)
             await self.round()

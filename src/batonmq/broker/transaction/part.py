@@ -12,6 +12,7 @@ from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
 from batonmq.broker.transaction.half import is_prepared, to_half
 from batonmq.broker.transaction.metrics import METRICS, sources
+from batonmq.broker.transaction.recovery import Recovery
 from batonmq.broker.transaction.resume import ResumeHandler
 from batonmq.broker.transaction.term import Term
 from batonmq.common.tasks import Tasks
@@ -72,7 +73,11 @@ class TransactionPart(Part):
     def role_changed(self, role: RoleState) -> None:
         if role.is_master and self.term is None:
             self.term = Term(self._broker, self.counts)
-            self._tasks.spawn(Checker(self._broker, self.term).run())
+            self._tasks.spawn(self._serve(self.term))
+
+    async def _serve(self, term: Term) -> None:
+        await Recovery(self._broker, term).run()
+        await Checker(self._broker, term).run()
 
 
 class _HalfMessages:

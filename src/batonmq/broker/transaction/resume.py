@@ -53,8 +53,8 @@ class ResumeHandler:
             if not term.window.is_undecided(record.queue_offset):
                 raise MQError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"{header.msg_id} was committed, rolled back or given up. In the last case use the id that "
-                    f"it has in {TRANS_CHECK_MAX_TIME_TOPIC}",
+                    f"{header.msg_id} was committed, rolled back or given up. In the last case use its id in "
+                    f"{TRANS_CHECK_MAX_TIME_TOPIC}",
                 )
             term.window.set(record.queue_offset, 0)  # it is in the queue: only its checks begin again
             return Reply()

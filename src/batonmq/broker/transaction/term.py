@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 BATCH: Final = 32
 """Messages that are read together."""
 BATCH_BYTES: Final = 1 << 20
-VISIBLE_POLL_S: Final = 0.02
 _GONE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.MESSAGE_WAS_REMOVING,
@@ -46,7 +45,6 @@ class Term:
     def __init__(self, broker: Broker, counts: TransactionCounts) -> None:
         self._broker = broker
         self._store = broker.store
-        self._log_end = broker.store.max_offset
         self.counts = counts
         self.ops = OpWriter(broker)
         self.window = HalfWindow(0, 0)
@@ -79,31 +77,6 @@ class Term:
         self.ops.add(offset, moved=True)
 
     # -- reading
-
-    async def recover(self) -> None:
-        """Learn what earlier terms decided."""
-        # Until the whole log of the earlier terms is confirmed, some of its op messages cannot be read.
-        while self._store.dispatched_offset < self._log_end:  # noqa: ASYNC110 -- no event says so
-            await asyncio.sleep(VISIBLE_POLL_S)
-        self.window = HalfWindow(
-            self._stored_offset(TRANS_HALF_TOPIC), self._stored_offset(TRANS_OP_HALF_TOPIC)
-        )
-        self.grow()
-        while self.read_ops():  # noqa: ASYNC110 -- gives other work its turn
-            await asyncio.sleep(0)
-        if not self.ended:
-            log.info(
-                "transactions: half messages from %d to %d, %d op messages read",
-                self.window.offset,
-                self.window.end,
-                self.window.next_op - self.window.op_offset,
-            )
-            self.ready.set_result(None)
-
-    def _stored_offset(self, topic: str) -> int:
-        offset = self._broker.tables.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE)
-        bounds = self._store.queue_bounds(topic, HALF_QUEUE)
-        return min(max(offset, bounds.min_offset), bounds.max_offset)
 
     def grow(self) -> None:
         """Take in the half messages that have become visible."""
