@@ -374,8 +374,8 @@ async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(s
         ({}, b"x" * (4 * 1024 * 1024 + 1), ResponseCode.MESSAGE_ILLEGAL, "msg body length limit 4194304B"),
         ({}, b"", ResponseCode.MESSAGE_ILLEGAL, "the message is illegal"),
         ({"properties": "K\x01" + "v" * 32_767 + "\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
-        ({"properties": "TRAN_MSG\x01true\x02"}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
-        ({"sys_flag": 4}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
+        ({"sys_flag": 4}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
+        ({"sys_flag": 12}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
         ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY=soon"),
         (
             {"properties": "TIMER_DELAY_SEC\x019\x02"},

@@ -24,7 +24,6 @@ CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig,
 
 NOT_READ = {
     "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
-    "reject_transaction_message": "only true is accepted until transactional messages are built",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_property_filter": "only false is accepted until SQL92 filters are built",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
@@ -60,7 +59,6 @@ def test_every_key_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("rejectTransactionMessage", "false"),
         ("enablePropertyFilter", "true"),
         ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),

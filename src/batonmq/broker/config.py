@@ -113,8 +113,8 @@ class BrokerConfig(MetricsConfig):
     send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
     """Messages that may wait for their acknowledgement at a time; the answer to further ones is
     SYSTEM_BUSY."""
-    reject_transaction_message: bool = changeable(True)
-    """Refuse transactional messages. They are not supported yet: must stay true."""
+    reject_transaction_message: bool = changeable(False)
+    """Refuse transactional messages."""
     start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX, changeable=True)
     """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
@@ -149,6 +149,18 @@ class BrokerConfig(MetricsConfig):
     """Time between writes of delayOffset.json, ms."""
     flush_consumer_offset_interval: int = number(5_000, 10, changeable=True)
     """Time between writes of consumerOffset.json, ms."""
+    transaction_time_out: int = number(6_000, 1, changeable=True)
+    """Age from which an undecided transactional message is checked, ms."""
+    transaction_check_max: int = number(15, 0, changeable=True)
+    """Checks after which an undecided message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = number(30_000, 10, changeable=True)
+    """Time between two checks of all undecided messages, ms."""
+    transaction_op_msg_max_size: int = number(4_096, 1, changeable=True)
+    """Bytes of collected decisions at which an op message is written without further delay."""
+    transaction_op_batch_interval: int = number(3_000, 1, changeable=True)
+    """Longest time that decisions are collected for one op message, ms."""
+    end_transaction_pool_queue_capacity: int = number(100_000, 1, changeable=True)
+    """Ends of transactions that may wait at a time; the answer to further ones is SYSTEM_BUSY."""
     channel_expired_timeout: int = number(120_000, 1000, changeable=True)
     """Silence after which a client is forgotten, ms."""
     subscription_expired_timeout: int = number(600_000, 1000, changeable=True)
@@ -205,12 +217,6 @@ class BrokerConfig(MetricsConfig):
             "enablePropertyFilter",
             "true",
             "SQL92 filters are not available here; remove the key and filter by tag",
-        )
-        need(
-            self.reject_transaction_message,
-            "rejectTransactionMessage",
-            "false",
-            "transactional messages are not available here; remove the key",
         )
         need(
             not self.lock_in_strict_mode,

@@ -73,11 +73,12 @@ _TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
 _PRIORITY: Final = property_start(PROPERTY_PRIORITY)
 _WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
+_PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
 _OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
 _MARKS: Final = (
     TIMER_PREFIX.encode(),
-    property_start(PROPERTY_TRANSACTION_PREPARED),
+    _PREPARED,
     property_start(PROPERTY_POP_CK),
     property_start(PROPERTY_INNER_NUM),
 )
@@ -170,8 +171,8 @@ class Sender:
         sys_flag = fields.sys_flag
         if topic.topic_filter_type == MULTI_TAG:
             sys_flag |= MessageSysFlag.MULTI_TAGS
-        if sys_flag & _TRANSACTION_MASK and sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
-            raise self._transactions_forbidden()
+        if sys_flag & _TRANSACTION_MASK and (fields.batch or not _may_have_flag(sys_flag, fields.properties)):
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
         born_host = self._born_hosts.get(peer)
         if born_host is None:
             born_host = self._born_host(peer)
@@ -258,17 +259,14 @@ class Sender:
         self._new_topics.created(name)
         return found
 
-    def _transactions_forbidden(self) -> MQError:
-        return sending_forbidden(self._broker.address, "transaction message")
-
     # -- kinds of messages
 
     def _inspect(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
         """The message to store for a delayed, retried or otherwise marked message."""
         properties = decode_properties(message.properties)
         properties.pop(PROPERTY_POP_CK, None)
-        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
-            raise self._transactions_forbidden()
+        if message.sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
+            message.sys_flag &= ~_TRANSACTION_MASK  # or no consumer and no check would find it
         max_message_size = self._settings.store.max_message_size
         if PROPERTY_INNER_NUM in properties:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
@@ -403,6 +401,12 @@ class Sender:
             self._born_hosts.clear()
         self._born_hosts[peer] = host
         return host
+
+
+def _may_have_flag(sys_flag: int, properties: bytes) -> bool:
+    """Whether a message may have these transaction bits. One with the bits of a half message, but without the
+    property, would be stored where no consumer and no check finds it; RocketMQ stores it."""
+    return sys_flag & _TRANSACTION_MASK == _TRANSACTION_COMMIT or _PREPARED in properties
 
 
 def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
