@@ -14,6 +14,7 @@ from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
+from batonmq.broker.timer.part import TimerPart
 from batonmq.broker.upkeep.part import UpkeepPart
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     AdminPart,
     MessagesPart,
     DelayPart,
+    TimerPart,
     NameServersPart,
     ReplicaPart,  # last: it gives the broker its role
 )
