@@ -143,6 +143,32 @@ class BrokerConfig(MetricsConfig):
     """Refuse pull consumers: the broker ignores their heartbeats, and clients without a heartbeat may not
     pull. It serves push consumers and RocketMQ's internal groups."""
 
+    timer_wheel_enable: bool = True
+    """Accept messages with an exact time of delivery (TIMER_DELIVER_MS and others)."""
+    timer_precision_ms: int = number(1_000, 1)
+    """Step of the timer wheel, ms: 100, 200, 500 or 1000; others are rounded down to one of these. Timed
+    messages are late by up to one step."""
+    timer_max_delay_sec: int = number(259_200, 1, changeable=True)
+    """Longest time that a timed message may wait, s."""
+    timer_roll_window_slot: int = number(172_800, 0)
+    """Timed messages that are due later than this many steps are stored again before they are delivered."""
+    timer_flush_interval_ms: int = number(1_000, 10, changeable=True)
+    """Time between flushes of the timer's files, ms."""
+    timer_congest_num_each_slot: int = number(INT_MAX, 1, changeable=True)
+    """Timed messages due in the same step above which some are refused; above twice as many, all."""
+    timer_stop_enqueue: bool = changeable(False)
+    """Leave new timed messages outside the timer wheel."""
+    timer_stop_dequeue: bool = changeable(False)
+    """Deliver no timed messages."""
+    mapped_file_size_timer_log: int = number(100 << 20, 4096, 1 << 30)
+    """Bytes of one file of the timer log; all files of a store have the same size."""
+    recall_message_enable: bool = changeable(False)
+    """Let producers take back timed messages."""
+    allow_recall_when_broker_not_writeable: bool = changeable(True)
+    """Also while brokerPermission forbids sends."""
+    append_topic_for_timer_delete_key: bool = changeable(False)
+    """Recall by topic and unique id instead of the unique id alone."""
+
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
     flush_delay_offset_interval: int = number(10_000, 10, changeable=True)

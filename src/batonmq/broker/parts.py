@@ -14,6 +14,7 @@ from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
+from batonmq.broker.timer.part import TimerPart
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.upkeep.part import UpkeepPart
 
@@ -29,6 +30,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     MessagesPart,
     TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,
+    TimerPart,
     NameServersPart,
     ReplicaPart,  # last: it gives the broker its role
 )

@@ -30,21 +30,23 @@ from batonmq.protocol.message.properties import (
     PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
-    TIMER_PREFIX,
     TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
     find_property,
     property_start,
 )
+from batonmq.protocol.message.recall import encode_recall_handle
 from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
     RETRY_PREFIX,
+    TIMER_TOPIC,
     dead_letter_topic,
     retry_topic,
     topic_error,
@@ -76,8 +78,8 @@ _WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
 _PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
 _OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
+_TIMER_OUT: Final = PROPERTY_TIMER_OUT_MS.encode()
 _MARKS: Final = (
-    TIMER_PREFIX.encode(),
     _PREPARED,
     property_start(PROPERTY_POP_CK),
     property_start(PROPERTY_INNER_NUM),
@@ -89,9 +91,11 @@ class SendCall:
     """One send of a message or batch. A front end subclasses it and answers in `stored`; `Sender.send` sets
     the attributes."""
 
-    __slots__ = ("queue_id", "unique_key", "wait")
+    __slots__ = ("queue_id", "recall_handle", "unique_key", "wait")
 
     def __init__(self) -> None:
+        self.recall_handle = ""
+        """By which the producer can recall the message; empty for one without a time of delivery."""
         self.queue_id = -1
         """The chosen queue."""
         self.unique_key = b""
@@ -208,6 +212,8 @@ class Sender:
             for mark in self._marks:
                 if mark in properties:
                     message = self._inspect(message, fields, version)
+                    if message.topic == TIMER_TOPIC and name != TIMER_TOPIC:
+                        call.recall_handle = self._recall_handle(name, message, call.unique_key)
                     break
             else:
                 if name.startswith(RETRY_PREFIX):
@@ -277,13 +283,15 @@ class Sender:
             stored = self._broker.redirects.apply(message, properties)
         except MessageFormatError:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
-        if stored is not None:
-            return stored
-        if not properties.keys().isdisjoint(TIMER_PROPERTIES):
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-            )
-        return message
+        return message if stored is None else stored
+
+    def _recall_handle(self, topic: str, message: StoredMessage, unique_key: bytes) -> str:
+        """See `SendCall.recall_handle`; empty for a message that is sent back to a group."""
+        slot_ms = find_property(message.properties, _TIMER_OUT)
+        if topic.startswith(RETRY_PREFIX) or slot_ms is None or not unique_key:
+            return ""
+        name = self._settings.broker.broker_name
+        return encode_recall_handle(topic, name, int(slot_ms) + 1, unique_key.decode("utf-8", "replace"))
 
     def _retry_or_dead_letter(
         self, message: StoredMessage, properties: dict[str, str], fields: SendFields, client_version: int

@@ -31,6 +31,7 @@ from batonmq.protocol.names import (
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     reply_topic,
@@ -331,6 +332,8 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         topic(TRANS_HALF_TOPIC, 1),
         topic(TRANS_OP_HALF_TOPIC, 1),
     ]
+    if config.timer_wheel_enable:
+        topics.append(topic(TIMER_TOPIC, 1))
     if config.auto_create_topic_enable:
         topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, offered(True)))
     if config.trace_topic_enable:

@@ -77,6 +77,21 @@ class ConsumerSendMsgBack(Header):
     max_reconsume_times: I32 | None = None
 
 
+class RecallMessageResponse(Header):
+    """Unique id of the message that was recalled."""
+
+    msg_id: str
+
+
+@request(RequestCode.RECALL_MESSAGE, response=RecallMessageResponse)
+class RecallMessage(Header):
+    """Take back a timed message before it is delivered. `recall_handle`: from the answer to its send."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 @request(RequestCode.END_TRANSACTION)
 class EndTransaction(Header):
     """Commit or roll back a half message."""
