@@ -26,7 +26,7 @@ NOT_READ = {
     "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
     "reject_transaction_message": "only true is accepted until transactional messages are built",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
-    "enable_property_filter": "only false is accepted until SQL92 filters are built",
+    "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
 }
@@ -61,7 +61,7 @@ def test_every_key_says_what_it_does() -> None:
     ("key", "value"),
     [
         ("rejectTransactionMessage", "false"),
-        ("enablePropertyFilter", "true"),
+        ("enableCalcFilterBitMap", "true"),
         ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),
     ],

@@ -130,7 +130,12 @@ class BrokerConfig(MetricsConfig):
     """A commit log replicated by DLedger's Raft, RocketMQ's older mode: must stay false, see
     enableControllerMode."""
     enable_property_filter: bool = changeable(False)
-    """Accept SQL92 subscriptions. Not supported yet: must stay false."""
+    """Accept SQL92 subscriptions: filters by the properties of messages."""
+    filter_data_clean_time_span: int = number(86_400_000, 1000, LONG_MAX, changeable=True)
+    """Time after which the SQL92 filter of a group without consumers is forgotten, ms."""
+    enable_calc_filter_bit_map: bool = changeable(False)
+    """Bloom filters of SQL92 results beside the consume queues. They change no result and are not available
+    here: must stay false."""
     use_server_side_reset_offset: bool = changeable(True)
     """The broker stores offset resets and applies them to the next pull."""
     offset_check_in_slave: bool = changeable(False)
@@ -201,10 +206,10 @@ class BrokerConfig(MetricsConfig):
             "enableControllerMode=true",
         )
         need(
-            not self.enable_property_filter,
-            "enablePropertyFilter",
+            not self.enable_calc_filter_bit_map,
+            "enableCalcFilterBitMap",
             "true",
-            "SQL92 filters are not available here; remove the key and filter by tag",
+            "bit maps of filters are not available here, and SQL92 filters work without them; remove the key",
         )
         need(
             self.reject_transaction_message,
