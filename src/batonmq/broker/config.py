@@ -108,6 +108,10 @@ class BrokerConfig(MetricsConfig):
     """Replicas configured in this broker set, the master included."""
     enable_auto_in_sync_replicas: bool = changeable(False)
     """Lower inSyncReplicas to the number of replicas in sync, but not below minInSyncReplicas."""
+    store_reply_message_enable: bool = changeable(True)
+    """Store replies to request messages in the reply topic, too."""
+    reply_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
+    """Replies that may be on their way to requesters at a time; the answer to further ones is SYSTEM_BUSY."""
     slave_timeout: int = number(3_000, 1, changeable=True)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
     send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
