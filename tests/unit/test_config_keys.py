@@ -25,7 +25,7 @@ CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig,
 NOT_READ = {
     "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
-    "enable_property_filter": "only false is accepted until SQL92 filters are built",
+    "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
 }
@@ -59,7 +59,7 @@ def test_every_key_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("enablePropertyFilter", "true"),
+        ("enableCalcFilterBitMap", "true"),
         ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),
     ],

@@ -108,6 +108,10 @@ class BrokerConfig(MetricsConfig):
     """Replicas configured in this broker set, the master included."""
     enable_auto_in_sync_replicas: bool = changeable(False)
     """Lower inSyncReplicas to the number of replicas in sync, but not below minInSyncReplicas."""
+    store_reply_message_enable: bool = changeable(True)
+    """Store replies to request messages in the reply topic, too."""
+    reply_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
+    """Replies that may be on their way to requesters at a time; the answer to further ones is SYSTEM_BUSY."""
     slave_timeout: int = number(3_000, 1, changeable=True)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
     send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
@@ -130,7 +134,12 @@ class BrokerConfig(MetricsConfig):
     """A commit log replicated by DLedger's Raft, RocketMQ's older mode: must stay false, see
     enableControllerMode."""
     enable_property_filter: bool = changeable(False)
-    """Accept SQL92 subscriptions. Not supported yet: must stay false."""
+    """Accept SQL92 subscriptions: filters by the properties of messages."""
+    filter_data_clean_time_span: int = number(86_400_000, 1000, LONG_MAX, changeable=True)
+    """Time after which the SQL92 filter of a group without consumers is forgotten, ms."""
+    enable_calc_filter_bit_map: bool = changeable(False)
+    """Bloom filters of SQL92 results beside the consume queues. They change no result and are not available
+    here: must stay false."""
     use_server_side_reset_offset: bool = changeable(True)
     """The broker stores offset resets and applies them to the next pull."""
     offset_check_in_slave: bool = changeable(False)
@@ -239,10 +248,10 @@ class BrokerConfig(MetricsConfig):
             "enableControllerMode=true",
         )
         need(
-            not self.enable_property_filter,
-            "enablePropertyFilter",
+            not self.enable_calc_filter_bit_map,
+            "enableCalcFilterBitMap",
             "true",
-            "SQL92 filters are not available here; remove the key and filter by tag",
+            "bit maps of filters are not available here, and SQL92 filters work without them; remove the key",
         )
         need(
             not self.lock_in_strict_mode,

@@ -30,6 +30,7 @@ from batonmq.broker.replica.fixed_role import check_role
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
+from batonmq.broker.tables.filters import FilterTable
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -204,6 +205,7 @@ class BrokerService:
             topics=TopicTable(config, clock),
             subscriptions=SubscriptionTable(config, clock),
             offsets=OffsetTable(clock, config.consumer_offset_update_version_step),
+            filters=FilterTable(clock.now_ms),
             persistence=Persistence(settings.store.root / "config"),
         )
         if replication is not None:

@@ -8,6 +8,7 @@ configuration demands.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -106,6 +107,22 @@ class SendCall:
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         """See `Waiter`."""
         raise NotImplementedError
+
+
+class AwaitedSend(SendCall):
+    """A send whose outcome is awaited: `outcome` gives its status, and the result if it is in the log."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: asyncio.Future[tuple[PutStatus, PutResult | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result((status, result))
 
 
 class Sender:
@@ -224,6 +241,23 @@ class Sender:
         if name in self._new_topics.pending:
             waiter = self._hold(name, call)
         self._appender.submit(message, waiter)
+
+    def check(self, fields: SendFields, peer: str) -> int:
+        """The checks of `send`, for a message that is not stored. Returns the queue. Raises `MQError`."""
+        if not self._role.is_master:
+            raise rejected()
+        config = self._settings.broker
+        if config.start_accept_send_request_time_stamp:
+            self._check_opened(config.start_accept_send_request_time_stamp)
+        topic = self._check_topic(fields, peer)
+        if fields.queue_id < 0 and topic.write_queue_nums > 0:
+            return self._broker.rng.randrange(topic.write_queue_nums)
+        if fields.queue_id < 0 or fields.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{fields.queue_id}] is illegal, {topic} Producer: {peer}",
+            )
+        return fields.queue_id
 
     def _hold(self, topic: str, waiter: Waiter) -> Waiter:
         """`topic`: the topic of the send; a delayed message is in another one by now."""

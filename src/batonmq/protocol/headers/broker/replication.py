@@ -37,6 +37,11 @@ class WatchTables(Header):
     broker_id: I64 | None = None
 
 
+@request(RequestCode.GET_ALL_CONSUMER_FILTER)
+class GetAllConsumerFilter(Header):
+    """The SQL92 filters of a master, for its slaves; the body of the answer is a consumerFilter.json."""
+
+
 @request(RequestCode.GET_BROKER_HA_STATUS)
 class GetBrokerHAStatus(Header):
     """Replication as this broker sees it; body `HARuntimeInfo`."""
