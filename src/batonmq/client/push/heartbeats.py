@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
-from batonmq.client.push.subscriptions import Subscriptions
+from batonmq.client.push.subscriptions import Subscribed
 from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
@@ -54,7 +55,7 @@ class Heartbeats:
         self,
         session: ClientSession,
         group: str,
-        subscriptions: Subscriptions,
+        subscriptions: Mapping[str, Subscribed],
         model: MessageModel,
         from_where: ConsumeFromWhere,
         consume_type: ConsumeType = ConsumeType.PASSIVELY,
