@@ -29,14 +29,16 @@ from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscriptio
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
-from batonmq.client.simple_consumer import invisible_ms
+from batonmq.client.simple_consumer import ignore_changed_ids, invisible_ms
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
@@ -44,8 +46,9 @@ from batonmq.protocol.pop import MAX_MESSAGES
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S
 
-POLL_MS = 15_000
-"""How long a pop may wait at a broker (`BROKER_SUSPEND_MAX_TIME_MILLIS`)."""
+POLL_MS = 5_000
+"""How long a pop may wait at a broker. RocketMQ's brokers miss a message that comes just when a pop begins to wait:
+its consumers, which wait for 15 s, get it so much later."""
 FULL_PAUSE_S = 0.5
 UNREADABLE_PAUSE_S = 5.0
 
@@ -98,8 +101,11 @@ class PopConsumer:
         if not 1 <= pop_batch_size <= MAX_MESSAGES:
             raise ValueError(f"pop_batch_size is {pop_batch_size}, 1 to {MAX_MESSAGES} are possible")
         self.group = group
+        dispatcher = Dispatcher()
+        dispatcher.on(NotifyConsumerIdsChanged, ignore_changed_ids)
         session = self._session = ClientSession(
             namesrv,
+            dispatcher=dispatcher,
             tls=tls,
             clock=clock,
             rng=rng,

@@ -23,10 +23,12 @@ from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
@@ -89,8 +91,11 @@ class SimpleConsumer:
         check_group(group)
         self.group = group
         self._invisible_ms = invisible_ms(invisible_duration)
+        dispatcher = Dispatcher()
+        dispatcher.on(NotifyConsumerIdsChanged, ignore_changed_ids)
         session = self._session = ClientSession(
             namesrv,
+            dispatcher=dispatcher,
             tls=tls,
             clock=clock,
             rng=rng,
@@ -344,3 +349,7 @@ def invisible_ms(duration: timedelta | float) -> int:
     if not 0 < seconds <= MAX_INVISIBLE_S:
         raise ValueError(f"the invisible duration of {seconds} s is not in 0..{MAX_INVISIBLE_S} s")
     return max(1, round(seconds * 1000))
+
+
+def ignore_changed_ids(request: Request, header: NotifyConsumerIdsChanged) -> None:
+    """Who else pops changes nothing for this client: no queue is assigned to anybody."""

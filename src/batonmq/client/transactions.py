@@ -45,6 +45,9 @@ Check: TypeAlias = "Callable[[MessageExt], Awaitable[TransactionState] | Transac
 
 MAX_DECISIONS = 10_000
 """Decisions that no broker has confirmed, kept for their checks; the oldest are forgotten first."""
+SETTLED_S = 10.0
+"""A broker that asks about a transaction so soon after it was ended is late with its own record of that
+(`transactionOpBatchInterval`). A second commit would deliver the message twice, so the answer is UNKNOWN."""
 MAX_CHECKS = 1_000
 """Checks that wait for an answer; brokers repeat those that are dropped."""
 
@@ -103,6 +106,8 @@ class TransactionProducer(Producer):
         self._slots = asyncio.Semaphore(check_concurrency)
         self._checks: set[asyncio.Task[None]] = set()
         self._decisions: OrderedDict[str, TransactionState] = OrderedDict()
+        self._settled: OrderedDict[str, float] = OrderedDict()
+        """Transactions that were ended, and when (loop time)."""
         self._dispatcher.on(CheckTransactionState, self._asked)
 
     def transaction(
@@ -188,6 +193,7 @@ class TransactionProducer(Producer):
                         raise TransactionUnconfirmed(transaction_id, state.name.lower(), error) from error
                 else:
                     self._decisions.pop(transaction_id, None)
+                    self._settle(transaction_id)
                     self._report(message, half.message_id, transaction_id, address, state, from_check=False)
                     return
             await asyncio.sleep(OUTAGE_POLL_S)
@@ -197,6 +203,12 @@ class TransactionProducer(Producer):
         self._decisions[transaction_id] = state
         while len(self._decisions) > MAX_DECISIONS:
             self._decisions.popitem(last=False)
+
+    def _settle(self, transaction_id: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._settled[transaction_id] = now
+        while self._settled and next(iter(self._settled.values())) < now - SETTLED_S:
+            self._settled.popitem(last=False)
 
     def _ending(
         self,
@@ -284,9 +296,14 @@ class TransactionProducer(Producer):
             log.info("transaction %s: the broker that asked is gone; another one asks again", transaction_id)
             return
         connection.oneway(ending)
+        if state is not TransactionState.UNKNOWN:
+            self._settle(transaction_id)
         self._report(message, message_id, transaction_id, str(connection), state, from_check=True)
 
     async def _state_of(self, transaction_id: str, message: MessageExt) -> TransactionState:
+        now = asyncio.get_running_loop().time()
+        if self._settled.get(transaction_id, -SETTLED_S) > now - SETTLED_S:
+            return TransactionState.UNKNOWN
         decided = self._decisions.get(transaction_id)
         if decided is not None:
             return decided
