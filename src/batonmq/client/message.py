@@ -11,19 +11,52 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
+    PROPERTY_CORRELATION_ID,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_FIRST_POP_TIME,
     PROPERTY_KEYS,
+    PROPERTY_MESSAGE_TTL,
+    PROPERTY_MESSAGE_TYPE,
+    PROPERTY_ORIGIN_GROUP,
+    PROPERTY_POP_CK,
     PROPERTY_PRIORITY,
+    PROPERTY_PUSH_REPLY_TIME,
+    PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
+    PROPERTY_REPLY_TO_CLIENT,
+    PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_ID,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
     RESERVED_PROPERTIES,
+    TIMER_PREFIX,
     encode_properties,
 )
+from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
+
+PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+_SYSTEM_PROPERTIES = frozenset(
+    {
+        PROPERTY_SHARDING_KEY,
+        PROPERTY_PRIORITY,
+        PROPERTY_TRANSACTION_ID,
+        PROPERTY_POP_CK,
+        PROPERTY_FIRST_POP_TIME,
+        PROPERTY_ORIGIN_GROUP,
+        PROPERTY_CORRELATION_ID,
+        PROPERTY_REPLY_TO_CLIENT,
+        PROPERTY_MESSAGE_TTL,
+        PROPERTY_MESSAGE_TYPE,
+        PROPERTY_PUSH_REPLY_TIME,
+        PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
+    }
+)
+_SYSTEM_PREFIXES = (TIMER_PREFIX, "INNER_", "DLQ_ORIGIN_")
+"""What clients and brokers set on the way of a message; not part of it when it is sent again."""
 
 
 class Message:
@@ -97,6 +130,31 @@ class Message:
         self.flag = flag
         self.wait_store_ok = wait_store_ok
         self.unique_id: str | None = None
+
+    @classmethod
+    def from_record(cls, record: MessageExt, topic: str | None = None) -> Message:
+        """The same message, to be sent again: for one, a dead letter after its cause is gone.
+
+        Body, tags, keys, sharding key, flag and the application's properties are kept; the unique id is a new
+        one. ``topic`` is the one it was sent to first, unless given.
+        """
+        properties = record.properties
+        origin = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC)
+        return cls(
+            topic or origin or record.topic,
+            record.body,
+            tags=record.tags,
+            keys=record.keys,
+            properties={
+                name: value
+                for name, value in properties.items()
+                if name not in RESERVED_PROPERTIES
+                and name not in _SYSTEM_PROPERTIES
+                and not name.startswith(_SYSTEM_PREFIXES)
+            },
+            sharding_key=properties.get(PROPERTY_SHARDING_KEY),
+            flag=record.flag,
+        )
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, <{len(self.body)} B>, tags={self.tags!r}, keys={self.keys!r})"

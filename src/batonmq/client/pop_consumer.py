@@ -47,8 +47,8 @@ from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S
 
 POLL_MS = 5_000
-"""How long a pop may wait at a broker. RocketMQ's brokers miss a message that comes just when a pop begins to wait:
-its consumers, which wait for 15 s, get it so much later."""
+"""How long a pop may wait at a broker. RocketMQ's brokers can miss a message that comes just when a pop
+begins to wait; its own consumers, which wait for 15 s, get it then."""
 FULL_PAUSE_S = 0.5
 UNREADABLE_PAUSE_S = 5.0
 

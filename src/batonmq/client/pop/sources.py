@@ -23,8 +23,8 @@ from batonmq.routing.session import OUTAGE_POLL_S
 log = logging.getLogger("batonmq.client.simple_consumer")
 
 WATCH_MS = 5_000
-"""How long one request may wait at a broker. RocketMQ's brokers can miss a message that comes just when a request
-begins to wait."""
+"""How long one request may wait at a broker. RocketMQ's brokers can miss a message that comes just when a
+request begins to wait."""
 FULL_PAUSE_S = 0.5
 """A broker where too many requests wait is popped again after this time, without waiting there."""
 
