@@ -5,10 +5,10 @@ SEEDS ?= 1000
 PYTEST ?= $(BIN)/pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help install all demo test compiled lint format bench interop sim chaos jre lock clean
+.PHONY: help install all demo test compiled lint format bench interop interop-upstream sim chaos jre lock clean
 
 help:  ## this text
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 .venv/python:
 	@python=$(if $(PYTHON),"$(PYTHON)",$$(scripts/find-python)) && "$$python" -m venv .venv || \
@@ -63,6 +63,9 @@ format: all  ## let ruff format and fix
 
 interop: all .venv/compiled jre  ## beside the real Apache RocketMQ (fetched from Maven Central; Maven and a JDK needed)
 	BATONMQ_PURE=0 $(PYTEST) -m interop $(ARGS)
+
+interop-upstream: all .venv/compiled  ## RocketMQ's own integration tests on our servers; ARGS selects classes
+	BATONMQ_PURE=0 $(BIN)/python -m tests.interop.upstream $(ARGS)
 
 sim: all  ## SEEDS=1000 runs of the deterministic simulation
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
