@@ -42,7 +42,7 @@ class Broker:
     redirects: Redirects
     """Rules for messages that wait in another topic until they are due."""
     replication: Replication | None
-    """None outside controller mode: the broker has no slaves."""
+    """None only in tests: the broker has no slaves."""
     stats: BrokerStats
     client: RemotingClient
     """For calls to name servers, controllers and the master."""

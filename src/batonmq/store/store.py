@@ -48,6 +48,8 @@ __all__ = ["Boundary", "GetResult", "GetStatus", "MessageStore", "PutResult", "P
 log = logging.getLogger(__name__)
 
 _MAX_PULL_BYTES = 128 << 20
+_LONGEST_TAIL = 8 << 20
+"""See `MessageStore.last_record_begin`."""
 _NO_FEATURES = StorePolicy()
 
 
@@ -158,6 +160,13 @@ class MessageStore:
     @confirm_offset.setter
     def confirm_offset(self, offset: int) -> None:
         self._log.confirm_offset = offset
+
+    def last_record_begin(self) -> int:
+        """Where the last message that consume queues hold begins in the log; later if that is more than two
+        of the largest messages before the end, and never before the log's begin."""
+        commit_log = self._log
+        most = max(_LONGEST_TAIL, 2 * self.config.max_message_size)
+        return max(self._queues.last_record_begin(), commit_log.min_offset, commit_log.max_offset - most)
 
     @property
     def last_timestamp(self) -> int:
