@@ -8,7 +8,7 @@ Names and meanings follow Spark's Kafka connector where the meaning is the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batonmq.routing.name_servers import name_server_addresses
@@ -112,28 +112,33 @@ OPTIONS = (
         "Messages requested in one pull; brokers return no more than their own limit.",
     ),
 )
-_KEYS = {option.name.lower() for option in OPTIONS}
 
 
 def option_table() -> str:
     """`OPTIONS` as a Markdown table."""
-    rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in OPTIONS]
-    return "\n".join(["| option | default | reads | meaning |", "| --- | --- | --- | --- |", *rows])
+    return option_rows(OPTIONS, "reads")
+
+
+def option_rows(options: Iterable[Option], of: str) -> str:
+    """Options as a Markdown table; `of`: title of the column that says where an option counts."""
+    rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in options]
+    return "\n".join([f"| option | default | {of} | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def known_options(raw: Mapping[str, str], known: Sequence[Option]) -> dict[str, str]:
+    """Options by their names in lower case. Raises `OptionError` for one that is not `known`."""
+    options = {key.lower(): value for key, value in raw.items()}
+    names = {option.name.lower() for option in known}
+    unknown = sorted(set(options) - names)
+    if unknown:
+        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in known)}")
+    return options
 
 
 def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check and parse a reader's options; keys are case-insensitive. Raises `OptionError`."""
-    options = {key.lower(): value for key, value in raw.items() if key.lower() != "path"}
-    unknown = sorted(set(options) - _KEYS)
-    if unknown:
-        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in OPTIONS)}")
-    namesrv = options.get("namesrvaddr", "").strip()
-    if not namesrv:
-        raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
-    try:
-        name_server_addresses(namesrv)
-    except ValueError as error:
-        raise OptionError(f"option 'namesrvAddr': {error}") from None
+    options = known_options({key: value for key, value in raw.items() if key.lower() != "path"}, OPTIONS)
+    namesrv = name_servers(options)
     topics, assign = _topics(options)
     if streaming and {"endingoffsets", "endingtimestamp"} & set(options):
         raise OptionError("'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end")
@@ -145,16 +150,36 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
             options, "startingOffsets", LATEST if streaming else EARLIEST, batch=not streaming
         ),
         ending_offsets=_offsets(options, "endingOffsets", LATEST, ending=True),
-        starting_timestamp_ms=_number(options, "startingTimestamp", at_least=0),
-        ending_timestamp_ms=_number(options, "endingTimestamp", at_least=0),
-        max_offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
-        min_partitions=_number(options, "minPartitions"),
-        max_records_per_partition=_number(options, "maxRecordsPerPartition"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-        include_properties=_flag(options, "includeProperties", False),
-        poll_timeout_ms=_number(options, "pollTimeoutMs") or 120_000,
-        pull_batch_size=_number(options, "pullBatchSize") or 4_096,
+        starting_timestamp_ms=number(options, "startingTimestamp", at_least=0),
+        ending_timestamp_ms=number(options, "endingTimestamp", at_least=0),
+        max_offsets_per_trigger=number(options, "maxOffsetsPerTrigger"),
+        min_partitions=number(options, "minPartitions"),
+        max_records_per_partition=number(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
+        include_properties=flag(options, "includeProperties", False),
+        poll_timeout_ms=number(options, "pollTimeoutMs") or 120_000,
+        pull_batch_size=number(options, "pullBatchSize") or 4_096,
     )
+
+
+def name_servers(options: Mapping[str, str]) -> str:
+    """The option `namesrvAddr`, checked."""
+    namesrv = options.get("namesrvaddr", "").strip()
+    if not namesrv:
+        raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
+    try:
+        name_server_addresses(namesrv)
+    except ValueError as error:
+        raise OptionError(f"option 'namesrvAddr': {error}") from None
+    return namesrv
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """The value of `subscribe`: each name once."""
+    topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
+    if not topics:
+        raise OptionError("option 'subscribe' names no topic")
+    return topics
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]] | None]:
@@ -163,10 +188,7 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tupl
             "give one of 'subscribe' (topics, comma separated) and 'assign' (JSON: queues a topic)"
         )
     if "subscribe" in options:
-        topics = tuple(dict.fromkeys(t.strip() for t in options["subscribe"].split(",") if t.strip()))
-        if not topics:
-            raise OptionError("option 'subscribe' names no topic")
-        return topics, None
+        return topic_names(options["subscribe"]), None
     value = _json(options["assign"], "assign", '{"topic": ["broker-a:0", "broker-a:1"]}')
     assign: dict[str, tuple[str, ...]] = {}
     for topic, queues in value.items():
@@ -213,7 +235,8 @@ def _offsets(
     return parsed
 
 
-def _number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+def number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+    """A whole number, None without the option. Raises `OptionError`."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -226,7 +249,8 @@ def _number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int 
     return number
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """``true`` or ``false``. Raises `OptionError`."""
     text = options.get(name.lower())
     if text is None:
         return default
