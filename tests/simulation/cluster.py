@@ -123,6 +123,8 @@ class SimCluster:
         self.client_host = loop.network.start("client", "10.0.3.1")
         self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
+        self.broker_keys: dict[str, Any] = {}
+        """More keys of brokers that are started from now on."""
         self.lease_read = False
         """enableLeaseRead of the controllers that are started from now on."""
 
@@ -243,6 +245,7 @@ class SimCluster:
             controller_addr=";".join(f"{c.address}:{CONTROLLER_PORT}" for c in self.controllers),
             all_ack_in_sync_state_set=True,
             vip_channel_enabled=False,
+            **self.broker_keys,
         )
         store = StoreConfig(
             store_path_root_dir=str(node.directory),

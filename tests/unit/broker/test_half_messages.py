@@ -110,7 +110,8 @@ def test_a_record_that_names_no_place_has_none(changes: dict[str, str]) -> None:
         ({}, 0, 100_000_000_000, 0, Verdict.WAIT),  # the producer's clock is wrong
         ({}, 6_001, 100_000_000_000, 0, Verdict.CHECK),
         ({}, 6_001, -100_000_000_000, 0, Verdict.CHECK),
-        ({}, 60_000, 100_000_000_000, 1, Verdict.GIVE_UP),
+        ({}, 60_000, 100_000_000_000, 1, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "1"}, 60_000, 100_000_000_000, 0, Verdict.GIVE_UP),
         ({}, 60_000, 0, 14, Verdict.CHECK),
         ({}, 60_000, 0, 15, Verdict.GIVE_UP),
         ({"TRANSACTION_CHECK_TIMES": "14"}, 60_000, 0, 0, Verdict.CHECK),
@@ -158,6 +159,12 @@ def test_what_a_check_does(
 ) -> None:
     waiting = record(properties, age_ms=age_ms, born_ms=born_ms)
     assert half.verdict(waiting, here, 247, NOW, RULES) is expected
+
+
+def test_a_message_from_a_clock_that_was_ahead_is_checked_in_time() -> None:
+    ahead = record(age_ms=-100_000)
+    assert half.verdict(ahead, 0, 247, NOW, RULES, known_ms=6_000) is Verdict.WAIT
+    assert half.verdict(ahead, 0, 247, NOW, RULES, known_ms=6_001) is Verdict.CHECK
 
 
 def test_more_checks_than_a_byte_counts_are_counted_by_a_copy() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.internal import put
@@ -47,6 +49,7 @@ PAUSE_S: Final = 0.002
 """Pause between two slices of a round, for other work."""
 ATTEMPTS: Final = 3
 """Producers of a group that are tried for one check."""
+_ROUNDS: Final = 64
 GIVEN_UP_QUEUES: Final = 1
 
 
@@ -57,20 +60,40 @@ class Checker:
         self._broker = broker
         self._settings = broker.settings
         self._term = term
+        self._ends: deque[int] = deque(maxlen=_ROUNDS)
+        """Where the half queue ended at the beginning of the last rounds, and of the term."""
+        self._times_ms: deque[int] = deque(maxlen=_ROUNDS)
+        """Monotonic times of these moments."""
         self._absent: dict[str, int] = {}
         """Producer group without a reachable producer -> checks of this round that nobody received."""
 
     async def run(self) -> None:
         """Check every `transactionCheckInterval` until the term ends."""
+        self._note_end()
         while not self._term.ended:
             await asyncio.sleep(self._settings.broker.transaction_check_interval / 1000)
-            await self.round()
+            try:
+                await self.round()
+            except Exception:
+                # A mistake in here must not stop all checks until a restart (RocketMQ's issue 9500).
+                log.exception("a round of checks failed; the next one follows")
+
+    def _note_end(self) -> int:
+        self._term.grow()
+        self._ends.append(self._term.window.end)
+        self._times_ms.append(self._broker.clock.monotonic_ms())
+        return self._ends[-1]
+
+    def _known_ms(self, offset: int) -> int:
+        """How long this master has known a half message, at least."""
+        at = bisect_right(self._ends, offset)
+        return self._broker.clock.monotonic_ms() - self._times_ms[at] if at < len(self._ends) else 0
 
     async def round(self) -> None:
         """Look at every undecided message once."""
         term = self._term
         rules = CheckRules.of(self._settings.broker, self._settings.store.file_reserved_time)
-        began_ms = self._broker.clock.now_ms()
+        round_end = self._note_end()
         self._absent.clear()
         counted: dict[str, int] = {}
         sent_before, cursor = term.counts.checks, term.window.offset
@@ -82,7 +105,7 @@ class Checker:
                     return
             term.grow()
             term.store_offsets()
-            following = await self._slice(cursor, rules, began_ms, counted)
+            following = await self._slice(cursor, rules, round_end, counted)
             if following is None:
                 break
             cursor = following
@@ -93,7 +116,7 @@ class Checker:
         self._log(term.counts.checks - sent_before)
 
     async def _slice(
-        self, cursor: int, rules: CheckRules, began_ms: int, counted: dict[str, int]
+        self, cursor: int, rules: CheckRules, round_end: int, counted: dict[str, int]
     ) -> int | None:
         """Look at the undecided messages from `cursor`, at most `BATCH`. Returns where to go on; None at the
         end of the queue."""
@@ -117,7 +140,7 @@ class Checker:
             if not window.is_undecided(record.queue_offset):
                 continue
             try:
-                await self._look_at(record, rules, began_ms, counted)
+                await self._look_at(record, rules, round_end, counted)
             except MessageFormatError as error:
                 log.error("half message %d cannot be checked: %s", record.queue_offset, error)
                 self._count_check(record.queue_offset)
@@ -134,7 +157,7 @@ class Checker:
         return result.next_offset
 
     async def _look_at(
-        self, record: MessageExt, rules: CheckRules, began_ms: int, counted: dict[str, int]
+        self, record: MessageExt, rules: CheckRules, round_end: int, counted: dict[str, int]
     ) -> None:
         term, window, offset = self._term, self._term.window, record.queue_offset
         place = real_place(record)
@@ -149,12 +172,12 @@ class Checker:
                 return
         here = window.checks(offset)
         now_ms = self._broker.clock.now_ms()
-        what = verdict(record, here, MAX_CHECKS, now_ms, rules)
+        what = verdict(record, here, MAX_CHECKS, now_ms, rules, known_ms=self._known_ms(offset))
         if what is Verdict.GIVE_UP:
             await self._give_up(record, checks_of(record, here), topic)
             return
         counted[topic] = counted.get(topic, 0) + 1
-        if what is Verdict.WAIT or record.store_timestamp >= began_ms:
+        if what is Verdict.WAIT or offset >= round_end:  # what was stored meanwhile, copies among it
             return
         checks = checks_of(record, here)
         if what is Verdict.CHECK:

@@ -50,8 +50,10 @@ _UNDECIDED_BYTE: Final = re.compile(rb"[\x00-\xf7]", re.DOTALL)
 _UNSAFE_BYTE: Final = re.compile(rb"[\x00-\xfb]", re.DOTALL)
 _OTHER_BYTE: Final = re.compile(rb"[\xf8-\xff]", re.DOTALL)
 
+HISTORY: Final = 1 << 20
+"""Messages before the offset that are remembered: a request about one of them may be late or repeated."""
 _TRIM: Final = 1 << 16
-"""Bytes before the offset that are kept at most: removing them copies the rest."""
+"""Bytes that are removed together: removing them copies the rest."""
 _FINE_OPS: Final = 4_096
 """Op messages that are tracked one by one; beyond, neighbours share an entry."""
 _OPS_PER_ENTRY: Final = 256
@@ -93,8 +95,8 @@ class HalfWindow:
             self._states.extend(bytes(end - self.end))
 
     def state(self, offset: int) -> int:
-        """The byte of a half message; 0 outside the window."""
-        return self._states[offset - self._start] if self.offset <= offset < self.end else 0
+        """The byte of a half message, also of one shortly before the window; 0 if it is not known."""
+        return self._states[offset - self._start] if self._start <= offset < self.end else 0
 
     def checks(self, offset: int) -> int:
         """How often this master has checked an undecided message."""
@@ -111,10 +113,11 @@ class HalfWindow:
         return self.state(offset) in _DECIDED
 
     def set(self, offset: int, state: int) -> None:
-        """Set the byte of a message. Of one before the window only a decision is remembered."""
+        """Set the byte of a message, also of one shortly before the window. A decision about a message that
+        may have been stored again is remembered for the copy."""
         if state in _DECIDED and (offset < self.offset or self.state(offset) in _STORED_AGAIN):
             self.remember(offset)
-        if offset >= self.offset:
+        if offset >= self._start:
             self.grow(offset + 1)
             self._states[offset - self._start] = state
 
@@ -146,12 +149,11 @@ class HalfWindow:
             if offset >= self.end:
                 continue
             at = offset - self._start
-            known = self._states[at] if offset >= self.offset else State.MOVED_SAFE
+            known = self._states[at] if at >= 0 else State.MOVED_SAFE
             if known in _STORED_AGAIN and not moved:
                 self.remember(offset)
-                needless_from = self.end
-            if offset < self.offset:
-                continue
+            if offset in self._late:
+                needless_from = max(needless_from, self._late[offset])
             needless_from = max(needless_from, offset + 1)
             if known < State.DECIDED:
                 other = State.MOVED_SAFE if moved else State.DECIDED
@@ -183,9 +185,10 @@ class HalfWindow:
         offset = self.end if found is None else self._start + found.start()
         before = self.offset, self.op_offset
         self.offset = max(offset, self.offset)
-        if self.offset - self._start > _TRIM:
-            del self._states[: self.offset - self._start]
-            self._start = self.offset
+        old = self.offset - HISTORY - self._start
+        if old > _TRIM:
+            del self._states[:old]
+            self._start += old
         ops = self._ops
         while ops and ops[0][2] <= self.offset:
             self.op_offset = ops.popleft()[1]

@@ -113,7 +113,7 @@ class TransactionEnds:
         if header.commit_or_rollback == MessageSysFlag.TRANSACTION_ROLLBACK:
             if offset in term.commits or state in _COMMITTED:
                 raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was committed before")
-            if state not in _ROLLED_BACK:
+            if state not in (*_ROLLED_BACK, State.DECIDED):
                 term.decide(offset, State.ROLLED_BACK)
                 place = real_place(record)
                 if place is not None:
@@ -121,7 +121,7 @@ class TransactionEnds:
             return Reply()
         if state in _ROLLED_BACK:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if state in _COMMITTED:
+        if state in (*_COMMITTED, State.DECIDED):
             return Reply()
         if offset not in term.commits:
             self._commit(term, record)

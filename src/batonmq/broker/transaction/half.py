@@ -196,16 +196,19 @@ def checks_of(record: MessageExt, here: int) -> int:
     return max(0, number_of(record.properties, PROPERTY_TRANSACTION_CHECK_TIMES, 0)) + here
 
 
-def verdict(record: MessageExt, here: int, most_here: int, now_ms: int, rules: CheckRules) -> Verdict:
-    """`here`: checks by this master, of which it can count `most_here`.
+def verdict(
+    record: MessageExt, here: int, most_here: int, now_ms: int, rules: CheckRules, *, known_ms: int = 0
+) -> Verdict:
+    """`here`: checks by this master, of which it can count `most_here`. `known_ms`: how long this master has
+    known the message, in case the clock of the one that stored it was ahead.
 
     Ages count from the store time, because producers' clocks may be wrong. Only of a copy the store time says
     little, so there the born time counts too.
     """
     checks = checks_of(record, here)
-    age_ms = now_ms - record.store_timestamp
+    age_ms = max(now_ms - record.store_timestamp, known_ms)
     born_ms = now_ms - record.born_timestamp
-    copied = checks > 0 or PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET in record.properties
+    copied = checks > here or PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET in record.properties
     if checks >= rules.check_max or age_ms > rules.reserved_ms or (copied and born_ms > rules.reserved_ms):
         return Verdict.GIVE_UP
     waited_ms = max(age_ms, born_ms) if copied else age_ms
