@@ -51,7 +51,12 @@ def test_text_that_java_takes_for_no_number(text: str) -> None:
 
 
 def test_numbers_as_java_reads_them() -> None:
-    assert [parse_long(text) for text in ("+7", "-7", "007", "9223372036854775807")] == [7, -7, 7, (1 << 63) - 1]
+    assert [parse_long(text) for text in ("+7", "-7", "007", "9223372036854775807")] == [
+        7,
+        -7,
+        7,
+        (1 << 63) - 1,
+    ]
 
 
 def test_seconds_win_over_milliseconds_and_both_over_a_time() -> None:
@@ -114,7 +119,12 @@ def stored(message: StoredMessage) -> MessageExt:
 
 def timed(**properties: str) -> StoredMessage:
     return StoredMessage(
-        topic="T", queue_id=3, body=b"body", flag=9, properties=encode_properties(properties), reconsume_times=2
+        topic="T",
+        queue_id=3,
+        body=b"body",
+        flag=9,
+        properties=encode_properties(properties),
+        reconsume_times=2,
     )
 
 
@@ -161,7 +171,9 @@ def test_a_rolled_message_counts_its_rolls() -> None:
     ],
 )
 def test_a_record_that_names_no_topic_for_clients_is_not_delivered(properties: dict[str, str]) -> None:
-    message = StoredMessage(topic=TIMER_TOPIC, queue_id=0, body=b"x", properties=encode_properties(properties))
+    message = StoredMessage(
+        topic=TIMER_TOPIC, queue_id=0, body=b"x", properties=encode_properties(properties)
+    )
     assert delivered(stored(message), 1, 2) is None
 
 
