@@ -135,8 +135,8 @@ def delivered(record: MessageExt, enqueued_ms: int, now_ms: int) -> StoredMessag
     `record` must be decoded without inflating its body; `enqueued_ms`: write time of its unit.
     """
     properties = dict(record.properties)
-    topic = properties.pop(PROPERTY_REAL_TOPIC, None)
-    queue_id = properties.pop(PROPERTY_REAL_QUEUE_ID, "")
+    topic = properties.get(PROPERTY_REAL_TOPIC)  # stays, as in RocketMQ
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
     if topic is None or topic == TIMER_TOPIC or topic in NOT_ALLOWED_TO_SEND:
         return None  # a client can store any properties in the timer topic
     if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9):

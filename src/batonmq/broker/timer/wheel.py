@@ -119,10 +119,14 @@ class TimerWheel:
                 kept[old] = np.zeros(1, SLOT_DTYPE)
                 mapped.write_all(self._fd, kept.tobytes(), index * SLOT.size)
 
-    def replace(self, slots: npt.NDArray[np.void]) -> None:
-        """Write all slots anew, empty parts as holes. Raises `OSError`."""
+    def empty(self) -> None:
+        """Clear all slots. Raises `OSError`."""
         os.ftruncate(self._fd, 0)
         os.ftruncate(self._fd, self.slots * SLOT.size)
+
+    def replace(self, slots: npt.NDArray[np.void]) -> None:
+        """Write all slots anew, empty parts as holes. Raises `OSError`."""
+        self.empty()
         used = slots["time"] != 0
         for index in range(0, self.slots, CHUNK):
             if used[index : index + CHUNK].any():
