@@ -27,7 +27,7 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 class ResetOffsets(Body):
-    """Resets that no pull has used: ``topic@group`` -> queue id -> offset. Also ``config/resetOffset.json``."""
+    """Resets that no pull has used: topic@group -> queue id -> offset; also ``config/resetOffset.json``."""
 
     reset_table: dict[str, dict[int, int]] = field(default_factory=dict)
 
