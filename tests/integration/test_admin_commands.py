@@ -123,7 +123,9 @@ async def test_offsets_of_a_group_without_clients(cluster: tuple[Run, str]) -> N
     ]
     await run("updateBrokerConfig", "-b", broker, "-k", "useServerSideResetOffset", "-v", "true")
     assert await run("skipAccumulatedMessage", *group) == [{"broker": "broker-a", "queueId": 0, "offset": 3}]
-    assert "No topic route" in await run("resetOffsetByTimeOld", "-g", "No", "-t", "No", "-s", "0", fails=True)
+    assert "No topic route" in await run(
+        "resetOffsetByTimeOld", "-g", "No", "-t", "No", "-s", "0", fails=True
+    )
     assert "No Any Consumer online" in await run("getConsumerStatus", *group, fails=True)
     assert "not online" in await run("consumerStatus", "-g", "Buyers", "-b", broker, fails=True)
 
