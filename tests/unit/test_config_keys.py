@@ -27,6 +27,10 @@ NOT_READ = {
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
+    "store_type": "only default is accepted: RocketMQ's RocksDB store is not read here",
+    "message_store_plug_in": "only empty is accepted: plug-ins are Java classes",
+    "enable_lmq": "only false is accepted until light message queues are built",
+    "enable_multi_dispatch": "only false is accepted until light message queues are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
 }
 """Fields that only their own checks look at, and why they exist."""
@@ -62,11 +66,15 @@ def test_every_key_says_what_it_does() -> None:
         ("enableCalcFilterBitMap", "true"),
         ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),
+        ("enableLmq", "true"),
+        ("enableMultiDispatch", "true"),
+        ("storeType", "defaultRocksDB"),
+        ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore"),
     ],
 )
 def test_what_is_not_built_is_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}={value}: .* not available here"):
-        build({key: (value, "broker.conf")}, BrokerConfig)
+        build({key: (value, "broker.conf")}, BrokerConfig, StoreConfig)
 
 
 def test_the_broker_id_of_rocketmqs_examples_is_none_of_its_own() -> None:

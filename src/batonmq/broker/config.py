@@ -135,7 +135,7 @@ class BrokerConfig(MetricsConfig):
     enableControllerMode."""
     enable_property_filter: bool = changeable(False)
     """Accept SQL92 subscriptions: filters by the properties of messages."""
-    filter_data_clean_time_span: int = number(86_400_000, 1000, LONG_MAX, changeable=True)
+    filter_data_clean_time_span: int = number(86_400_000, 1000, changeable=True)
     """Time after which the SQL92 filter of a group without consumers is forgotten, ms."""
     enable_calc_filter_bit_map: bool = changeable(False)
     """Bloom filters of SQL92 results beside the consume queues. They change no result and are not available
@@ -200,6 +200,8 @@ class BrokerConfig(MetricsConfig):
     """Silence after which a client is forgotten, ms."""
     subscription_expired_timeout: int = number(600_000, 1000, changeable=True)
     """Silence after which a subscription is forgotten, ms."""
+    enable_mixed_message_type: bool = changeable(False)
+    """Accept topics with the attribute message.type=MIXED."""
     validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = changeable(False)

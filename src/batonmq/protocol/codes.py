@@ -168,6 +168,8 @@ class RequestCode(IntEnum):
 
     GET_ALL_CONSUMER_FILTER = 60020
     """A slave copies the SQL92 filters of its master."""
+    GET_ALL_RESET_OFFSET = 60021
+    """A slave copies the offset resets that no pull has used."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -119,11 +119,12 @@ async def ask(
     body: Any = b"",
     *,
     connection: FakeConnection | None = None,
+    language: int = JAVA,
     **ext: str,
 ) -> Reply:
     """Send a request through the dispatcher as the network does; raises the `MQError` of a refusal."""
     data = body if isinstance(body, bytes) else encode(body)
-    command = Command(header.code, {**header.to_ext(), **ext}, data, language=JAVA, version=453)
+    command = Command(header.code, {**header.to_ext(), **ext}, data, language=language, version=453)
     request = Request(connection or FakeConnection(), command)  # type: ignore[arg-type]
     outcome = dispatcher.handlers[int(header.code)](request)
     if inspect.isawaitable(outcome):

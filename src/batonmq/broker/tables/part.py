@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.stats import SAMPLE_INTERVAL_MS
-from batonmq.broker.tables.copying import copy_filters, copy_groups, copy_offsets, copy_topics
+from batonmq.broker.tables.copying import copy_filters, copy_groups, copy_offsets, copy_resets, copy_topics
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
 from batonmq.broker.tables.persistence import Master, Table
@@ -27,6 +27,7 @@ DELETED_TOPICS = "deletedTopics"
 GROUPS = "subscriptionGroup"
 OFFSETS = "consumerOffset"
 FILTERS = "consumerFilter"
+RESETS = "resetOffset"
 
 
 class TablesPart(Part):
@@ -42,6 +43,7 @@ class TablesPart(Part):
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
         tables.subscriptions.on_change = self._groups_changed
         tables.offsets.on_first_commit = tables.watch.changed
+        tables.offsets.on_resets = self._resets_changed
         tables.filters.on_change = self._filters_changed
         broker.settings.listeners.append(self._configured)
 
@@ -72,6 +74,12 @@ class TablesPart(Part):
                 encode=tables.subscriptions.encode,
                 restore=tables.subscriptions.restore,
                 copy=lambda master: copy_groups(master, tables.subscriptions),
+            ),
+            Table(
+                name=RESETS,
+                encode=tables.offsets.encode_resets,
+                restore=tables.offsets.restore_resets,
+                copy=lambda master: copy_resets(master, tables.offsets),
             ),
             Table(
                 name=FILTERS,
@@ -131,6 +139,10 @@ class TablesPart(Part):
 
     def _groups_changed(self) -> None:
         self._tables.persistence.save(GROUPS)
+        self._tables.watch.changed()
+
+    def _resets_changed(self) -> None:
+        self._tables.persistence.save(RESETS)
         self._tables.watch.changed()
 
     def _filters_changed(self) -> None:
