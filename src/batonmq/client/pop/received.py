@@ -105,13 +105,11 @@ def _rewritten(message: MessageExt, known: dict[tuple[str, int], frozenset[int]]
 
 
 def batch_acks(group: str, acks: Iterable[tuple[str, Receipt]]) -> list[BatchAck]:
-    """Acks of (topic, receipt) on one broker, those of one check point together."""
-    batches: dict[tuple[str, Receipt, int], list[int]] = {}
+    """Acks of (topic, receipt) on one broker, those of one check point together; see `fits_a_batch`."""
+    batches: dict[tuple[str, Receipt], set[int]] = {}
     for topic, receipt in acks:
-        window = (receipt.offset - receipt.start_offset) // MAX_BATCH_SPAN
-        if window < 0:
-            raise ValueError(f"receipt {receipt}: the message lies before its check point")
-        batches.setdefault((topic, receipt._replace(offset=0), window), []).append(receipt.offset)
+        difference = receipt.offset - receipt.start_offset
+        batches.setdefault((topic, receipt._replace(offset=0)), set()).add(difference)
     return [
         BatchAck(
             consumer_group=group,
@@ -122,7 +120,12 @@ def batch_acks(group: str, acks: Iterable[tuple[str, Receipt]]) -> list[BatchAck
             revive_queue_id=common.revive_queue,
             pop_time=common.pop_time,
             invisible_time=common.invisible_time,
-            bit_set=bit_set_of(sorted({offset - common.start_offset for offset in offsets})),
+            bit_set=bit_set_of(sorted(differences)),
         )
-        for (topic, common, _), offsets in batches.items()
+        for (topic, common), differences in batches.items()
     ]
+
+
+def fits_a_batch(receipt: Receipt) -> bool:
+    """A bit set can name the message: it does not lie too far behind the start of its check point."""
+    return 0 <= receipt.offset - receipt.start_offset < MAX_BATCH_SPAN

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from batonmq.client.pop.received import batch_acks, popped, receipt_of
+from batonmq.client.pop.received import batch_acks, fits_a_batch, popped, receipt_of
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import ConnectFailed
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, SubscriptionData
@@ -154,8 +154,16 @@ class PopRequests:
                 raise outcome
 
     async def _ack(self, broker_name: str, acks: list[tuple[str, Receipt]], timeout_ms: int) -> None:
-        topic, receipt = acks[0]
-        if len(acks) == 1:
+        together = [ack for ack in acks if fits_a_batch(ack[1])] if len(acks) > 1 else []
+        if together:
+            body = encode(BatchAckMessageRequestBody(broker_name, batch_acks(self._group, together)))
+            topic = together[0][0]
+            await self._session.call_master(
+                broker_name, topic, BatchAckMessage(), body, timeout_ms=timeout_ms
+            )
+        for topic, receipt in acks:
+            if together and fits_a_batch(receipt):
+                continue
             header = AckMessage(
                 consumer_group=self._group,
                 topic=receipt.stored_topic(topic, self._group),
@@ -164,9 +172,6 @@ class PopRequests:
                 offset=receipt.offset,
             )
             await self._session.call_master(broker_name, topic, header, timeout_ms=timeout_ms)
-            return
-        body = encode(BatchAckMessageRequestBody(broker_name, batch_acks(self._group, acks)))
-        await self._session.call_master(broker_name, topic, BatchAckMessage(), body, timeout_ms=timeout_ms)
 
     async def change_invisible(
         self, message: MessageExt, invisible_ms: int, *, timeout_ms: int = 3_000, suspend: bool = False
