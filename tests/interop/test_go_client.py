@@ -53,8 +53,12 @@ def program() -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    checks: dict[str, object] = {"transactionCheckInterval": 1 * SECONDS, "transactionTimeOut": 2 * SECONDS}
-    with running(SYSTEM, tmp_path_factory.mktemp("go"), checks) as started:
+    keys: dict[str, object] = {
+        "enablePropertyFilter": "false",
+        "transactionCheckInterval": 1 * SECONDS,
+        "transactionTimeOut": 2 * SECONDS,
+    }
+    with running(SYSTEM, tmp_path_factory.mktemp("go"), keys) as started:
         yield started
 
 
@@ -106,7 +110,8 @@ def test_quick_every_kind_of_its_sends_is_consumed_once(go: GoClient) -> None:
 
 
 def test_it_gets_its_tags_only_and_a_message_it_gave_back(go: GoClient) -> None:
-    found = go.run("push", "-topic", go.topic("GoPush"))
+    # It looks for its retry topic every 30 s.
+    found = go.run("push", "-topic", go.topic("GoPush"), "-wait", "90s")
     assert found["complete"] and found["retried"], found
     assert found["foreign"] == 0 and found["bodies"] == COUNT // 2 and found["reconsume_times"] == ["1"], (
         found

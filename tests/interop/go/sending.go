@@ -119,7 +119,7 @@ func send(s setting) (seen, error) {
 	complete := got.wait(s.wait)
 	return seen{
 		"complete": complete, "bodies": len(got.bodies()), "async_failures": len(failures),
-		"batch_ids": len(strings.Split(result.MsgID, ",")),
+		"batch_ids": len(strings.Split(result.OffsetMsgID, ",")),
 	}, nil
 }
 

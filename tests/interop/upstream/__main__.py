@@ -8,6 +8,7 @@ RocketMQ fails here and ``differences.toml`` has no reason for it.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ def main() -> int:
     if chosen.page:
         results.write_page()
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the end of the programs it started
     jars.fetch()
     classes = [
         name

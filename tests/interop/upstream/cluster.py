@@ -16,6 +16,7 @@ from tests.interop.upstream.jars import PEER, RELEASE
 
 System = Literal["ours", "java"]
 BROKERS = 3
+JAVA_START_TIMEOUT_S = 240.0
 NAME = "DefaultCluster"
 EVERY_HOUR = ";".join(f"{hour:02}" for hour in range(24))
 BROKER_KEYS: dict[str, object] = {
@@ -99,7 +100,9 @@ def running(system: System, work: Path, extra: dict[str, object] | None = None) 
     with contextlib.ExitStack() as stack:
         for program in programs:
             stack.callback(program.kill)
-            program.start()
+            program.start(wait=program is namesrv)
+        for program in programs[1:]:
+            program.wait_ready()
         brokers = {str(each.settings["brokerName"]): each.address for each in programs[1:]}
         yield RunningCluster(namesrv.address, brokers, programs)
 
@@ -110,7 +113,7 @@ def _program(system: System, name: str, verb: str, work: Path, keys: dict[str, o
     heap = "400m" if verb == "broker" else "128m"
     environment = (f"PEER_HEAP={heap}", f"PEER_USER_HOME={work / f'home-{name}'}", f"RMQ_VERSION={RELEASE}")
     command = ("env", *environment, str(PEER))
-    return Program(name, verb, work, keys, command=command, start_timeout_s=120)
+    return Program(name, verb, work, keys, command=command, start_timeout_s=JAVA_START_TIMEOUT_S)
 
 
 def _tls_keys(work: Path) -> dict[str, object]:

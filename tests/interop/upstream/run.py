@@ -13,6 +13,9 @@ from tests.interop.upstream.results import PREFIX, Outcome, Outcomes, parse
 
 RUNNER = "batonmq.upstream.Runner"
 HEAP = "512m"
+ENDED = "ENDED the JVM ended with "
+EXPECTED = (f"{ENDED}0", f"{ENDED}75")
+"""All classes ran, or one took too long (Runner.java)."""
 
 
 @dataclass
@@ -41,6 +44,7 @@ def run_classes(
     while left:
         limits = [str(method_limit_s), str(class_limit_s)]
         command = [*java_command(work, HEAP, cluster.properties), RUNNER, *limits, *left]
+        before = len(left)
         for line in _lines(command, work):
             show(line)
             if (outcome := parse(line)) is not None:
@@ -51,23 +55,21 @@ def run_classes(
                 del left[0]
                 if not left:
                     break
-            elif line.startswith("DIED "):  # the JVM ended inside a class
-                name = f"{left.pop(0).removeprefix(PREFIX)}#*"
-                run.outcomes[name] = Outcome("FAIL", name, reason=line)
+            elif line.startswith(ENDED) and (line not in EXPECTED or len(left) == before):
+                name = f"{left.pop(0).removeprefix(PREFIX)}#*"  # inside that class
+                run.outcomes[name] = Outcome("FAIL", name, reason=f"{line}; see tests.log")
     return run
 
 
 def _lines(command: Sequence[str], work: Path) -> Iterator[str]:
-    """What the command prints; at its end ``DIED …`` if it ended in another way than Runner.java says."""
+    """What the command prints; at its end `ENDED` with the exit code."""
     with (work / "tests.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=work)
     assert process.stdout is not None
     try:
         for line in process.stdout:
             yield line.decode(errors="replace").rstrip()
-        code = process.wait()
-        if code not in (0, 75):
-            yield f"DIED the JVM ended with {code}; see {work / 'tests.log'}"
+        yield f"{ENDED}{process.wait()}"
     finally:
         process.kill()
         process.wait()
