@@ -125,6 +125,16 @@ class Message:
             )
 
 
+class EncodedBatch:
+    """Messages of one topic that are encoded already (`protocol.message.batch`), unique ids included."""
+
+    __slots__ = ("body", "topic")
+
+    def __init__(self, topic: str, body: bytes | memoryview) -> None:
+        self.topic = topic
+        self.body = body
+
+
 class SendStatus(Enum):
     """How safely a message is stored."""
 

@@ -8,9 +8,12 @@ Names and meanings follow Spark's Kafka connector where the meaning is the same 
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from batonmq.common.config import ConfigError
+from batonmq.net.tls import TlsConfig, client_context
 from batonmq.routing.name_servers import name_server_addresses
 
 EARLIEST, LATEST = -2, -1
@@ -20,7 +23,11 @@ OffsetSpec = int | Mapping[str, Mapping[str, int]]
 """EARLIEST, LATEST, or ``{topic: {"broker:queue": offset}}``."""
 
 
-class OptionError(ValueError):
+class ClearError(Exception):
+    """An error with a complete text; a traceback adds nothing."""
+
+
+class OptionError(ClearError, ValueError):
     """An option that cannot be used; the text names it and its valid values."""
 
 
@@ -114,13 +121,64 @@ OPTIONS = (
 )
 
 
+TLS_OPTIONS = (
+    Option("tls.enable", "`false`", "both", "Use TLS for connections to name servers and brokers."),
+    Option(
+        "tls.client.authServer",
+        "`false`",
+        "both",
+        "Verify servers against `tls.client.trustCertPath`; host names are not checked, as in RocketMQ.",
+    ),
+    Option(
+        "tls.client.trustCertPath",
+        "",
+        "both",
+        "Authorities trusted for servers' certificates: a PEM file, at the same path on every machine of Spark.",
+    ),
+    Option("tls.client.certPath", "", "both", "Certificate to show to servers that ask for one, PEM."),
+    Option("tls.client.keyPath", "", "both", "Its private key, PEM."),
+    Option("tls.client.keyPassword", "", "both", "Password of that key."),
+)
+"""RocketMQ's keys of TLS clients, for source and sink."""
+
+
+def tls_config(options: Mapping[str, str]) -> TlsConfig | None:
+    """What the `tls.*` options ask for; None is plain text. Raises `OptionError`."""
+    given = [option.name for option in TLS_OPTIONS if option.name.lower() in options]
+    if not flag(options, "tls.enable", False):
+        if given and given != ["tls.enable"]:
+            raise OptionError(f"option {given[-1]!r} has no effect without tls.enable=true")
+        return None
+    config = TlsConfig(
+        enable=True,
+        client_auth_server=flag(options, "tls.client.authServer", False),
+        client_trust_cert_path=options.get("tls.client.trustcertpath", ""),
+        client_cert_path=options.get("tls.client.certpath", ""),
+        client_key_path=options.get("tls.client.keypath", ""),
+        client_key_password=options.get("tls.client.keypassword", ""),
+    )
+    try:
+        client_context(config)
+    except ConfigError as error:
+        raise OptionError(str(error)) from None
+    return config
+
+
+def tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
+    """For connections of this process. Raises `ConfigError`, where a file is missing on this machine."""
+    return None if config is None else client_context(config)
+
+
 def option_table() -> str:
     """`OPTIONS` as a Markdown table."""
     return option_rows(OPTIONS, "reads")
 
 
-def option_rows(options: Iterable[Option], of: str) -> str:
-    """Options as a Markdown table; `of`: title of the column that says where an option counts."""
+def option_rows(options: Iterable[Option], of: str | None = None) -> str:
+    """Options as a Markdown table; `of`: title of the column that says where an option counts, if any."""
+    if of is None:
+        rows = [f"| `{o.name}` | {o.default} | {o.text} |" for o in options]
+        return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows])
     rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in options]
     return "\n".join([f"| option | default | {of} | meaning |", "| --- | --- | --- | --- |", *rows])
 

@@ -1,4 +1,4 @@
-"""``format("rocketmq")``: batch and streaming reads of RocketMQ topics in Spark (Python data source API)."""
+"""``format("rocketmq")``: reads and writes of RocketMQ topics in Spark (Python data source API)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -32,6 +39,7 @@ from batonmq.spark.plan import (
     ranges,
     resolve,
 )
+from batonmq.spark.sink.writer import RocketMQStreamWriter, RocketMQWriter, checked
 
 
 class RangePartition(InputPartition):
@@ -73,6 +81,14 @@ class RocketMQSource(DataSource):
     @with_clear_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
+
+    @with_clear_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return RocketMQWriter(checked(dict(self.options), schema, overwrite))
+
+    @with_clear_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return RocketMQStreamWriter(checked(dict(self.options), schema, overwrite))
 
     def _checked(self, *, streaming: bool) -> ReadOptions:
         """The options. A wrong name server is an error here, before any task starts. For one that fails later
