@@ -11,15 +11,16 @@ from pyspark.sql import functions as F
 
 from batonmq import Message
 from batonmq.demo.cluster import LocalCluster
-from tests.spark.conftest import BROKER, Topics, bodies
+
+from .conftest import BROKER, Topics, bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = (
     "value binary, topic string, broker string, queueId int, queueOffset bigint, physicalOffset bigint, "
-    "timestamp timestamp, bornTimestamp timestamp, keys string, tags string, msgId string, reconsumeTimes int, "
-    "flag int, sysFlag int, properties map<string,string>"
+    "timestamp timestamp, bornTimestamp timestamp, keys string, tags string, msgId string, "
+    "reconsumeTimes int, flag int, sysFlag int, properties map<string,string>"
 )
 
 

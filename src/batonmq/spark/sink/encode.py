@@ -1,7 +1,7 @@
 """Rows to wire batches, in bulk: Arrow joins the parts of all messages, and a batch is a slice of the result.
 
-Nothing here runs once a row, but for messages that cannot travel in a batch (delayed ones, and such as are larger
-than a batch). The layout is that of `protocol.message.batch`.
+Nothing here runs once a row, but for messages that cannot travel in a batch (delayed ones, and such as are
+larger than a batch). The layout is that of `protocol.message.batch`.
 """
 
 from __future__ import annotations

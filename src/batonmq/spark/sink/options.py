@@ -80,8 +80,8 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
     guarantee = options.get("deliveryguarantee", "atLeastOnce").lower()
     if guarantee == "exactlyonce":
         raise OptionError(
-            "option 'deliveryGuarantee': exactlyOnce is not available yet; use atLeastOnce, and remove duplicates "
-            "by a key of your own"
+            "option 'deliveryGuarantee': exactlyOnce is not available yet; use atLeastOnce, and remove "
+            "duplicates by a key of your own"
         )
     if guarantee != "atleastonce":
         raise OptionError(

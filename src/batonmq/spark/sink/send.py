@@ -160,8 +160,8 @@ class _Sending(Queues):
         return found
 
     async def _ask(self, topic: str) -> list[MessageQueue]:
-        """Queues that can be written to, once every broker of the topic has a master: keys would lead to other
-        queues otherwise."""
+        """Queues that can be written to, once every broker of the topic has a master: keys would lead to
+        other queues otherwise."""
         deadline = self._loop.time() + self._options.send_timeout_ms / 1000
         while True:
             try:
@@ -175,8 +175,8 @@ class _Sending(Queues):
             if self._loop.time() > deadline:
                 names = ", ".join(sorted(missing)) or "of none"
                 raise SinkError(
-                    f"topic {topic!r}: no queue of broker {names} can be written to; does it have a master, and "
-                    "the topic the permission to write (perm 6)?"
+                    f"topic {topic!r}: no queue of broker {names} can be written to; does it have a master, "
+                    "and the topic the permission to write (perm 6)?"
                 )
             await asyncio.sleep(REFUSAL_PAUSE_S)
 
@@ -241,7 +241,7 @@ class _Sending(Queues):
             except NotSafelyStored as error:
                 if self._loop.time() > deadline:
                     raise SinkError(
-                        f"topic {work.topic!r}: {error}; are enough replicas in sync, and is the disk quick enough?"
+                        f"topic {work.topic!r}: {error}; are enough replicas in sync, and is the disk quick?"
                     ) from error
             except TopicNotExistError:
                 raise _no_topic(work.topic, self._options.namesrv) from None
@@ -250,8 +250,8 @@ class _Sending(Queues):
                     raise _refused(work, error) from error
             except SendFailed as error:
                 raise SinkError(
-                    f"topic {work.topic!r}: no broker acknowledged within {self._options.send_timeout_ms} ms: "
-                    f"{error.cause}; is there a master? The option sendTimeoutMs says how long to wait"
+                    f"topic {work.topic!r}: no broker acknowledged within {self._options.send_timeout_ms} "
+                    f"ms: {error.cause}; is there a master? The option sendTimeoutMs says how long to wait"
                 ) from error
             except NetError as error:
                 if self._loop.time() > deadline:

@@ -27,7 +27,7 @@ def checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     """The options of a write. Raises `OptionError` for what cannot be written so."""
     if overwrite:
         raise OptionError(
-            "messages cannot be overwritten: use mode('append'), or outputMode('append') or ('update') for a stream"
+            "messages cannot be overwritten: use mode('append'), or outputMode('append') for a stream"
         )
     parsed = parse_sink_options(options)
     check_columns([(f.name, f.dataType.simpleString()) for f in schema.fields], topic=parsed.topic)
