@@ -247,6 +247,16 @@ def _time_ms(time: datetime | float) -> int:
     return round(seconds * 1000)
 
 
+class EncodedBatch:
+    """Messages of one topic that are encoded already (`protocol.message.batch`), unique ids included."""
+
+    __slots__ = ("body", "topic")
+
+    def __init__(self, topic: str, body: bytes | memoryview) -> None:
+        self.topic = topic
+        self.body = body
+
+
 class SendStatus(Enum):
     """How safely a message is stored."""
 

@@ -20,7 +20,7 @@ from typing import Self
 
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.hooks import Hook, Hooks, Sending, SendKind, around
-from batonmq.client.message import Message, SendResult, SendStatus
+from batonmq.client.message import EncodedBatch, Message, SendResult, SendStatus
 from batonmq.client.producer_heartbeats import ProducerHeartbeats
 from batonmq.client.recall import parse_recall_handle
 from batonmq.client.replies import Replies, Requests
@@ -190,7 +190,7 @@ class Producer:
 
     async def send(
         self,
-        message: Message | Sequence[Message],
+        message: Message | Sequence[Message] | EncodedBatch,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
@@ -426,7 +426,7 @@ class Producer:
     # -- parts of a send
 
     def _prepare(
-        self, message: Message | Sequence[Message]
+        self, message: Message | Sequence[Message] | EncodedBatch
     ) -> tuple[Message, int, int, bytes | memoryview, str]:
         """Check and encode: (whose topic and properties, request code, sys flag, body, message id)."""
         now_ms = self._session.clock.now_ms()
@@ -440,6 +440,10 @@ class Producer:
                 body = compress(body, self._compression, self._compression_level)
                 sys_flag = self._compression.sys_flag
             return message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id
+        if isinstance(message, EncodedBatch):
+            head = Message(message.topic, message.body)
+            head.check(self._max_size)
+            return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, message.body, ""
         return self._prepare_batch(list(message), now_ms)
 
     def _prepare_batch(self, messages: list[Message], now_ms: int) -> tuple[Message, int, int, bytes, str]:

@@ -1,9 +1,10 @@
 """Stored records to Arrow columns, in bulk.
 
-Record boundaries are walked, or found at once where many records of one size follow each other; the fixed fields
-of all records are then taken with one strided copy and read as numpy columns. Bodies, topics and properties are
-gathered by Arrow: each is a view of the buffer (`binary_view`), which a cast copies into one column. Properties
-are parsed only for columns that were asked for. The layout is that of `protocol.message.layout`.
+Record boundaries are walked, or found at once where many records of one size follow each other. The fixed
+fields of all records are then taken with one strided copy and read as numpy columns. Bodies, topics and
+properties are gathered by Arrow: each is a view of the buffer (`binary_view`), which a cast copies into one
+column. Properties are parsed only for columns that were asked for. The layout is that of
+`protocol.message.layout`.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ def _equal_run(data: bytes, position: int, size: int, most: int) -> int:
 
 
 class Records:
-    """Whole records of one buffer, and columns of them. Raises `MessageFormatError` for a record whose parts do
-    not add up to its size."""
+    """Whole records of one buffer, and columns of them. Raises `MessageFormatError` for a record whose parts
+    do not add up to its size."""
 
     def __init__(self, data: bytes, starts: Any) -> None:
         self.data, self.starts = data, starts
@@ -371,7 +372,7 @@ def property_column(properties: pa.Array, name: str) -> pa.Array:
     pattern = f"(?:^|\x02){name}\x01(?P<value>[^\x02]+)(?:\x02|$)"
     found = pc.struct_field(pc.extract_regex(properties, pattern), 0)
     needle = f"{name}\x01".encode()
-    _, edges, held = properties.buffers()
+    held = properties.buffers()[2]
     text = held.to_pybytes() if held is not None else b""
     if text.count(needle) == len(found) - found.null_count:
         return found

@@ -1,4 +1,4 @@
-"""The offline reader against the store's own answers, on stores with borders, torn ends and damage. No Spark."""
+"""The offline reader against the store's own answers: borders, torn ends, damage. No Spark."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """What a store directory holds: its commit log files, where the log and its confirmed part end, where to cut.
 
-Files are read with ``pread``, never through a map: a broker that truncates a file while somebody reads it through a
-map kills the reader (SIGBUS). Nothing is written and no lock is taken.
+Files are read with ``pread``, never through a map: a broker that truncates a file while somebody reads it
+through a map kills the reader (SIGBUS). Nothing is written and no lock is taken.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from batonmq.protocol.message.layout import SIZE_MAGIC
@@ -65,8 +65,10 @@ def store_roots(paths: Sequence[str]) -> list[Path]:
     roots: dict[Path, None] = {}
     for path in paths:
         path = path.removeprefix("file://")
-        found = sorted(glob.glob(path)) if glob.has_magic(path) and not Path(path).exists() else [path]
-        directories = [Path(name) for name in found if Path(name).is_dir()]
+        whole = Path(path)
+        pattern = not whole.exists() and any(sign in path for sign in "*?[")
+        found = sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor)))) if pattern else [whole]
+        directories = [directory for directory in found if directory.is_dir()]
         if not directories:
             raise StoreError(f"{path}: there is no such directory")
         roots |= dict.fromkeys(directories)
@@ -101,13 +103,13 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
     """Find the end of the log and of its confirmed part. Raises `StoreError`, `OSError`.
 
     In controller mode (there is an epoch file) the confirm offset is the checkpoint's, or the end of the last
-    record that a consume queue points to: brokers dispatch what is confirmed, and write the checkpoint less often.
-    Without an epoch file brokers have no confirm offset, and let readers read to the end of the log.
+    record that a consume queue points to: brokers dispatch what is confirmed, and write the checkpoint less
+    often. Without an epoch file brokers have no confirm offset, and let readers read to the end of the log.
     """
     files = log_files(root)
     missing = tuple(
         f"{Path(before.path).parent / file_name(before.end)}"
-        for before, after in zip(files, files[1:], strict=False)
+        for before, after in pairwise(files)
         if before.end != after.base
     )
     pointed = _last_pointed(root)
@@ -138,7 +140,7 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
 def _find_end(files: Sequence[LogFile], pointed: tuple[int, int]) -> tuple[int, Damage | None]:
     """Where the last whole record ends, and why nothing follows.
 
-    The walk begins at the last record that a consume queue points to, or with the last file that holds one."""
+    The walk begins at the last record that a consume queue points to, or with the last file that has one."""
     starts = [file for file in files if _begins_with_record(file)]
     if not starts:
         return files[0].base, None
@@ -277,8 +279,8 @@ def _last_pointed(root: Path) -> tuple[int, int]:
 
 
 def beginnings(root: Path, wanted: Sequence[int]) -> list[int]:
-    """For commit log offsets, ascending: where a record begins at or after each, as far as the longest consume
-    queues know; without one, the offset is left out."""
+    """For commit log offsets, ascending: where a record begins at or after each, as far as the longest
+    consume queues know; without one, the offset is left out."""
     queues = sorted(queue_files(root), key=lambda files: -files[-1].first - files[-1].units)
     nearest: dict[int, int] = {}
     for files in queues[:_QUEUES_FOR_CUTS]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batonmq.spark.options import Option, OptionError, flag, known_options, number, option_rows, topic_names
+from batonmq.spark.options import (
+    Option,
+    OptionError,
+    flag,
+    known_options,
+    number,
+    option_rows,
+    topic_names,
+    topic_pattern,
+)
 
 MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES = "messages", "consumequeue", "index", "epochs", "files"
 TABLES: Final = (MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES)
@@ -105,12 +113,7 @@ def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
         raise OptionError(f"option 'table' must be one of {', '.join(TABLES)}, not {options['table']!r}")
     if "subscribe" in options and "subscribepattern" in options:
         raise OptionError("give one of 'subscribe' and 'subscribePattern'")
-    pattern = options.get("subscribepattern")
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"option 'subscribePattern' is no regular expression: {error}") from None
+    pattern = topic_pattern(options["subscribepattern"]) if "subscribepattern" in options else None
     return StoreOptions(
         paths=paths,
         table=table,

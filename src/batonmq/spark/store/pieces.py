@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from batonmq.protocol.names import is_system_topic
@@ -13,8 +14,8 @@ from batonmq.spark.store.directory import LogFile, StoreLog
 from batonmq.spark.store.options import StoreOptions
 
 CLOCK_SLACK_MS: Final = 3_600_000
-"""Pieces that begin or end this far outside the wanted store times are not read at all. Store times ascend in a
-log, but for clocks that were put back, or differ between two masters: by less than this."""
+"""Pieces that begin or end this far outside the wanted store times are not read at all. Store times ascend in
+a log, but for clocks that were put back, or differ between two masters: by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,7 @@ def cut(log: StoreLog, end: int, beginnings: Sequence[int]) -> list[Piece]:
         stop = min(file.end, end)
         inner = [at for at in beginnings if file.base < at < stop]
         edges = [file.base, *inner, stop]
-        pieces += [
-            Piece(log.root, log.broker, file, a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b
-        ]
+        pieces += [Piece(log.root, log.broker, file, a, b) for a, b in pairwise(edges) if a < b]
     return pieces
 
 
@@ -74,7 +73,7 @@ class Selection:
     topics: frozenset[str] | None = None
     pattern: str | None = None
     system_topics: bool = False
-    """Whether the system's topics count where `topics` is None, and records that no consume queue points to."""
+    """Whether the system's topics count where `topics` is None, and records that enter no consume queue."""
     tags: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
     min_time_ms: int | None = None
@@ -151,6 +150,6 @@ def _bounded(selection: Selection, column: str, kind: str, value: Any) -> Select
 
 
 def _ms(value: datetime) -> int:
-    """Whole milliseconds; the fraction is dropped, so that a bound is one ms too wide rather than too narrow."""
+    """Whole milliseconds; a fraction is dropped, and never makes a bound too narrow."""
     moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

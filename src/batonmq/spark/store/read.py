@@ -33,8 +33,8 @@ STORE_COLUMNS = {**COLUMNS, "store": ("string", pa.string())}
 def read_piece(
     piece: Piece, wanted: Selection, columns: Sequence[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The wanted records of a piece. Raises `StoreError` that names file and offset for bytes that are no record,
-    unless they are the torn end of the log."""
+    """The wanted records of a piece. Raises `StoreError` that names file and offset for bytes that are no
+    record."""
     decoder = Decoder(columns, topic=None, broker=piece.broker, constants={"store": piece.root})
     position, size = piece.begin, CHUNK
     while position < piece.end:

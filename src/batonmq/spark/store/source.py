@@ -60,8 +60,8 @@ class RocketMQStoreSource(DataSource):
         spark.dataSource.register(RocketMQStoreSource)
         df = spark.read.format("rocketmq-store").option("subscribe", "flights").load("/backup/broker-a")
 
-    The columns are those of ``format("rocketmq")``, and ``store``, the directory. With the option ``table`` it
-    shows consume queues, index files, epochs or the state of the files instead. See docs/spark.md.
+    The columns are those of ``format("rocketmq")``, and ``store``, the directory. With the option ``table``
+    it shows consume queues, index files, epochs or the state of the files instead. See docs/spark.md.
     """
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -112,8 +111,8 @@ def index_files(root: Path) -> list[str]:
 def entries_of(
     path: str, slots: int | None, broker: str, root: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of one index file. Raises `StoreError` if the file is too short for what its header says."""
-    size = os.stat(path).st_size
+    """The entries of one index file. Raises `StoreError` if the file has no room for what its header says."""
+    size = Path(path).stat().st_size
     head_data = read_at(path, 0, _INDEX_HEAD.itemsize)
     if len(head_data) < _INDEX_HEAD.itemsize:
         raise StoreError(f"{path}: {size} bytes are too few for an index file")
@@ -124,7 +123,8 @@ def entries_of(
     count = int(head["count"])
     if first + count * _ENTRIES.itemsize > size:
         raise StoreError(
-            f"{path}: no room for {count} entries behind {slots} slots; give the broker's maxHashSlotNum as option"
+            f"{path}: no room for {count} entries behind {slots} slots; give the broker's maxHashSlotNum as "
+            "option"
         )
     for begin in range(1, count, _ROWS):  # entry 0 is not used
         rows = min(_ROWS, count - begin)
