@@ -1,6 +1,6 @@
 """Receipts of popped messages, and the texts of a pop's answer from which clients make them.
 
-A receipt (property ``POP_CK``, ``extraInfo`` of acks) is eight values with blanks between: offset of the check
+A receipt (property ``POP_CK``, ``extraInfo`` of acks) is eight values with blanks between: start of the check
 point, pop time (wall ms), invisible time (ms), revive queue, retry flag, broker name, queue id, offset of the
 message.
 Source: `ExtraInfoUtil` and `KeyBuilder` of Apache RocketMQ 5.5.

@@ -1,6 +1,6 @@
 """Bodies of pop consumption: batches of acks, and the records of the revive topic.
 
-Source: `BatchAck`, `PopCheckPoint`, `AckMsg` and `BatchAckMsg` of Apache RocketMQ 5.5, with their short names.
+Source: `BatchAck`, `PopCheckPoint`, `AckMsg` and `BatchAckMsg` of Apache RocketMQ 5.5.
 """
 
 from __future__ import annotations

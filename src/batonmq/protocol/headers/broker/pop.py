@@ -31,7 +31,7 @@ class PopMessage(Header):
     """Take up to ``max_msg_nums`` (32) messages and hide them for ``invisible_time`` ms; the body is records.
 
     ``queue_id`` -1 means any queue. ``poll_time`` (ms, counted from ``born_time``) is how long the request
-    may wait for a message. ``init_mode`` says where a group without an offset begins: 0 first, 1 last message.
+    may wait for a message. ``init_mode`` says where a group without offset begins: 0 first, 1 last message.
     ``order``: one batch of a queue at a time; a repeated ``attempt_id`` gets its batch again.
     """
 
