@@ -12,6 +12,7 @@ from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
+from batonmq.broker.pop.part import PopPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.upkeep.part import UpkeepPart
@@ -27,6 +28,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     AdminPart,
     MessagesPart,
     DelayPart,
+    PopPart,
     NameServersPart,
     ReplicaPart,  # last: it gives the broker its role
 )
