@@ -15,6 +15,7 @@ from batonmq.protocol.codes import MASTER_ID, Perm
 
 LONG_MAX = (1 << 63) - 1
 
+MESSAGE_REQUEST_MODES = ("PULL", "POP")
 BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -207,6 +208,36 @@ class BrokerConfig(MetricsConfig):
     lock_in_strict_mode: bool = changeable(False)
     """Queue locks need a majority of the broker set. Not supported yet: must stay false."""
 
+    default_message_request_mode: str = changeable("PULL")
+    """How groups consume whose mode was not set by setConsumeMode: PULL or POP."""
+    default_pop_share_queue_num: int = number(-1, -1, changeable=True)
+    """With defaultMessageRequestMode=POP: clients whose queues a client pops besides its own; -1: all."""
+    server_load_balancer_enable: bool = changeable(True)
+    """Answer QUERY_ASSIGNMENT with a client's share; false: with all queues."""
+    revive_queue_num: int = number(8, 1, 1024)
+    """Queues of the revive topic that check points of pop consumers are written to in turn; at most as many
+    as the topic has."""
+    enable_retry_topic_v2: bool = changeable(False)
+    """Name retry topics of pop consumers %RETRY%group+topic, not %RETRY%group_topic."""
+    retrieve_message_from_pop_retry_topic_v1: bool = changeable(True)
+    """With enableRetryTopicV2: pop consumers also get what is in the retry topic of the other name."""
+    pop_from_retry_probability: int = number(20, 0, 100, changeable=True)
+    """Share of pops that look into the retry topic first, percent; the others look there last."""
+    init_pop_offset_by_check_msg_in_mem: bool = changeable(True)
+    """A pop group that starts at the end starts at the first message while that is in memory."""
+    pop_response_return_actual_retry_topic: bool = changeable(False)
+    """Hand out messages of retry topics as they are stored, not as messages of the topic that was asked
+    for."""
+    pop_polling_size: int = number(1024, 1, changeable=True)
+    """Pops of one group that may wait for the same queue; the answer to more is POLLING_FULL."""
+    pop_polling_map_size: int = number(100_000, 1, changeable=True)
+    """Groups and queues that pops may wait for at a time."""
+    max_pop_polling_size: int = number(100_000, 1, changeable=True)
+    """Pops that may wait at a time."""
+    pop_ck_max_buffer_size: int = number(200_000, 1, changeable=True)
+    """Batches that may be handed out and unacknowledged at a time, about 600 bytes each; while there are
+    more, pops find no messages."""
+
     def __post_init__(self) -> None:
         check_limits(self)
         check_addresses("namesrvAddr", self.namesrv_addr)
@@ -224,6 +255,12 @@ class BrokerConfig(MetricsConfig):
             f"one of {', '.join(BROKER_ROLES)}",
         )
         parse_delay_levels(self.message_delay_level)
+        need(
+            self.default_message_request_mode in MESSAGE_REQUEST_MODES,
+            "defaultMessageRequestMode",
+            self.default_message_request_mode,
+            f"one of {', '.join(MESSAGE_REQUEST_MODES)}",
+        )
         need(
             self.broker_id >= MASTER_ID or self.enable_controller_mode,
             "brokerId",

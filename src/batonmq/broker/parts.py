@@ -12,6 +12,7 @@ from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
+from batonmq.broker.pop.part import PopPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer.part import TimerPart
@@ -31,6 +32,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,
     TimerPart,
+    PopPart,
     NameServersPart,
     ReplicaPart,  # last: it gives the broker its role
 )

@@ -1,6 +1,7 @@
-"""Bodies of pop consumption: batches of acks, and the records of the revive topic.
+"""Bodies of pop consumption: batches of acks, the records of the revive topic, the state of ordered pops.
 
-Source: `BatchAck`, `PopCheckPoint`, `AckMsg` and `BatchAckMsg` of Apache RocketMQ 5.5.
+Source: `BatchAck`, `PopCheckPoint`, `AckMsg`, `BatchAckMsg` and `ConsumerOrderInfoManager` of Apache RocketMQ
+5.5. Its brokers ignore members and tags that they do not know.
 """
 
 from __future__ import annotations
@@ -91,6 +92,11 @@ class CheckPoint(msgspec.Struct, omit_defaults=True):
     """How often the check point was written again because its messages could not be revived."""
     suspend: bool = field(name="sp", default=False)
     """The next delivery does not count as an attempt."""
+    next_offset: int = field(name="nb", default=-1)
+    """BatonMQ's own: where the group's next pop of the queue begins; -1: this check point does not move
+    it."""
+    position: int = field(name="pp", default=-1)
+    """BatonMQ's own: commit log offset of the first record of this check point, if this is a later one."""
 
 
 class AckRecord(msgspec.Struct, omit_defaults=True):
@@ -104,3 +110,39 @@ class AckRecord(msgspec.Struct, omit_defaults=True):
     pop_time: int = field(name="pt", default=0)
     broker_name: str | None = field(name="bn", default=None)
     offsets: list[int] | None = field(name="aol", default=None)
+
+
+class OrderInfo(Body):
+    """A batch of one queue that an ordered pop handed out. Times are wall ms."""
+
+    pop_time: int = 0
+    invisible_time: int | None = field(name="i", default=None)
+    """ms"""
+    offset_list: list[int] = field(name="o", default_factory=list)
+    """The first message's offset, then the distances of the others from it."""
+    next_visible: dict[int, int] = field(name="ot", default_factory=dict)
+    """Offset -> when the message may be handed out again, if it differs from the others'."""
+    consumed: dict[int, int] = field(name="oc", default_factory=dict)
+    """Offset -> how often the message was handed out before."""
+    last_consume: int = field(name="l", default=0)
+    acked: int = field(name="cm", default=0)
+    """Bit ``n``: message ``n`` of the list is acknowledged."""
+    attempt_id: str | None = field(name="a", default=None)
+
+
+class ConsumerOrderInfo(Body):
+    """consumerOrderInfo.json: ``topic@group`` -> queue id -> batch."""
+
+    table: dict[str, dict[int, OrderInfo]] = field(default_factory=dict)
+
+
+class OrderRecord(msgspec.Struct, omit_defaults=True):
+    """BatonMQ's own record of the revive topic (tag ``order``): the state of one queue of an ordered
+    group."""
+
+    topic: str = field(name="t", default="")
+    consumer_group: str = field(name="c", default="")
+    queue_id: int = field(name="q", default=0)
+    next_offset: int = field(name="nb", default=0)
+    """The first message that is not acknowledged."""
+    info: OrderInfo = field(default_factory=OrderInfo)
