@@ -122,18 +122,3 @@ class ResumeCheckHalfMessage(Header):
 
     topic: str | None = None
     msg_id: str | None = None
-
-
-class RecallMessageResponse(Header):
-    """The unique id of the message that is not delivered."""
-
-    msg_id: str
-
-
-@request(RequestCode.RECALL_MESSAGE, response=RecallMessageResponse)
-class RecallMessage(Header):
-    """Do not deliver a delayed message; ``recall_handle`` came with the answer to its send."""
-
-    topic: str
-    recall_handle: str
-    producer_group: str | None = None
