@@ -168,7 +168,7 @@ class Checker:
                 return
             if window.is_decided(first):  # by the offsets of the first copy
                 rolled_back = window.state(first) in (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
-                term.decide(offset, State.ROLLED_BACK if rolled_back else State.COMMITTED)
+                term.decide(record, State.ROLLED_BACK if rolled_back else State.COMMITTED)
                 return
         here = window.checks(offset)
         now_ms = self._broker.clock.now_ms()
