@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, RawProducer
 
+from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.broker.transaction.part import TransactionPart
@@ -308,6 +310,28 @@ async def test_only_an_undecided_half_message_can_be_resumed(start: Starter) -> 
         assert refused.value.code == ResponseCode.SYSTEM_ERROR
     await rig.call(ResumeCheckHalfMessage(msg_id=open_one.answer.msg_id))
     assert len(rig.stored(TRANS_HALF_TOPIC)) == 2
+
+
+async def test_the_admin_command_resumes_checks(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=1)
+    await rig.connect()
+    await rig.prepare("A")
+    await until(lambda: rig.stored(TRANS_CHECK_MAX_TIME_TOPIC))
+    (given_up,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
+    rig.decisions["A"] = COMMIT
+
+    async def run(*words: str) -> Result:
+        arguments = ["resumeCheckHalfMessage", "-n", "127.0.0.1:1", *words]
+        return await asyncio.to_thread(CliRunner().invoke, admin, arguments)
+
+    bad = await run("-i", "A")
+    assert bad.exit_code != 0 and "offsetMsgId" in bad.output
+    wrong = await run("-i", given_up.offset_message_id[:-2] + "01", "-b", rig.address)
+    assert wrong.exit_code != 0 and "no half message" in wrong.output
+    done = await run("-i", given_up.offset_message_id, "-t", TRANS_CHECK_MAX_TIME_TOPIC)
+    assert done.exit_code == 0 and f"broker {rig.address} checks" in done.output
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    assert await rig.bodies() == ["A"]
 
 
 async def test_a_late_commit_of_a_message_that_was_given_up_delivers_it(start: Starter) -> None:

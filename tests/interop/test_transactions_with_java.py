@@ -19,7 +19,7 @@ from batonmq.protocol.bodies.controller import decode_sync_state_set
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import GetReplicaInfo, GetReplicaInfoReply
 from batonmq.protocol.message.record import MessageExt
-from batonmq.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from batonmq.protocol.names import TRANS_HALF_TOPIC
 from batonmq.store.config import StoreConfig
 from tests.integration.group import Group
 from tests.integration.transactions import COMMIT, ROLLBACK, RawProducer, raw_producer
@@ -192,38 +192,6 @@ async def test_a_store_with_open_transactions_changes_hands(peer: Peer, tmp_path
 
 async def delivered(producer: RawProducer, bodies: list[str]) -> bool:
     return await producer.bodies() == bodies
-
-
-async def test_mqadmin_resumes_a_transaction_that_was_given_up(peer: Peer, tmp_path: Path) -> None:
-    namesrv = await peer.start("namesrv")
-    service = our_broker(tmp_path / "ours", transaction_check_max=1, namesrv_addr=namesrv.address)
-    await service.start()
-    producer = raw_producer(f"127.0.0.1:{service.port}")
-    try:
-        await producer.connect()
-        await producer.prepare("A")
-        store = service.broker.store
-
-        async def given_up() -> bool:
-            return store.queue_bounds(TRANS_CHECK_MAX_TIME_TOPIC, 0).max_offset == 1
-
-        await until(given_up, "A is given up")
-        (record,) = await producer.messages(TRANS_CHECK_MAX_TIME_TOPIC, 0)
-        producer.decisions["A"] = COMMIT
-        output = await peer.admin(
-            "resumeCheckHalfMessage",
-            "-n",
-            namesrv.address,
-            "-t",
-            TRANS_HALF_TOPIC,
-            "-i",
-            record.offset_message_id,
-        )
-        assert "success" in output.lower(), output
-        await until(lambda: delivered(producer, ["A"]), "A is committed")
-    finally:
-        await producer.client.close()
-        await service.stop()
 
 
 @pytest.mark.parametrize("kills", [pytest.param(1, id="quick"), pytest.param(3, id="thrice")])

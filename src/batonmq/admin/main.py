@@ -48,6 +48,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "queryMsgByOffset": "query_msg_by_offset",
         "queryMsgByUniqueKey": "query_msg_by_unique_key",
         "queryCq": "query_cq",
+        "resumeCheckHalfMessage": "resume_check_half_message",
     },
     "Replication and controllers": {
         "getSyncStateSet": "get_sync_state_set",
