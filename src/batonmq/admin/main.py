@@ -55,6 +55,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "queryMsgTraceById": "query_msg_trace_by_id",
         "sendMsgStatus": "send_msg_status",
         "checkMsgSendRT": "check_msg_send_rt",
+        "resumeCheckHalfMessage": "resume_check_half_message",
     },
     "Replication and controllers": {
         "getSyncStateSet": "get_sync_state_set",
