@@ -217,6 +217,7 @@ def test_a_filter_sees_the_properties_of_those_whose_code_passes(opener):
     assert seen == list(range(1, 16, 2))
 
 
+@pytest.mark.pure
 def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_goes_on(opener, monkeypatch):
     monkeypatch.setattr(reader, "MAX_EXAMINED", 200)
     store = opener()
