@@ -1,6 +1,6 @@
 """What our client can do beside sending and pulling, against the real Apache RocketMQ.
 
-Exact delays, recall, SQL selectors, requests and replies, transactions, message traces, dead letters, and pop.
+Exact delays, recall, SQL selectors, requests, transactions, message traces, dead letters, and pop.
 """
 
 from __future__ import annotations
