@@ -15,11 +15,23 @@ if TYPE_CHECKING:
     from batonmq import sync
     from batonmq.client.admin import Admin
     from batonmq.client.consumer import Consumer
-    from batonmq.client.errors import ClientError, NotSafelyStored, SendFailed
+    from batonmq.client.errors import (
+        ClientError,
+        NotSafelyStored,
+        ReplyTimeout,
+        SendFailed,
+        TransactionUnconfirmed,
+    )
+    from batonmq.client.filter import sql
+    from batonmq.client.hooks import Hook, TransactionState
     from batonmq.client.message import Message, SendResult, SendStatus
+    from batonmq.client.message_trace import MessageTrace
+    from batonmq.client.pop_consumer import PopConsumer
     from batonmq.client.producer import Producer
     from batonmq.client.push.retries import RetryLater
     from batonmq.client.reader import Pulled, QueueReader
+    from batonmq.client.simple_consumer import SimpleConsumer
+    from batonmq.client.transactions import TransactionProducer
     from batonmq.net.errors import NetError
     from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
     from batonmq.protocol.bodies.common import MessageQueue
@@ -34,22 +46,31 @@ _HOMES = {
     "CompressionType": "batonmq.protocol.compression",
     "ConsumeFromWhere": "batonmq.protocol.bodies.clients",
     "Consumer": "batonmq.client.consumer",
+    "Hook": "batonmq.client.hooks",
     "MQError": "batonmq.protocol.errors",
     "Message": "batonmq.client.message",
     "MessageExt": "batonmq.protocol.message.record",
     "MessageModel": "batonmq.protocol.bodies.clients",
     "MessageQueue": "batonmq.protocol.bodies.common",
+    "MessageTrace": "batonmq.client.message_trace",
     "NetError": "batonmq.net.errors",
     "NoNameServer": "batonmq.routing.name_servers",
     "NotSafelyStored": "batonmq.client.errors",
+    "PopConsumer": "batonmq.client.pop_consumer",
     "Producer": "batonmq.client.producer",
     "Pulled": "batonmq.client.reader",
     "QueueReader": "batonmq.client.reader",
+    "ReplyTimeout": "batonmq.client.errors",
     "RetryLater": "batonmq.client.consumer",
     "SendFailed": "batonmq.client.errors",
     "SendResult": "batonmq.client.message",
     "SendStatus": "batonmq.client.message",
+    "SimpleConsumer": "batonmq.client.simple_consumer",
     "TopicNotExistError": "batonmq.protocol.errors",
+    "TransactionProducer": "batonmq.client.transactions",
+    "TransactionState": "batonmq.client.hooks",
+    "TransactionUnconfirmed": "batonmq.client.errors",
+    "sql": "batonmq.client.filter",
 }
 
 __all__ = [
@@ -58,22 +79,31 @@ __all__ = [
     "CompressionType",
     "ConsumeFromWhere",
     "Consumer",
+    "Hook",
     "MQError",
     "Message",
     "MessageExt",
     "MessageModel",
     "MessageQueue",
+    "MessageTrace",
     "NetError",
     "NoNameServer",
     "NotSafelyStored",
+    "PopConsumer",
     "Producer",
     "Pulled",
     "QueueReader",
+    "ReplyTimeout",
     "RetryLater",
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
     "TopicNotExistError",
+    "TransactionProducer",
+    "TransactionState",
+    "TransactionUnconfirmed",
+    "sql",
     "sync",
 ]
 

@@ -1,8 +1,35 @@
 """The client for code without an event loop; see `batonmq.client.sync`."""
 
-from batonmq.client.message import Message, SendResult
-from batonmq.client.push.retries import RetryLater
-from batonmq.client.sync import Consumer, Producer, QueueReader
-from batonmq.protocol.message.record import MessageExt
+from __future__ import annotations
 
-__all__ = ["Consumer", "Message", "MessageExt", "Producer", "QueueReader", "RetryLater", "SendResult"]
+from batonmq.client.sync import (
+    Consumer,
+    Message,
+    MessageExt,
+    MessageTrace,
+    PopConsumer,
+    Producer,
+    QueueReader,
+    RetryLater,
+    SendResult,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
+    sql,
+)
+
+__all__ = [
+    "Consumer",
+    "Message",
+    "MessageExt",
+    "MessageTrace",
+    "PopConsumer",
+    "Producer",
+    "QueueReader",
+    "RetryLater",
+    "SendResult",
+    "SimpleConsumer",
+    "TransactionProducer",
+    "TransactionState",
+    "sql",
+]

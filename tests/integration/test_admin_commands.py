@@ -18,6 +18,21 @@ from batonmq.broker.service import BrokerService
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
+from batonmq.net import Dispatcher, RemotingClient, Reply
+from batonmq.protocol.bodies.clients import (
+    ConsumerData,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ConsumeType,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    ProcessQueueInfo,
+    SubscriptionData,
+)
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.client import GetConsumerRunningInfo, GetConsumerStatusFromClient
+from batonmq.protocol.json import encode
 from batonmq.protocol.message.ids import encode_message_id, pack_address
 from batonmq.store.config import StoreConfig
 
@@ -86,6 +101,131 @@ async def test_a_topic_from_creation_to_deletion(cluster: tuple[Run, str]) -> No
     await run("deleteTopic", "-t", "Orders", "-c", "DefaultCluster")
     assert {"topic": "Orders"} not in await run("topicList")
     assert "No topic route info" in await run("topicRoute", "-t", "Orders", fails=True)
+
+
+async def test_offsets_of_a_group_without_clients(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    await run("updateSubGroup", "-b", broker, "-g", "Buyers")
+    group = ("-g", "Buyers", "-t", "Orders")
+    for body in "abc":
+        await run("sendMessage", "-t", "Orders", "-p", body, "-b", "broker-a", "-i", "0")
+    await run("updateBrokerConfig", "-b", broker, "-k", "useServerSideResetOffset", "-v", "false")
+    back = {"broker": "broker-a", "queueId": 0, "brokerOffset": 3}
+    assert await run("resetOffsetByTimeOld", *group, "-s", "0") == [
+        {**back, "consumerOffset": 0, "timestampOffset": 0, "resetOffset": 0}
+    ]
+    assert await run("resetOffsetByTimeOld", *group, "-s", "now", "-f", "false") == [
+        {**back, "consumerOffset": 0, "timestampOffset": 3, "resetOffset": 0}
+    ]
+    assert await run("skipAccumulatedMessage", *group) == [
+        {**back, "consumerOffset": 0, "timestampOffset": 3, "resetOffset": 3}
+    ]
+    await run("updateBrokerConfig", "-b", broker, "-k", "useServerSideResetOffset", "-v", "true")
+    assert await run("skipAccumulatedMessage", *group) == [{"broker": "broker-a", "queueId": 0, "offset": 3}]
+    assert "No topic route" in await run(
+        "resetOffsetByTimeOld", "-g", "No", "-t", "No", "-s", "0", fails=True
+    )
+    assert "No Any Consumer online" in await run("getConsumerStatus", *group, fails=True)
+    assert "not online" in await run("consumerStatus", "-g", "Buyers", "-b", broker, fails=True)
+
+
+async def test_timed_sends(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "2", "-w", "2")
+    sends = await run("checkMsgSendRT", "-t", "Orders", "-a", "5", "-s", "10")
+    assert [(row["queueId"], row["result"]) for row in sends] == [(n % 2, "SEND_OK") for n in range(5)]
+    assert all(row["ms"] > 0 for row in sends)
+    sends = await run("sendMsgStatus", "-b", "broker-a", "-c", "3", "-s", "20")
+    assert [(row["broker"], row["result"]) for row in sends] == [("broker-a", "SEND_OK")] * 3
+    (message,) = await run("consumeMessage", "-t", "broker-a", "-c", "1")
+    assert message["body"] == "a" * 20
+    assert "no queue to write" in await run(
+        "checkMsgSendRT", "-t", await only_readable(run, broker), fails=True
+    )
+
+
+async def only_readable(run: Run, broker: str) -> str:
+    await run("updateTopic", "-b", broker, "-t", "Closed", "-p", "4")
+    return "Closed"
+
+
+async def test_traces(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Traces", "-r", "1", "-w", "1")
+    sent = ["Pub", "1700000000000", "R", "Senders", "T", "ID", "", "", "h", "1", "7", "0", "OFF", "true"]
+    consumed = ["SubAfter", "REQ", "ID", "9", "false", "", "1", "1700000000500", "Buyers"]
+    other = ["Pub", "1700000000000", "R", "Senders", "T", "OTHER", "", "", "h", "1", "7", "0", "OFF", "true"]
+    late = ["Pub", "9" * 30, *sent[2:]]
+    lines = [sent, ["Pub", "x"], other, [""], late, consumed, ["SubAfter", "REQ", "ID"]]
+    body = "".join("\x01".join(line) + "\x02" for line in lines)
+    await run("sendMessage", "-t", "Traces", "-p", body, "-k", "ID")
+    assert await run("queryMsgTraceById", "-i", "ID", "-t", "Traces") == [
+        {
+            "type": "Pub",
+            "group": "Senders",
+            "clientHost": "127.0.0.1",
+            "time": "2023-11-14 22:13:20.000",
+            "costMs": 7,
+            "status": "success",
+        },
+        {
+            "type": "Sub",
+            "group": "Buyers",
+            "clientHost": "127.0.0.1",
+            "time": "2023-11-14 22:13:20.500",
+            "costMs": 9,
+            "status": "failed",
+        },
+    ]
+    assert "no trace of X" in await run("queryMsgTraceById", "-i", "X", "-t", "Traces", fails=True)
+
+
+async def test_the_state_of_connected_clients(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    queue = MessageQueue(topic="Orders", broker_name="broker-a", queue_id=0)
+    dispatcher = Dispatcher()
+    dispatcher.on(
+        GetConsumerRunningInfo,
+        lambda request, header: Reply(
+            body=encode(
+                ConsumerRunningInfo(
+                    properties={"PROP_CONSUMER_START_TIMESTAMP": "1700000000000"},
+                    subscription_set=[SubscriptionData("Orders", "*")],
+                    mq_table={queue: ProcessQueueInfo(commit_offset=4, cached_msg_count=2)},
+                    status_table={"Orders": ConsumeStatus(pull_tps=1.5)},
+                    jstack="stack" if header.jstack_enable else None,
+                )
+            )
+        ),
+    )
+    dispatcher.on(
+        GetConsumerStatusFromClient,
+        lambda request, header: Reply(body=encode(GetConsumerStatusBody(message_queue_table={queue: 4}))),
+    )
+    client = RemotingClient(dispatcher=dispatcher)
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    consumer = ConsumerData(
+        "Buyers", ConsumeType.PASSIVELY, subscription_data_set=[SubscriptionData("Orders", "*")]
+    )
+    await client.call(broker, Heartbeat(), encode(HeartbeatData("c1", consumer_data_set=[consumer])))
+    assert await run("consumerStatus", "-g", "Buyers", "-b", broker) == [
+        {
+            "clientId": "c1",
+            "queues": 1,
+            "cachedMessages": 2,
+            "startTime": "2023-11-14 22:13:20.000",
+            "sameSubscriptions": True,
+        }
+    ]
+    one = await run("consumerStatus", "-g", "Buyers", "-b", broker, "-i", "c1", "-s")
+    assert one["queues"][0]["commitOffset"] == 4 and one["rates"][0]["pullTPS"] == 1.5
+    assert one["jstack"] == "stack" and one["subscriptions"] == {"Orders": "*"}
+    assert await run("getConsumerStatus", "-g", "Buyers", "-t", "Orders") == [
+        {"clientId": "c1", "broker": "broker-a", "queueId": 0, "offset": 4}
+    ]
+    assert await run("getConsumerStatus", "-g", "Buyers", "-t", "Orders", "-i", "c2") == []
+    await client.close()
 
 
 async def test_messages(cluster: tuple[Run, str]) -> None:

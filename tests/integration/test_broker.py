@@ -32,7 +32,7 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, HeartbeatData
+from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, HeartbeatData, SubscriptionData
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.bodies.statistics import SNDBCK_PUT_NUMS
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -374,8 +374,8 @@ async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(s
         ({}, b"x" * (4 * 1024 * 1024 + 1), ResponseCode.MESSAGE_ILLEGAL, "msg body length limit 4194304B"),
         ({}, b"", ResponseCode.MESSAGE_ILLEGAL, "the message is illegal"),
         ({"properties": "K\x01" + "v" * 32_767 + "\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
-        ({"properties": "TRAN_MSG\x01true\x02"}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
-        ({"sys_flag": 4}, b"x", ResponseCode.NO_PERMISSION, "transaction"),
+        ({"sys_flag": 4}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
+        ({"sys_flag": 12}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
         ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY=soon"),
         (
             {"properties": "TIMER_DELAY_SEC\x019\x02"},
@@ -637,6 +637,64 @@ async def test_refused_pulls(start: Starter, fields: dict[str, Any], code: int) 
     with pytest.raises(MQError) as refused:
         await rig.pull(0, **fields)
     assert refused.value.code == code
+
+
+async def test_pulls_filter_by_the_properties_that_sql_names(start: Starter) -> None:
+    rig = await start(enable_property_filter=True)
+    for number in range(10):
+        await rig.send(b"%d" % number, properties=f"a\x01{number}\x02")
+    sql: dict[str, Any] = {"subscription": "a between 3 and 4 or a = 8", "expression_type": "SQL92"}
+    assert [message.body for message in await rig.messages(**sql)] == [b"3", b"4", b"8"]
+    answer = await rig.pull(9, **sql)
+    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert isinstance(answer.header, PullMessageResponse) and answer.header.next_begin_offset == 10
+    held = asyncio.ensure_future(rig.pull(10, **{**sql, "sys_flag": HOLD}))
+    await rig.send(properties="a\x015\x02")
+    await asyncio.sleep(0.1)
+    assert not held.done()
+    await rig.send(b"wanted", properties="a\x013\x02")
+    assert [message.body for message in decode_records((await held).body)] == [b"wanted"]
+    for wrong in (
+        {**sql, "subscription": "a >"},
+        {**sql, "subscription": ""},
+        {**sql, "expression_type": "X"},
+    ):
+        with pytest.raises(MQError) as refused:
+            await rig.pull(0, **wrong)
+        assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_a_push_consumer_pulls_by_the_filter_of_its_heartbeat_also_after_a_restart(
+    start: Starter,
+) -> None:
+    rig = await start(enable_property_filter=True)
+    for number in range(4):
+        await rig.send(b"%d" % number, properties=f"a\x01{number}\x02")
+
+    async def heartbeat(expression: str, version: int) -> None:
+        wanted = SubscriptionData("T", expression, sub_version=version, expression_type="SQL92")
+        consumer = ConsumerData("g", ConsumeType.PASSIVELY, subscription_data_set=[wanted])
+        await rig.call(Heartbeat(), encode(HeartbeatData("c", consumer_data_set=[consumer])))
+
+    async def code(version: int) -> int:
+        try:
+            return (await rig.pull(0, sys_flag=0, subscription=None, sub_version=version)).code
+        except MQError as error:
+            return error.code
+
+    await heartbeat("a >", 1)
+    assert await code(1) == ResponseCode.FILTER_DATA_NOT_EXIST
+    await heartbeat("a > 1", 2)
+    bodies = [m.body for m in await rig.messages(sys_flag=0, subscription=None, sub_version=2)]
+    assert bodies == [b"2", b"3"]
+    assert await code(3) == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    await rig.broker.stop()
+    rig = await start(enable_property_filter=True)
+    found = rig.broker.broker.tables.filters.get("T", "g")
+    assert found is not None and found.data.expression == "a > 1"
+    await heartbeat("a > 2", 9)
+    found.data.client_version = 8
+    assert await code(9) == ResponseCode.SUCCESS
 
 
 async def test_a_held_pull_is_woken_by_a_message_it_wants_and_by_no_other(start: Starter) -> None:

@@ -40,6 +40,9 @@ NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9876, 9877, 10911, 10912
 BROKER_NAME = "group"
 COMMIT_LOG_FILE = 32 * 1024
 """Bytes; small, so that stories cross the ends of files."""
+TIMER_LOG_FILE = 4096
+TIMER_WINDOW = 6
+"""Steps of a second after which timed messages are rolled."""
 
 
 class SimClock:
@@ -123,6 +126,8 @@ class SimCluster:
         self.client_host = loop.network.start("client", "10.0.3.1")
         self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
+        self.broker_keys: dict[str, Any] = {}
+        """More keys of brokers that are started from now on."""
         self.lease_read = False
         """enableLeaseRead of the controllers that are started from now on."""
 
@@ -243,6 +248,9 @@ class SimCluster:
             controller_addr=";".join(f"{c.address}:{CONTROLLER_PORT}" for c in self.controllers),
             all_ack_in_sync_state_set=True,
             vip_channel_enabled=False,
+            timer_roll_window_slot=TIMER_WINDOW,
+            mapped_file_size_timer_log=TIMER_LOG_FILE,
+            **self.broker_keys,
         )
         store = StoreConfig(
             store_path_root_dir=str(node.directory),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from batonmq.broker.timer import layout
 from batonmq.client import session
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.raft.disk import AppendFile, OsDisk
@@ -25,7 +26,9 @@ from batonmq.store import mapped
 from tests.simulation.loop import current_host
 
 SECTOR, PAGE = 512, 4096
-PAGED = ("commitlog", "consumequeue", "index")
+WHEEL_SLOTS = 2_048
+"""Slots of a timer wheel, so that a crash has less to copy."""
+PAGED = ("commitlog", "consumequeue", "index", "timerlog", "timerwheel")
 """Directories whose files are written in place: a power cut leaves old and new pages side by side."""
 
 
@@ -102,6 +105,7 @@ class World:
                 (os, "fdatasync", self.fsync),
                 (os, "getpid", lambda: 4242),
                 (session, "_instances", itertools.count()),
+                (layout, "SLOTS", WHEEL_SLOTS),
                 (mapped, "write_all", write_some),
                 (EpochFile, "_write", write_epochs_some),
             ):

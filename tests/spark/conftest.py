@@ -18,6 +18,7 @@ import pytest
 
 from batonmq import Admin, Message, MessageQueue
 from batonmq.demo.cluster import LocalCluster
+from batonmq.demo.group import Group
 from batonmq.sync import Producer
 
 if TYPE_CHECKING:
@@ -134,6 +135,17 @@ def cluster_of(tmp_path: Path) -> Iterator[ClusterOf]:
             return stack.enter_context(made)
 
         yield start
+
+
+async def whole_group(cluster: LocalCluster) -> Any:
+    """The broker set's state, once both replicas are in its SyncStateSet."""
+    group = Group(cluster.controller_addresses, cluster.broker_name)
+    try:
+        return await group.wait_for(
+            lambda s: s.master_address is not None and len(s.sync_state_set) == 2, 30, "whole group"
+        )
+    finally:
+        await group.close()
 
 
 @pytest.fixture(scope="session")

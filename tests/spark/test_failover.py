@@ -13,25 +13,14 @@ from collections.abc import Callable
 
 import pytest
 
-from batonmq.demo.group import Group
 from batonmq.net import RemotingClient
 from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.json import decode
 
-from .conftest import Topics, bodies
+from .conftest import Topics, bodies, whole_group
 
 COUNT = 6_000
-
-
-async def _master(cluster):
-    group = Group(cluster.controller_addresses, cluster.broker_name)
-    try:
-        return await group.wait_for(
-            lambda s: s.master_address is not None and len(s.sync_state_set) == 2, 30, "whole group"
-        )
-    finally:
-        await group.close()
 
 
 async def _gave(address: str, enough: Callable[[int], bool]) -> int:
@@ -55,7 +44,7 @@ def test_a_read_goes_on_at_the_new_master(session, cluster_of):
     topics = Topics(cluster.namesrv_address)
     topic = topics.make(queues=2)
     topics.fill(topic, {0: bodies("a", COUNT), 1: bodies("b", COUNT)})
-    master = asyncio.run(_master(cluster))
+    master = asyncio.run(whole_group(cluster))
     frame = topics.read(session, topic, "queueId int, queueOffset bigint")
     frame.rdd.getNumPartitions()  # planned against the master that is to die
     seen: list[float] = []
@@ -102,7 +91,7 @@ def test_archive_job_killed_and_master_killed_is_exactly_once(session, cluster_o
     first = session.read.parquet(str(target)).count()
     assert 0 < first < 2 * COUNT, "the job was not killed in the middle"
 
-    master = asyncio.run(_master(cluster))
+    master = asyncio.run(whole_group(cluster))
     cluster.broker_at(master.master_address).kill()
     topics.fill(topic, {0: bodies("c", 10)}, retries=50)
     subprocess.run(

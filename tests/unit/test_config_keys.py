@@ -24,10 +24,13 @@ CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig,
 
 NOT_READ = {
     "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
-    "reject_transaction_message": "only true is accepted until transactional messages are built",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
-    "enable_property_filter": "only false is accepted until SQL92 filters are built",
+    "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",
+    "store_type": "only default is accepted: RocketMQ's RocksDB store is not read here",
+    "message_store_plug_in": "only empty is accepted: plug-ins are Java classes",
+    "enable_lmq": "only false is accepted until light message queues are built",
+    "enable_multi_dispatch": "only false is accepted until light message queues are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
 }
 """Fields that only their own checks look at, and why they exist."""
@@ -60,15 +63,18 @@ def test_every_key_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("rejectTransactionMessage", "false"),
-        ("enablePropertyFilter", "true"),
+        ("enableCalcFilterBitMap", "true"),
         ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),
+        ("enableLmq", "true"),
+        ("enableMultiDispatch", "true"),
+        ("storeType", "defaultRocksDB"),
+        ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore"),
     ],
 )
 def test_what_is_not_built_is_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}={value}: .* not available here"):
-        build({key: (value, "broker.conf")}, BrokerConfig)
+        build({key: (value, "broker.conf")}, BrokerConfig, StoreConfig)
 
 
 def test_the_broker_id_of_rocketmqs_examples_is_none_of_its_own() -> None:

@@ -36,7 +36,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "getConsumerConfig": "get_consumer_config",
         "updateSubGroup": "update_sub_group",
         "deleteSubGroup": "delete_sub_group",
+        "consumerStatus": "consumer_status",
+        "getConsumerStatus": "get_consumer_status",
         "resetOffsetByTime": "reset_offset_by_time",
+        "resetOffsetByTimeOld": "reset_offset_by_time_old",
+        "skipAccumulatedMessage": "skip_accumulated_message",
         "cloneGroupOffset": "clone_group_offset",
     },
     "Messages": {
@@ -48,6 +52,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "queryMsgByOffset": "query_msg_by_offset",
         "queryMsgByUniqueKey": "query_msg_by_unique_key",
         "queryCq": "query_cq",
+        "queryMsgTraceById": "query_msg_trace_by_id",
+        "sendMsgStatus": "send_msg_status",
+        "checkMsgSendRT": "check_msg_send_rt",
     },
     "Replication and controllers": {
         "getSyncStateSet": "get_sync_state_set",

@@ -15,6 +15,7 @@ from batonmq.protocol.codes import MASTER_ID, Perm
 
 LONG_MAX = (1 << 63) - 1
 
+MESSAGE_REQUEST_MODES = ("PULL", "POP")
 BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -108,13 +109,17 @@ class BrokerConfig(MetricsConfig):
     """Replicas configured in this broker set, the master included."""
     enable_auto_in_sync_replicas: bool = changeable(False)
     """Lower inSyncReplicas to the number of replicas in sync, but not below minInSyncReplicas."""
+    store_reply_message_enable: bool = changeable(True)
+    """Store replies to request messages in the reply topic, too."""
+    reply_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
+    """Replies that may be on their way to requesters at a time; the answer to further ones is SYSTEM_BUSY."""
     slave_timeout: int = number(3_000, 1, changeable=True)
     """How long an acknowledgement waits for the replicas before FLUSH_SLAVE_TIMEOUT, ms."""
     send_thread_pool_queue_capacity: int = number(10_000, 1, changeable=True)
     """Messages that may wait for their acknowledgement at a time; the answer to further ones is
     SYSTEM_BUSY."""
-    reject_transaction_message: bool = changeable(True)
-    """Refuse transactional messages. They are not supported yet: must stay true."""
+    reject_transaction_message: bool = changeable(False)
+    """Refuse transactional messages."""
     start_accept_send_request_time_stamp: int = number(0, 0, LONG_MAX, changeable=True)
     """Answer sends before this time with SYSTEM_ERROR, ms since the epoch."""
 
@@ -130,7 +135,12 @@ class BrokerConfig(MetricsConfig):
     """A commit log replicated by DLedger's Raft, RocketMQ's older mode: must stay false, see
     enableControllerMode."""
     enable_property_filter: bool = changeable(False)
-    """Accept SQL92 subscriptions. Not supported yet: must stay false."""
+    """Accept SQL92 subscriptions: filters by the properties of messages."""
+    filter_data_clean_time_span: int = number(86_400_000, 1000, changeable=True)
+    """Time after which the SQL92 filter of a group without consumers is forgotten, ms."""
+    enable_calc_filter_bit_map: bool = changeable(False)
+    """Bloom filters of SQL92 results beside the consume queues. They change no result and are not available
+    here: must stay false."""
     use_server_side_reset_offset: bool = changeable(True)
     """The broker stores offset resets and applies them to the next pull."""
     offset_check_in_slave: bool = changeable(False)
@@ -143,20 +153,90 @@ class BrokerConfig(MetricsConfig):
     """Refuse pull consumers: the broker ignores their heartbeats, and clients without a heartbeat may not
     pull. It serves push consumers and RocketMQ's internal groups."""
 
+    timer_wheel_enable: bool = True
+    """Accept messages with an exact time of delivery (TIMER_DELIVER_MS and others)."""
+    timer_precision_ms: int = number(1_000, 1)
+    """Step of the timer wheel, ms: 100, 200, 500 or 1000; others are rounded down to one of these. Timed
+    messages are late by up to one step."""
+    timer_max_delay_sec: int = number(259_200, 1, changeable=True)
+    """Longest time that a timed message may wait, s."""
+    timer_roll_window_slot: int = number(172_800, 0)
+    """Timed messages that are due later than this many steps are stored again before they are delivered."""
+    timer_flush_interval_ms: int = number(1_000, 10, changeable=True)
+    """Time between flushes of the timer's files, ms."""
+    timer_congest_num_each_slot: int = number(INT_MAX, 1, changeable=True)
+    """Timed messages due in the same step above which some are refused; above twice as many, all."""
+    timer_stop_enqueue: bool = changeable(False)
+    """Leave new timed messages outside the timer wheel."""
+    timer_stop_dequeue: bool = changeable(False)
+    """Deliver no timed messages."""
+    mapped_file_size_timer_log: int = number(100 << 20, 4096, 1 << 30)
+    """Bytes of one file of the timer log; all files of a store have the same size."""
+    recall_message_enable: bool = changeable(False)
+    """Let producers take back timed messages."""
+    allow_recall_when_broker_not_writeable: bool = changeable(True)
+    """Also while brokerPermission forbids sends."""
+    append_topic_for_timer_delete_key: bool = changeable(False)
+    """Recall by topic and unique id instead of the unique id alone."""
+
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s, m, h, d."""
     flush_delay_offset_interval: int = number(10_000, 10, changeable=True)
     """Time between writes of delayOffset.json, ms."""
     flush_consumer_offset_interval: int = number(5_000, 10, changeable=True)
     """Time between writes of consumerOffset.json, ms."""
+    transaction_time_out: int = number(6_000, 1, changeable=True)
+    """Age from which an undecided transactional message is checked, ms."""
+    transaction_check_max: int = number(15, 0, changeable=True)
+    """Checks after which an undecided message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = number(30_000, 10, changeable=True)
+    """Time between two checks of all undecided messages, ms."""
+    transaction_op_msg_max_size: int = number(4_096, 1, changeable=True)
+    """Bytes of collected decisions at which an op message is written without further delay."""
+    transaction_op_batch_interval: int = number(3_000, 1, changeable=True)
+    """Longest time that decisions are collected for one op message, ms."""
+    end_transaction_pool_queue_capacity: int = number(100_000, 1, changeable=True)
+    """Ends of transactions that may wait at a time; the answer to further ones is SYSTEM_BUSY."""
     channel_expired_timeout: int = number(120_000, 1000, changeable=True)
     """Silence after which a client is forgotten, ms."""
     subscription_expired_timeout: int = number(600_000, 1000, changeable=True)
     """Silence after which a subscription is forgotten, ms."""
+    enable_mixed_message_type: bool = changeable(False)
+    """Accept topics with the attribute message.type=MIXED."""
     validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = changeable(False)
     """Queue locks need a majority of the broker set. Not supported yet: must stay false."""
+
+    default_message_request_mode: str = changeable("PULL")
+    """How groups consume whose mode was not set by setConsumeMode: PULL or POP."""
+    default_pop_share_queue_num: int = number(-1, -1, changeable=True)
+    """With defaultMessageRequestMode=POP: clients whose queues a client pops besides its own; -1: all."""
+    server_load_balancer_enable: bool = changeable(True)
+    """Answer QUERY_ASSIGNMENT with a client's share; false: with all queues."""
+    revive_queue_num: int = number(8, 1, 1024)
+    """Queues of the revive topic that check points of pop consumers are written to in turn; at most as many
+    as the topic has."""
+    enable_retry_topic_v2: bool = changeable(False)
+    """Name retry topics of pop consumers %RETRY%group+topic, not %RETRY%group_topic."""
+    retrieve_message_from_pop_retry_topic_v1: bool = changeable(True)
+    """With enableRetryTopicV2: pop consumers also get what is in the retry topic of the other name."""
+    pop_from_retry_probability: int = number(20, 0, 100, changeable=True)
+    """Share of pops that look into the retry topic first, percent; the others look there last."""
+    init_pop_offset_by_check_msg_in_mem: bool = changeable(True)
+    """A pop group that starts at the end starts at the first message while that is in memory."""
+    pop_response_return_actual_retry_topic: bool = changeable(False)
+    """Hand out messages of retry topics as they are stored, not as messages of the topic that was asked
+    for."""
+    pop_polling_size: int = number(1024, 1, changeable=True)
+    """Pops of one group that may wait for the same queue; the answer to more is POLLING_FULL."""
+    pop_polling_map_size: int = number(100_000, 1, changeable=True)
+    """Groups and queues that pops may wait for at a time."""
+    max_pop_polling_size: int = number(100_000, 1, changeable=True)
+    """Pops that may wait at a time."""
+    pop_ck_max_buffer_size: int = number(200_000, 1, changeable=True)
+    """Batches that may be handed out and unacknowledged at a time, about 600 bytes each; while there are
+    more, pops find no messages."""
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -175,6 +255,12 @@ class BrokerConfig(MetricsConfig):
             f"one of {', '.join(BROKER_ROLES)}",
         )
         parse_delay_levels(self.message_delay_level)
+        need(
+            self.default_message_request_mode in MESSAGE_REQUEST_MODES,
+            "defaultMessageRequestMode",
+            self.default_message_request_mode,
+            f"one of {', '.join(MESSAGE_REQUEST_MODES)}",
+        )
         need(
             self.broker_id >= MASTER_ID or self.enable_controller_mode,
             "brokerId",
@@ -201,16 +287,10 @@ class BrokerConfig(MetricsConfig):
             "enableControllerMode=true",
         )
         need(
-            not self.enable_property_filter,
-            "enablePropertyFilter",
+            not self.enable_calc_filter_bit_map,
+            "enableCalcFilterBitMap",
             "true",
-            "SQL92 filters are not available here; remove the key and filter by tag",
-        )
-        need(
-            self.reject_transaction_message,
-            "rejectTransactionMessage",
-            "false",
-            "transactional messages are not available here; remove the key",
+            "bit maps of filters are not available here, and SQL92 filters work without them; remove the key",
         )
         need(
             not self.lock_in_strict_mode,

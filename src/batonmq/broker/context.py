@@ -6,8 +6,8 @@ one feature (delayed messages, for example) belongs to that feature's part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Broker:
     redirects: Redirects
     """Rules for messages that wait in another topic until they are due."""
     replication: Replication | None
-    """None outside controller mode: the broker has no slaves."""
+    """None only in tests: the broker has no slaves."""
     stats: BrokerStats
     client: RemotingClient
     """For calls to name servers, controllers and the master."""
@@ -50,6 +50,8 @@ class Broker:
     """For reads that wait for the disk: threads apart from those that write."""
     fail: Callable[[Exception], None]
     """Asks the program to stop this broker, with the cause; returns at once."""
+    runtime_info: list[Callable[[], Mapping[str, object]]] = field(default_factory=list)
+    """Figures of features for GET_BROKER_RUNTIME_INFO; parts add a function."""
     address: str = ""
     """``ip:port`` under which clients reach this broker (brokerIP1:listenPort); known once it listens."""
     ha_address: str = ""

@@ -12,8 +12,11 @@ from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
+from batonmq.broker.pop.part import PopPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
+from batonmq.broker.timer.part import TimerPart
+from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.upkeep.part import UpkeepPart
 
 if TYPE_CHECKING:
@@ -26,7 +29,10 @@ PARTS: Final[tuple[type[Part], ...]] = (
     MonitoringPart,
     AdminPart,
     MessagesPart,
+    TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,
+    TimerPart,
+    PopPart,
     NameServersPart,
     ReplicaPart,  # last: it gives the broker its role
 )

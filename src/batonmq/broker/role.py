@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -50,6 +51,10 @@ class RoleSource(Protocol):
         """Stop; the role stays unchanged."""
 
 
+def _nothing() -> None:
+    """Default of `RoleState.on_master_learned`."""
+
+
 class RoleState:
     """The current role. Only `RoleSwitch` changes it."""
 
@@ -61,6 +66,7 @@ class RoleState:
         "listeners",
         "master_address",
         "master_ha_address",
+        "on_master_learned",
         "replicates",
         "stopping",
     )
@@ -72,7 +78,7 @@ class RoleState:
         self.replicates = False
         """Whether this master waits for its slaves (`SYNC_MASTER`)."""
         self.broker_id = NO_ID
-        """0 (`MASTER_ID`) on a master, above 0 on a slave in controller mode."""
+        """0 (`MASTER_ID`) on a master, above 0 on a slave."""
         self.epoch = 0
         """Master epoch in controller mode, else 0."""
         self.master_address: str | None = None
@@ -82,6 +88,8 @@ class RoleState:
         self.stopping = False
         """Whether the broker is stopping: it then accepts no messages in any role."""
         self.listeners: list[RoleListener] = []
+        self.on_master_learned: Callable[[], None] = _nothing
+        """Called when a name server has said where the master of this slave is; only with fixed roles."""
 
     def set_master(
         self, *, address: str, ha_address: str, epoch: int, replicates: bool, broker_id: int = MASTER_ID
@@ -94,6 +102,12 @@ class RoleState:
         self.epoch = epoch
         self.master_address = address
         self.master_ha_address = ha_address
+
+    def learn_master(self, address: str | None, ha_address: str | None) -> None:
+        """A name server's word on where this slave's master is; None or empty changes nothing."""
+        self.master_address = address or self.master_address
+        self.master_ha_address = ha_address or self.master_ha_address
+        self.on_master_learned()
 
     def set_slave(
         self, *, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None

@@ -26,10 +26,11 @@ from batonmq.broker.messages.redirects import Redirects
 from batonmq.broker.monitoring.metrics import BrokerMetrics
 from batonmq.broker.part import Part, overrides
 from batonmq.broker.parts import PARTS
-from batonmq.broker.replica.fixed_role import check_role
+from batonmq.broker.replica.fixed_role import checked_role
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
+from batonmq.broker.tables.filters import FilterTable
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -40,7 +41,9 @@ from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config_values import changed_keys
 from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.classic.service import ClassicHAService
 from batonmq.ha.config import HAConfig
+from batonmq.ha.port import Replication
 from batonmq.ha.security import security_of
 from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen
@@ -91,7 +94,7 @@ class BrokerService:
             config = replace(config, broker_ip1=local_ip())
         if not config.broker_ip2:
             config = replace(config, broker_ip2=config.broker_ip1)
-        check_role(config)
+        config = checked_role(config)
         self._settings = Settings(config, store_config, ha_config, config_path)
         self._clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
@@ -155,7 +158,7 @@ class BrokerService:
         for line in keys_without_effect(
             controller_mode=config.enable_controller_mode,
             slave_acting_master=config.enable_slave_acting_master,
-            set_keys=changed_keys(config),
+            set_keys={*changed_keys(config), *changed_keys(self._settings.ha)},
             all_ack=config.all_ack_in_sync_state_set,
         ):
             log.warning("%s", line)
@@ -198,17 +201,17 @@ class BrokerService:
         settings, clock = self._settings, self._clock
         config = settings.broker
         role, stats = RoleState(), BrokerStats(clock.now_ms())
-        replication = self._make_replication(store) if config.enable_controller_mode else None
+        replication = self._make_replication(store)
         appender = Appender(store, settings, role, stats, clock, replication)
         tables = Tables(
             topics=TopicTable(config, clock),
             subscriptions=SubscriptionTable(config, clock),
             offsets=OffsetTable(clock, config.consumer_offset_update_version_step),
+            filters=FilterTable(clock.now_ms),
             persistence=Persistence(settings.store.root / "config"),
         )
-        if replication is not None:
-            replication.on_progress = appender.progress
-            tables.watch.members = replication.other_members
+        replication.on_progress = appender.progress
+        tables.watch.members = replication.other_members
         broker = self.broker = Broker(
             settings=settings,
             clock=clock,
@@ -237,17 +240,33 @@ class BrokerService:
         self.metrics = BrokerMetrics(config, sources)
         self.metrics.watch(self._dispatcher)
 
-    def _make_replication(self, store: MessageStore) -> HAService:
+    def _make_replication(self, store: MessageStore) -> Replication:
         config, store_config, ha_config = self._settings.broker, self._settings.store, self._settings.ha
+        port = ha_config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
+        file_size = store_config.mapped_file_size_commit_log
+        sync_flush = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        if not config.enable_controller_mode:
+            return ClassicHAService(
+                store,
+                ha_config,
+                self._clock,
+                broker_id=config.broker_id,
+                port=port,
+                host=config.bind_address,
+                file_size=file_size,
+                sync_flush=sync_flush,
+                flush_interval_ms=store_config.flush_interval_commit_log,
+                security=self._ha_security,
+            )
         return HAService(
             store,
             ha_config,
             self._clock,
             epoch_file=ha_config.store_path_epoch_file or store_config.root / "epochFileCheckpoint",
-            port=ha_config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0),
+            port=port,
             host=config.bind_address,
-            file_size=store_config.mapped_file_size_commit_log,
-            sync_flush=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            file_size=file_size,
+            sync_flush=sync_flush,
             flush_interval_ms=store_config.flush_interval_commit_log,
             security=self._ha_security,
         )

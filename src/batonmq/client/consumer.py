@@ -11,28 +11,33 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from batonmq.client.filter import Expression, subscription_data
+from batonmq.client.hooks import Hook
 from batonmq.client.offsets import GroupOffsets, LocalOffsets, OffsetStore
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.beginning import Beginning
+from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Concurrently, Handling, InOrder
-from batonmq.client.push.heartbeats import Heartbeats
+from batonmq.client.push.heartbeats import Heartbeats, check_subscription
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.pulling import Puller, PullLimits
 from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, for_retried, one_by_one
 from batonmq.client.push.tasks import cancel, spawn
+from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic, retry_topic
 from batonmq.protocol.tags import ALL_TAGS, tag_subscription
 from batonmq.routing.routes import TopicRoute
@@ -59,6 +64,7 @@ class Consumer:
         max_cached_messages, max_cached_bytes: of one queue, pulled ahead; no more is pulled beyond that.
         offsets_dir: where BROADCASTING keeps its offsets.
         client_ip: this machine's address in the client id; found out when None.
+        hooks: code around each call of a handler (`client/hooks.py`): traces, metrics.
         stop_timeout_s: how long `stop` waits for handlers that run.
     """
 
@@ -83,6 +89,7 @@ class Consumer:
         offsets_dir: str = "~/.batonmq/offsets",
         poll_interval_ms: int = 30_000,
         client_ip: str | None = None,
+        hooks: Iterable[Hook] = (),
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -115,15 +122,19 @@ class Consumer:
         self._subscriptions = subscriptions
         suspend_s = suspend_ms / 1000
         send_back = SendBack(session, group, max_reconsume_times)
+        handlers = Handlers(subscriptions, group, session.client_id, tuple(hooks))
+        self._replies: Replies | None = None
         self._locks: QueueLocks | None = None
         self._handling: Handling
         if orderly:
             locks = self._locks = QueueLocks(session, group, suspend_s)
             self._handling = InOrder(
-                subscriptions, session.clock, locks, send_back, max_reconsume_times, suspend_s
+                subscriptions, handlers, session.clock, locks, send_back, max_reconsume_times, suspend_s
             )
         else:
-            self._handling = Concurrently(subscriptions, session.clock, model, send_back, concurrency)
+            self._handling = Concurrently(
+                subscriptions, handlers, session.clock, model, send_back, concurrency
+            )
         self._heartbeats = Heartbeats(session, group, subscriptions, model, from_where)
         self._puller = Puller(
             session,
@@ -147,16 +158,29 @@ class Consumer:
             begin=self._begin,
         )
         self._requests = BrokerRequests(
-            session, group, subscriptions, self._assignment, orderly=orderly, concurrency=concurrency
+            session,
+            group,
+            subscriptions,
+            handlers,
+            self._assignment,
+            orderly=orderly,
+            concurrency=concurrency,
         )
         self._requests.bind(dispatcher)
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = self._stopping = False
 
     def subscribe(
-        self, topic: str, expression: str, handler: Handler | BatchHandler, *, batch_size: int | None = None
+        self,
+        topic: str,
+        expression: Expression,
+        handler: Handler | BatchHandler,
+        *,
+        batch_size: int | None = None,
     ) -> None:
         """Have a handler called with each message of a topic whose tag fits (``*``, ``a``, ``a || b``).
+
+        With `sql` the properties decide; brokers check the expression when the consumer starts.
 
         A handler that returns has handled the message; one that raises gets it again later (`RetryLater`
         says when). It may be a coroutine function; a plain one must not block. With ``batch_size`` it is
@@ -171,7 +195,7 @@ class Consumer:
         check_topic(topic)
         if topic in self._subscriptions:
             raise ValueError(f"{topic} is subscribed already")
-        data = tag_subscription(topic, (expression or "").strip(), self._session.clock.now_ms())
+        data = subscription_data(topic, expression, self._session.clock.now_ms())
         call: Any = handler if batch_size is not None else one_by_one(handler)
         self._subscriptions[topic] = Subscription(data, call, batch_size if batch_size is not None else 1)
 
@@ -188,7 +212,7 @@ class Consumer:
         """Join the group and begin.
 
         Raises `TopicNotExistError` when a topic does not exist, `NoNameServer` when no name server answers
-        within a few seconds.
+        within a few seconds, `MQError` when a broker does not take an SQL expression.
         """
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
@@ -197,8 +221,9 @@ class Consumer:
         start_ms = self._requests.start_ms = session.clock.now_ms()
         try:
             await session.name_servers.connect()
-            for topic in self._subscriptions:
+            for topic, subscription in self._subscriptions.items():
                 await session.refresh(topic)
+                await check_subscription(session, self.group, subscription.data)
         except BaseException:
             await session.close()
             raise
@@ -236,6 +261,19 @@ class Consumer:
                 await self._assignment.give_up(held)
             await self._heartbeats.say_goodbye()
         await self._session.close()
+
+    async def reply(
+        self,
+        message: MessageExt,
+        body: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Reply to a message that was sent with `Producer.request`; see `Producer.reply`."""
+        if self._replies is None:
+            self._replies = Replies(self._session, self.group)
+        await self._replies.send(message, body, properties, timeout_ms)
 
     @property
     def client_id(self) -> str:

@@ -35,3 +35,23 @@ class NotSafelyStored(ClientError):
     def __init__(self, result: SendResult) -> None:
         super().__init__(f"stored at {result.queue} offset {result.queue_offset}, but {result.status.value}")
         self.result = result
+
+
+class ReplyTimeout(ClientError):
+    """A request message was stored, but no reply came in time. It may have been handled nevertheless."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"no reply to the request in {topic} within its timeout")
+        self.topic = topic
+
+
+class TransactionUnconfirmed(ClientError):
+    """A broker did not confirm that a transaction is committed or rolled back.
+
+    The decision is kept: when the broker asks what became of the transaction, this client answers it.
+    """
+
+    def __init__(self, transaction_id: str, decision: str, cause: Exception) -> None:
+        super().__init__(f"{decision} of transaction {transaction_id} is not confirmed: {cause}")
+        self.transaction_id = transaction_id
+        self.cause = cause

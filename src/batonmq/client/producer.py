@@ -14,27 +14,41 @@ import logging
 import os
 import random
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from batonmq.client.errors import NotSafelyStored, SendFailed
-from batonmq.client.message import Message, SendResult, SendStatus
+from batonmq.client.hooks import Hook, Hooks, Sending, SendKind, around
+from batonmq.client.message import EncodedBatch, Message, SendResult, SendStatus
+from batonmq.client.producer_heartbeats import ProducerHeartbeats
+from batonmq.client.recall import parse_recall_handle
+from batonmq.client.replies import Replies, Requests
 from batonmq.client.session import ClientSession
+from batonmq.client.sharding import queue_of_key
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType, compress
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
-from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
-from batonmq.protocol.headers.broker.send import SendMessageResponse, SendMessageV2
-from batonmq.protocol.json import encode
+from batonmq.protocol.headers.broker.send import (
+    RecallMessage,
+    RecallMessageResponse,
+    SendMessageResponse,
+    SendMessageV2,
+)
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import UniqueIds
+from batonmq.protocol.message.properties import (
+    PROPERTY_MSG_REGION,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+)
+from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group
 from batonmq.protocol.send.request import send_ext
 from batonmq.routing.name_servers import NoNameServer
@@ -45,7 +59,6 @@ from batonmq.routing.session import OUTAGE_POLL_S
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_INTERVAL_S = 30.0
 FIRST_PAUSE_S = 0.0025
 """Doubled before each wait for a new master, up to `OUTAGE_POLL_S`: a planned switch takes some 10 ms."""
 """Queues a topic gets when a broker creates it for our first message."""
@@ -77,6 +90,7 @@ class Producer:
         poll_interval_ms: how often the route is asked for when nothing fails.
         client_ip: this machine's address in client and message ids; found out when None.
         auto_create: send to unknown topics, which brokers with `autoCreateTopicEnable` create.
+        hooks: code around each send (`client/hooks.py`): traces, metrics.
         tls: talk TLS to name servers and brokers; RocketMQ's certificates name no hosts as a rule, so that
             `check_hostname` must be off (docs/client.md, TLS).
     """
@@ -96,6 +110,7 @@ class Producer:
         auto_create: bool = True,
         poll_interval_ms: int = 30_000,
         client_ip: str | None = None,
+        hooks: Iterable[Hook] = (),
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -103,8 +118,11 @@ class Producer:
     ) -> None:
         check_group(group)
         self.group = group
+        self._hooks: Hooks = tuple(hooks)
+        self._dispatcher = Dispatcher()
         self._session = ClientSession(
             namesrv,
+            dispatcher=self._dispatcher,
             tls=tls,
             clock=clock,
             rng=rng,
@@ -125,8 +143,10 @@ class Producer:
         rng = self._session.rng
         self._ids = UniqueIds(self._session.ip, os.getpid(), rng.getrandbits(32))
         self._picker = QueuePicker(rng.randrange(1 << 16))
-        self._greeted: dict[str, None] = {}
-        self._heartbeats: asyncio.Task[None] | None = None
+        self._heartbeats = ProducerHeartbeats(self._session, group)
+        self._requests = Requests(self._session)
+        self._requests.bind(self._dispatcher)
+        self._replies: Replies | None = None
 
     async def start(self) -> None:
         """Check that a name server can be reached; ``async with`` does it. Without it the first `send` does.
@@ -157,18 +177,8 @@ class Producer:
         """Leave the group and close all connections. Sends under way fail."""
         if self._session.closed:
             return
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
-            goodbye = UnregisterClient(self.client_id, producer_group=self.group)
-            connections = filter(None, map(self._session.net.connected, self._greeted))
-            answers = await asyncio.gather(
-                *(connection.call(goodbye, timeout_ms=500) for connection in connections),
-                return_exceptions=True,
-            )
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    log.info("unregister: %s", answer)
+        self._requests.close()
+        await self._heartbeats.close()
         await self._calls.close()
         await self._session.close()
 
@@ -180,7 +190,7 @@ class Producer:
 
     async def send(
         self,
-        message: Message | Sequence[Message],
+        message: Message | Sequence[Message] | EncodedBatch,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
@@ -188,8 +198,8 @@ class Producer:
     ) -> SendResult:
         """Send a message, or several of one topic as one batch, and wait for the acknowledgement.
 
-        ``queue`` or ``selector`` decides where to; otherwise all queues take turns. Messages that must keep
-        their order are sent one after the other to one queue.
+        ``queue``, ``selector`` or the message's sharding key decides where to; otherwise all queues take
+        turns. Messages that must keep their order are sent one after the other to one queue.
 
         Raises:
             MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending).
@@ -197,7 +207,46 @@ class Producer:
             SendFailed: no acknowledgement within the timeout; the message may be stored or not.
             TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
         """
+        return await self._send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+
+    async def _send(
+        self,
+        message: Message | Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+        system: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """`send`; ``system`` are properties that the client adds."""
+        if not self._hooks:
+            return await self._deliver(message, queue, selector, timeout_ms, system, None)
+        messages = [message] if isinstance(message, Message) else list(message)
+        if not messages:
+            raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        head = messages[0]
+        kind = SendKind.DELAYED if head.delayed else SendKind.NORMAL
+        if system and PROPERTY_TRANSACTION_PREPARED in system:
+            kind = SendKind.HALF
+        elif kind is SendKind.NORMAL and head.sharding_key is not None:
+            kind = SendKind.ORDERED
+        sending = Sending(head.topic, self.group, self.client_id, messages, kind)
+        with around(lambda hook: hook.sending(sending), self._hooks):
+            sending.result = await self._deliver(message, queue, selector, timeout_ms, system, sending)
+            return sending.result
+
+    async def _deliver(
+        self,
+        message: Message | Sequence[Message],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        timeout_ms: int | None,
+        system: Mapping[str, str] | None,
+        sending: Sending | None,
+    ) -> SendResult:
         head, code, sys_flag, body, message_id = self._prepare(message)
+        if system and PROPERTY_TRANSACTION_PREPARED in system:
+            sys_flag |= MessageSysFlag.TRANSACTION_PREPARED
         topic = head.topic
         session = self._session
         loop = asyncio.get_running_loop()
@@ -210,7 +259,7 @@ class Producer:
         avoid: str | None = None
         failure: Exception | None = None
         command = Command(code, binary=True)
-        properties = head.encoded_properties().decode()
+        properties = head.encoded_properties(system).decode()
         born = str(session.clock.now_ms())
         while True:
             if route is None:
@@ -244,6 +293,8 @@ class Producer:
                     answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
                     status = _STATUS.get(answer.code)
                     if status is not None:
+                        if sending is not None:
+                            sending.address = address
                         self._picker.worked(target.broker_name)
                         return self._result(status, answer, message_id, target)
                     raise error_for(answer.code, answer.remark, answer.ext)
@@ -305,10 +356,77 @@ class Producer:
         )
         await session.net.oneway(address, SendMessageV2.from_ext(fields), body)
 
+    # -- more than sending
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int = 3_000) -> str:
+        """Cancel a delayed message; returns its unique id. ``handle`` is its `SendResult.recall_handle`.
+
+        Brokers with `recallMessageEnable=true` take it, until the message is due.
+
+        Raises:
+            ValueError: that is no handle, or one of another topic.
+            MQError: the broker refused it (NO_PERMISSION where recalling is off).
+            NetError: the broker did not answer within the timeout.
+        """
+        known = parse_recall_handle(handle)
+        if known.topic != topic:
+            raise ValueError(f"the recall handle belongs to topic {known.topic}, not {topic}")
+        answer = await self._session.call_master(
+            known.broker_name, topic, RecallMessage(topic, handle, self.group), timeout_ms=timeout_ms
+        )
+        assert isinstance(answer.header, RecallMessageResponse)
+        return answer.header.msg_id
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int = 3_000,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it (`Consumer.reply`).
+
+        The timeout covers both. Raises what `send` raises, and `ReplyTimeout`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        route = await self._session.route(message.topic, fallback=self._auto_create)
+        await self._heartbeats.greet(route)  # a broker passes replies on to clients it knows
+        correlation_id, system = self._requests.begin(timeout_ms)
+        try:
+            left_ms = max(1, int((deadline - loop.time()) * 1000))
+            await self._send(message, queue=queue, selector=selector, timeout_ms=left_ms, system=system)
+            return await self._requests.reply(correlation_id, message.topic, deadline - loop.time())
+        finally:
+            self._requests.end(correlation_id)
+
+    async def reply(
+        self,
+        message: MessageExt,
+        body: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Reply to a request message. Returns when a broker has passed the reply on.
+
+        Raises:
+            ValueError: the message is no request.
+            MQError: no broker could pass it on: the requester is gone, or its time is over.
+            NetError: no broker answered.
+        """
+        if self._replies is None:
+            self._replies = Replies(self._session, self.group)
+        await self._replies.send(message, body, properties, timeout_ms)
+
+    def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        self._heartbeats.route_changed(route)
+
     # -- parts of a send
 
     def _prepare(
-        self, message: Message | Sequence[Message]
+        self, message: Message | Sequence[Message] | EncodedBatch
     ) -> tuple[Message, int, int, bytes | memoryview, str]:
         """Check and encode: (whose topic and properties, request code, sys flag, body, message id)."""
         now_ms = self._session.clock.now_ms()
@@ -322,6 +440,10 @@ class Producer:
                 body = compress(body, self._compression, self._compression_level)
                 sys_flag = self._compression.sys_flag
             return message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id
+        if isinstance(message, EncodedBatch):
+            head = Message(message.topic, message.body)
+            head.check(self._max_size)
+            return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, message.body, ""
         return self._prepare_batch(list(message), now_ms)
 
     def _prepare_batch(self, messages: list[Message], now_ms: int) -> tuple[Message, int, int, bytes, str]:
@@ -340,7 +462,7 @@ class Producer:
                 raise MQError(
                     ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch must agree on wait_store_ok"
                 )
-            if message.delay_level:
+            if message.delayed:
                 raise MQError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
             if message.unique_id is None:
                 message.unique_id = self._ids.next(now_ms)
@@ -382,6 +504,8 @@ class Producer:
             return queue
         if selector is not None:
             return selector(route.write_queues, message) if route.write_queues else None
+        if message.sharding_key is not None:
+            return queue_of_key(route.write_queues, message.sharding_key) if route.write_queues else None
         return self._picker.pick(route, message.topic, self._session.clock.monotonic_ms(), avoid)
 
     def _another(self, route: TopicRoute, failed: str | None) -> bool:
@@ -395,29 +519,17 @@ class Producer:
     ) -> SendResult:
         stored = SendMessageResponse.from_ext(answer.ext)
         queue = MessageQueue(target.topic, target.broker_name, stored.queue_id)
-        result = SendResult(status, message_id, stored.msg_id, queue, stored.queue_offset)
+        result = SendResult(
+            status,
+            message_id,
+            stored.msg_id,
+            queue,
+            stored.queue_offset,
+            recall_handle=stored.recall_handle,
+            transaction_id=stored.transaction_id,
+            region=answer.ext.get(PROPERTY_MSG_REGION),
+            traced=answer.ext.get(PROPERTY_TRACE_SWITCH) != "false",
+        )
         if status is not SendStatus.SEND_OK:
             raise NotSafelyStored(result)
         return result
-
-    # -- heartbeats: brokers list producers by them, and ask them about transactions
-
-    def _route_changed(self, topic: str, route: TopicRoute) -> None:
-        if self._heartbeats is None and not self._session.closed:
-            self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
-
-    async def _beat(self) -> None:
-        body = encode(HeartbeatData(self.client_id, producer_data_set=[ProducerData(self.group)]))
-        while True:
-            masters: dict[str, None] = {}
-            for topic in self._session.topics:
-                route = self._session.known_route(topic)
-                if route is not None:
-                    masters |= dict.fromkeys(filter(None, map(route.master, route.brokers)))
-            for address in masters:
-                try:
-                    await self._session.net.call(address, Heartbeat(), body)
-                    self._greeted[address] = None
-                except (NetError, MQError) as error:
-                    log.info("heartbeat to %s: %s", address, error)
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -26,6 +26,8 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     SearchOffsetResponse,
 )
+from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
@@ -154,6 +156,33 @@ class QueueReader:
         found = PullMessageResponse.from_ext(answer.ext)
         records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
         return Pulled(records, found.next_begin_offset, found.min_offset, found.max_offset)
+
+    async def messages(self, topic: str) -> AsyncIterator[MessageExt]:
+        """What a topic holds now, queue by queue, decoded; messages that come later are left out.
+
+        Raises also `MessageFormatError` or `CompressionError` for a record that cannot be decoded.
+        """
+        for queue in await self.queues(topic):
+            offset, end = await self.min_offset(queue), await self.max_offset(queue)
+            while offset < end:
+                pulled = await self.pull(queue, offset)
+                for message in decode_records(pulled.records):
+                    if message.queue_offset < end:
+                        yield message
+                if pulled.next_offset <= offset:
+                    break  # the queue ends before the offset that was its end: another master
+                offset = pulled.next_offset
+
+    async def dead_letters(self, group: str) -> AsyncIterator[MessageExt]:
+        """Messages that a group failed to consume too often; none if it never gave one up.
+
+        `Message.from_record` makes a message of one that can be sent again.
+        """
+        try:
+            async for message in self.messages(dead_letter_topic(group)):
+                yield message
+        except TopicNotExistError:
+            return
 
     async def _following(self, queue: MessageQueue, ext: dict[str, str]) -> Command:
         """A pull, on the master, wherever that goes within the timeout."""

@@ -11,17 +11,26 @@ Methods block and raise what the asynchronous ones raise. Objects may be used fr
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import uvloop
 
 from batonmq.client import consumer as _consumer
+from batonmq.client import message_trace as _message_trace
+from batonmq.client import pop_consumer as _pop_consumer
 from batonmq.client import producer as _producer
 from batonmq.client import reader as _reader
+from batonmq.client import simple_consumer as _simple_consumer
+from batonmq.client import transactions as _transactions
+from batonmq.client.filter import Expression, sql
+from batonmq.client.hooks import Delivery, Hook, Sending, TransactionEnd, TransactionState
 from batonmq.client.message import Message, SendResult
 from batonmq.client.push.retries import RetryLater
 from batonmq.net.errors import NetError
@@ -29,7 +38,21 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
 
-__all__ = ["Consumer", "Message", "MessageExt", "Producer", "QueueReader", "RetryLater", "SendResult"]
+__all__ = [
+    "Consumer",
+    "Message",
+    "MessageExt",
+    "MessageTrace",
+    "PopConsumer",
+    "Producer",
+    "QueueReader",
+    "RetryLater",
+    "SendResult",
+    "SimpleConsumer",
+    "TransactionProducer",
+    "TransactionState",
+    "sql",
+]
 
 T = TypeVar("T")
 
@@ -76,12 +99,28 @@ class _Loop:
         return self._loop.is_closed()
 
 
+def _in_thread(function: Callable[[Any], T]) -> Callable[[Any], Coroutine[Any, Any, T]]:
+    """Has a function called in a worker thread, with the context (a trace's, for one) of the caller."""
+
+    async def call(argument: Any) -> T:
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(None, context.run, function, argument)
+
+    return call
+
+
 class Producer:
     """`batonmq.Producer`, blocking; takes the same arguments."""
 
+    _inner: _producer.Producer
+
     def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = _producer.Producer(group, namesrv, **options)
+        self._inner = self._made(group, namesrv, **options)
         self._loop = _Loop("batonmq-producer")
+
+    @staticmethod
+    def _made(group: str, namesrv: str | Iterable[str], **options: Any) -> _producer.Producer:
+        return _producer.Producer(group, namesrv, **options)
 
     def start(self) -> None:
         """See that a name server can be reached; ``with`` does it. Raises `NoNameServer`."""
@@ -120,6 +159,29 @@ class Producer:
         """Send without acknowledgement."""
         self._loop.call(lambda: self._inner.send_oneway(message, queue=queue))
 
+    def recall(self, topic: str, handle: str, *, timeout_ms: int = 3_000) -> str:
+        """Cancel a delayed message; returns its unique id."""
+        return self._loop.call(lambda: self._inner.recall(topic, handle, timeout_ms=timeout_ms))
+
+    def request(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int = 3_000
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it."""
+        return self._loop.call(lambda: self._inner.request(message, queue=queue, timeout_ms=timeout_ms))
+
+    def reply(
+        self,
+        message: MessageExt,
+        body: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Reply to a request message."""
+        self._loop.call(
+            lambda: self._inner.reply(message, body, properties=properties, timeout_ms=timeout_ms)
+        )
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """Queues of a topic that can be written to now."""
         return self._loop.call(lambda: self._inner.queues(topic))
@@ -131,11 +193,70 @@ class Producer:
             self._loop.close()
 
 
-class Consumer:
-    """`batonmq.Consumer` with plain functions as handlers, which may block; takes the same arguments."""
+class TransactionProducer(Producer):
+    """`batonmq.TransactionProducer`, blocking; ``check`` is a plain function, called in a worker thread."""
 
-    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = _consumer.Consumer(group, namesrv, **options)
+    _inner: _transactions.TransactionProducer
+
+    @staticmethod
+    def _made(
+        group: str,
+        namesrv: str | Iterable[str],
+        *,
+        check: Callable[[MessageExt], TransactionState] | None = None,
+        **options: Any,
+    ) -> _transactions.TransactionProducer:
+        if check is None:
+            raise TypeError("a transaction producer needs check=")
+        return _transactions.TransactionProducer(group, namesrv, check=_in_thread(check), **options)
+
+    def transaction(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> Transaction:
+        """A context in which the local transaction of a message runs."""
+        return Transaction(self._inner.transaction(message, queue=queue, timeout_ms=timeout_ms), self._loop)
+
+
+class Transaction:
+    """The message of one local transaction; see `batonmq.TransactionProducer`."""
+
+    def __init__(self, inner: _transactions.Transaction, loop: _Loop) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    @property
+    def transaction_id(self) -> str:
+        """What ``check`` gets as the message's id: keep it with the local transaction."""
+        return self._inner.transaction_id
+
+    @property
+    def state(self) -> TransactionState:
+        """What was decided inside the context."""
+        return self._inner.state
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call(lambda: self._inner.__aexit__(kind, error, trace))
+
+    def commit(self) -> None:
+        """Have the message delivered."""
+        self._loop.call(self._inner.commit)
+
+    def rollback(self) -> None:
+        """Drop the message."""
+        self._loop.call(self._inner.rollback)
+
+
+class _PushConsumer:
+    """What both kinds of consumers with handlers have in common."""
+
+    def __init__(self, inner: _consumer.Consumer | _pop_consumer.PopConsumer) -> None:
+        self._inner = inner
         self._loop = _Loop("batonmq-consumer")
 
     def __enter__(self) -> Self:
@@ -148,14 +269,28 @@ class Consumer:
         self.stop()
 
     def subscribe(
-        self, topic: str, expression: str, handler: Callable[[Any], None], *, batch_size: int | None = None
+        self,
+        topic: str,
+        expression: Expression,
+        handler: Callable[[Any], None],
+        *,
+        batch_size: int | None = None,
     ) -> None:
         """Have a function called, in a worker thread, with each message of a topic."""
+        self._inner.subscribe(topic, expression, _in_thread(handler), batch_size=batch_size)
 
-        async def in_thread(messages: Any) -> None:
-            await asyncio.get_running_loop().run_in_executor(None, handler, messages)
-
-        self._inner.subscribe(topic, expression, in_thread, batch_size=batch_size)
+    def reply(
+        self,
+        message: MessageExt,
+        body: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Reply to a request message; handlers may call it."""
+        self._loop.call(
+            lambda: self._inner.reply(message, body, properties=properties, timeout_ms=timeout_ms)
+        )
 
     def start(self) -> None:
         """Join the group and begin."""
@@ -165,6 +300,124 @@ class Consumer:
         """Stop pulling, let running handlers end, commit, leave the group."""
         if not self._loop.closed:
             self._loop.call(self._inner.stop)
+            self._loop.close()
+
+
+class Consumer(_PushConsumer):
+    """`batonmq.Consumer` with plain functions as handlers, which may block; takes the same arguments."""
+
+    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
+        super().__init__(_consumer.Consumer(group, namesrv, **options))
+
+
+class PopConsumer(_PushConsumer):
+    """`batonmq.PopConsumer` with plain functions as handlers, which may block; takes the same arguments."""
+
+    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
+        super().__init__(_pop_consumer.PopConsumer(group, namesrv, **options))
+
+
+class SimpleConsumer:
+    """`batonmq.SimpleConsumer`, blocking; takes the same arguments."""
+
+    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
+        self._inner = _simple_consumer.SimpleConsumer(group, namesrv, **options)
+        self._loop = _Loop("batonmq-simple-consumer")
+
+    def start(self) -> None:
+        """Join the group; ``with`` does it. Raises `NoNameServer`."""
+        self._loop.call_or_close(self._inner.start)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Receive a topic's messages whose tags fit, or whose properties do (`sql`)."""
+
+        async def subscribe() -> None:
+            self._inner.subscribe(topic, expression)
+
+        self._loop.call(subscribe)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive no more messages of a topic."""
+
+        async def unsubscribe() -> None:
+            self._inner.unsubscribe(topic)
+
+        self._loop.call(unsubscribe)
+
+    def receive(
+        self,
+        max_messages: int = 32,
+        *,
+        invisible_duration: timedelta | float | None = None,
+        wait: timedelta | float = 20,
+    ) -> list[MessageExt]:
+        """Up to ``max_messages``; empty when none came within ``wait``."""
+        return self._loop.call(
+            lambda: self._inner.receive(max_messages, invisible_duration=invisible_duration, wait=wait)
+        )
+
+    def ack(self, messages: MessageExt | Iterable[MessageExt], *, timeout_ms: int = 3_000) -> None:
+        """The messages are consumed."""
+        self._loop.call(lambda: self._inner.ack(messages, timeout_ms=timeout_ms))
+
+    def change_invisible_duration(
+        self, message: MessageExt, duration: timedelta | float, *, timeout_ms: int = 3_000
+    ) -> None:
+        """Hide a message for so long from now on."""
+        self._loop.call(
+            lambda: self._inner.change_invisible_duration(message, duration, timeout_ms=timeout_ms)
+        )
+
+    def close(self) -> None:
+        """Leave the group and close all connections."""
+        if not self._loop.closed:
+            self._loop.call(self._inner.close)
+            self._loop.close()
+
+
+class MessageTrace(Hook):
+    """`batonmq.MessageTrace` for blocking and asynchronous clients; takes the same arguments."""
+
+    def __init__(self, namesrv: str | Iterable[str], **options: Any) -> None:
+        self._inner = _message_trace.MessageTrace(namesrv, **options)
+        self._loop = _Loop("batonmq-trace")
+
+    def __enter__(self) -> Self:
+        self._loop.call_or_close(self._inner.start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def dropped(self) -> int:
+        """Traces that could not be sent."""
+        return self._inner.dropped
+
+    def sending(self, sending: Sending) -> AbstractContextManager[None]:
+        return self._inner.sending(sending)
+
+    def handling(self, delivery: Delivery) -> AbstractContextManager[None]:
+        return self._inner.handling(delivery)
+
+    def transaction_ended(self, end: TransactionEnd) -> None:
+        self._inner.transaction_ended(end)
+
+    def close(self) -> None:
+        """Send what is collected, then close the connections."""
+        if not self._loop.closed:
+            self._loop.call(self._inner.close)
             self._loop.close()
 
 
@@ -209,6 +462,21 @@ class QueueReader:
     ) -> _reader.Pulled:
         """Records from an offset on."""
         return self._loop.call(lambda: self._inner.pull(queue, offset, max_count, max_bytes))
+
+    def messages(self, topic: str) -> Iterator[MessageExt]:
+        """What a topic holds now, queue by queue, decoded."""
+        return self._iterated(self._inner.messages(topic))
+
+    def dead_letters(self, group: str) -> Iterator[MessageExt]:
+        """Messages that a group failed to consume too often."""
+        return self._iterated(self._inner.dead_letters(group))
+
+    def _iterated(self, messages: AsyncIterator[MessageExt]) -> Iterator[MessageExt]:
+        async def following() -> MessageExt | None:
+            return await anext(messages, None)
+
+        while (message := self._loop.call(following)) is not None:
+            yield message
 
     def close(self) -> None:
         """Close all connections."""

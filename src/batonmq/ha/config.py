@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
-from batonmq.common.config import check_limits, number, require
+from batonmq.common.config import check_addresses, check_limits, number, require
 
 MAX_TRANSFER_BATCH: Final = 4 * 1024 * 1024 - 64
 """A RocketMQ slave reads into a buffer of 4 MiB; a longer frame never fits and the link stands still."""
@@ -35,6 +35,13 @@ class HAConfig:
     """Lag after which the master asks to remove a member of the SyncStateSet, ms (RocketMQ: 15 000)."""
     ha_max_time_slave_not_catchup: int | None = number(None, 1)
     """The same key in RocketMQ's spelling; overrides the other one."""
+    ha_max_gap_not_in_sync: int = number(256 * 1024 * 1024, 1)
+    """Without controllers: a slave that lags by this many bytes is not in sync."""
+    ha_master_address: str = ""
+    """Without controllers: the master's replication port, `host:port`; empty: the name server says where."""
+    ha_send_whole_log: bool = False
+    """Without controllers: an empty slave gets the master's whole log, not only its last file as in
+    RocketMQ."""
     ha_connect_timeout: int = number(3_000, 10)
     """How long connecting to the master's replication port may take, ms."""
     ha_flow_control_enable: bool = False
@@ -57,8 +64,6 @@ class HAConfig:
     """The file with the broker id the controller assigned; empty: `brokerIdentity` in storePathRootDir."""
 
     HAS_NO_EFFECT: ClassVar[Mapping[str, str]] = {
-        "haMaxGapNotInSync": "in controller mode haMaxTimeSlaveNotCatchup decides who is in sync",
-        "haMasterAddress": "the controllers say who is master, and the master where its port is",
         "maxSlaveResendLength": "a slave asks for what it misses, however much that is",
         "syncMasterFlushOffsetWhenStartup": "slaves serve up to the confirm offset",
     }
@@ -66,6 +71,11 @@ class HAConfig:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        check_addresses("haMasterAddress", self.ha_master_address)
+        require(
+            ";" not in self.ha_master_address,
+            f"haMasterAddress={self.ha_master_address}: must be one address, host:port",
+        )
         require(
             self.ha_housekeeping_interval > self.ha_send_heartbeat_interval,
             f"haHousekeepingInterval={self.ha_housekeeping_interval}: must be above "

@@ -165,6 +165,11 @@ class RequestCode(IntEnum):
     ADD_CONTROLLER = 60004
     REMOVE_CONTROLLER = 60005
     TRANSFER_CONTROLLER_LEADERSHIP = 60006
+
+    GET_ALL_CONSUMER_FILTER = 60020
+    """A slave copies the SQL92 filters of its master."""
+    GET_ALL_RESET_OFFSET = 60021
+    """A slave copies the offset resets that no pull has used."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -14,6 +14,8 @@ ALL_TAGS = "*"
 """The expression that every message matches."""
 TAG_EXPRESSION = "TAG"
 """The type of an expression of tags, and what a missing type means."""
+SQL_EXPRESSION = "SQL92"
+"""The type of an expression over properties."""
 
 
 @lru_cache(maxsize=65536)

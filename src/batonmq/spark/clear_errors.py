@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from batonmq.common.config import ConfigError
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.spark.fetch import UnknownTopic
-from batonmq.spark.options import OptionError
+from batonmq.spark.options import ClearError
 from batonmq.spark.plan import DataLoss
+from batonmq.store.errors import StoreError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COMPLETE = (OptionError, UnknownTopic, DataLoss, NetError, MQError)
+_COMPLETE = (ClearError, UnknownTopic, DataLoss, NetError, MQError, StoreError, ConfigError)
 """Errors with a complete text; a traceback adds nothing."""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -12,11 +13,17 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import uvloop
 
-from batonmq.client.reader import Pulled, QueueReader
-from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.client.offsets import GroupOffsets
+from batonmq.client.reader import READER_GROUP, Pulled, QueueReader
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.errors import TopicNotExistError
+from batonmq.protocol.headers.namesrv import GetAllTopicList
+from batonmq.protocol.json import decode
+from batonmq.protocol.message.record import scan_frames
+from batonmq.protocol.names import is_dead_letter_topic, is_retry_topic, is_system_topic
+from batonmq.routing.session import Session
 from batonmq.spark.decode import Decoder, OffsetGap
-from batonmq.spark.options import ReadOptions
+from batonmq.spark.options import ReadOptions, Times, tls_context
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
 
 T = TypeVar("T")
@@ -26,6 +33,8 @@ BATCH_BYTES = 2 * 1024 * 1024
 """Records gathered before they are decoded: batches of a few thousand rows keep the cost per row low."""
 ROWS_AHEAD, MOST_PULLS_AHEAD = 4_096, 16
 """What is requested in advance: enough to keep a broker busy that answers 32 messages per pull."""
+SAMPLE_ROWS = 32
+"""Messages that are looked at to know how large those of a queue are."""
 CATCH_UP_WAIT_S = 0.02
 BOUNDS_WAIT_S = 10.0
 """How long offsets that were seen once may be missing before they count as lost. A new master shows what its
@@ -55,7 +64,13 @@ class Fetcher:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._loop = uvloop.new_event_loop()
-        self._reader = QueueReader(options.namesrv, retry_timeout_ms=options.poll_timeout_ms)
+        self._session = Session(options.namesrv, tls=tls_context(options.tls))
+        self._reader = QueueReader(
+            options.namesrv,
+            retry_timeout_ms=options.poll_timeout_ms,
+            group=options.group or READER_GROUP,
+            session=self._session,
+        )
 
     def run(self, work: Awaitable[T]) -> T:
         return self._loop.run_until_complete(work)
@@ -95,11 +110,25 @@ class Fetcher:
 
     async def _bounds(self) -> Bounds:
         found: dict[str, dict[str, QueueBounds]] = {}
-        for topic in self._options.topics:
+        for topic in await self._topics():
             queues = await self._queues(topic)
             pairs = await asyncio.gather(*(self._bound(queue) for queue in queues))
             found[topic] = {f"{q.broker_name}:{q.queue_id}": b for q, b in zip(queues, pairs, strict=True)}
         return found
+
+    async def _topics(self) -> Sequence[str]:
+        """The topics to read, those of a pattern as the name server knows them now."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return self._options.topics
+        answer = await self._session.name_servers.ask(GetAllTopicList())
+        return [
+            topic
+            for topic in sorted(decode(bytes(answer.body), TopicList).topic_list)
+            if re.fullmatch(pattern, topic)
+            and not is_system_topic(topic)
+            and ("%" in pattern or not (is_retry_topic(topic) or is_dead_letter_topic(topic)))
+        ]
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         try:
@@ -119,12 +148,13 @@ class Fetcher:
         begin, end = await asyncio.gather(self._reader.min_offset(queue), self._reader.max_offset(queue))
         return QueueBounds(max(0, begin), max(0, begin, end))
 
-    def offsets_at(self, bounds: Bounds, store_time_ms: int) -> dict[str, dict[str, int]]:
-        """The first offset of every queue stored at or after a time (its end if there is none)."""
+    def offsets_at(self, bounds: Bounds, store_time_ms: int | Times) -> dict[str, dict[str, int]]:
+        """The first offset of every queue stored at or after a time, one for all or each its own (its end if
+        there is none)."""
 
         async def ask(topic: str, name: str, held: QueueBounds) -> int:
-            broker, _, queue_id = name.rpartition(":")
-            offset = await self._reader.offset_at(MessageQueue(topic, broker, int(queue_id)), store_time_ms)
+            at = store_time_ms if isinstance(store_time_ms, int) else store_time_ms[topic][name]
+            offset = await self._reader.offset_at(_queue(topic, name), at)
             return min(max(offset, held.begin), held.end)
 
         async def ask_all() -> dict[str, dict[str, int]]:
@@ -134,6 +164,35 @@ class Fetcher:
             }
 
         return self.run(ask_all())
+
+    def mean_sizes(self, start: SeenOffsets, available: SeenOffsets) -> list[tuple[int, int]]:
+        """Backlog of each queue that has one, and the mean size of its next records in bytes."""
+
+        async def ask(topic: str, name: str, begin: int, end: int) -> tuple[int, int]:
+            pulled = await self._reader.pull(_queue(topic, name), begin, min(end - begin, SAMPLE_ROWS))
+            bounds = scan_frames(pulled.records)
+            return end - begin, bounds[-1] // max(1, len(bounds) - 1)
+
+        async def ask_all() -> list[tuple[int, int]]:
+            return [
+                await ask(topic, name, start.get(topic, {}).get(name, 0), end)
+                for topic, queues in available.items()
+                for name, end in queues.items()
+                if end > start.get(topic, {}).get(name, 0)
+            ]
+
+        return self.run(ask_all())
+
+    def commit(self, group: str, offsets: SeenOffsets) -> None:
+        """Keep a group's offsets at the brokers. Raises `MQError`, `NetError`."""
+
+        async def commit_all() -> None:
+            committed = GroupOffsets(self._session, group)
+            for topic, queues in offsets.items():
+                for name, offset in queues.items():
+                    await committed.commit(_queue(topic, name), offset)
+
+        self.run(commit_all())
 
     # -- reading --------------------------------------------------------------------------------------
 
@@ -242,6 +301,12 @@ async def _gathered(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[list[
                 records, size = [], 0
     if records:
         yield records
+
+
+def _queue(topic: str, name: str) -> MessageQueue:
+    """The queue named ``broker:id``."""
+    broker, _, queue_id = name.rpartition(":")
+    return MessageQueue(topic, broker, int(queue_id))
 
 
 @contextmanager

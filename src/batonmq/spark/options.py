@@ -8,9 +8,14 @@ Names and meanings follow Spark's Kafka connector where the meaning is the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from batonmq.common.config import ConfigError
+from batonmq.net.tls import TlsConfig, client_context
+from batonmq.protocol.names import group_error
 from batonmq.routing.name_servers import name_server_addresses
 
 EARLIEST, LATEST = -2, -1
@@ -20,7 +25,16 @@ OffsetSpec = int | Mapping[str, Mapping[str, int]]
 """EARLIEST, LATEST, or ``{topic: {"broker:queue": offset}}``."""
 
 
-class OptionError(ValueError):
+Times = Mapping[str, Mapping[str, int]]
+"""``{topic: {"broker:queue": store time in ms}}``."""
+ERROR_STRATEGY, LATEST_STRATEGY = "error", "latest"
+
+
+class ClearError(Exception):
+    """An error with a complete text; a traceback adds nothing."""
+
+
+class OptionError(ClearError, ValueError):
     """An option that cannot be used; the text names it and its valid values."""
 
 
@@ -31,6 +45,9 @@ class ReadOptions:
     namesrv: str
     """``host:port``, several separated by ``;``."""
     topics: tuple[str, ...]
+    """Empty with a `pattern`."""
+    pattern: str | None = None
+    """Regular expression: all topics that it matches in full, also those that appear later."""
     assign: Mapping[str, tuple[str, ...]] | None = None
     """Only these queues of each topic; None: all of them."""
     starting_offsets: OffsetSpec
@@ -38,7 +55,19 @@ class ReadOptions:
     starting_timestamp_ms: int | None = None
     """Store time, ms since the epoch; overrides `starting_offsets`."""
     ending_timestamp_ms: int | None = None
+    starting_timestamps: Times | None = None
+    """Store time of each queue, ms; overrides `starting_timestamp_ms`."""
+    ending_timestamps: Times | None = None
+    nothing_that_late: str = LATEST_STRATEGY
+    """What a queue without a message at its starting time means."""
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    """How long `min_offsets_per_trigger` may hold a micro-batch back."""
+    max_bytes_per_trigger: int | None = None
+    group: str | None = None
+    """Consumer group that pulls name and, for streams, that progress is committed for."""
+    tls: TlsConfig | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -60,10 +89,38 @@ class Option:
     text: str
 
 
+TLS_OPTIONS = (
+    Option("tls.enable", "`false`", "both", "Use TLS for connections to name servers and brokers."),
+    Option(
+        "tls.client.authServer",
+        "`false`",
+        "both",
+        "Verify servers against `tls.client.trustCertPath`; host names are not checked, as in RocketMQ.",
+    ),
+    Option(
+        "tls.client.trustCertPath",
+        "",
+        "both",
+        "Authorities trusted for servers' certificates: a PEM file, at the same path on all machines.",
+    ),
+    Option("tls.client.certPath", "", "both", "Certificate to show to servers that ask for one, PEM."),
+    Option("tls.client.keyPath", "", "both", "Its private key, PEM."),
+    Option("tls.client.keyPassword", "", "both", "Password of that key."),
+)
+"""RocketMQ's keys of TLS clients, for source and sink."""
+
 OPTIONS = (
     Option("namesrvAddr", "required", "both", "Name servers, `host:port`, separated by `;`."),
-    Option("subscribe", "this or `assign`", "both", "Topics, separated by commas; all their queues."),
-    Option("assign", "this or `subscribe`", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
+    Option("subscribe", "one of three", "both", "Topics, separated by commas; all their queues."),
+    Option(
+        "subscribePattern",
+        "one of three",
+        "both",
+        "All topics that this regular expression matches in full, but for the system's; retry and "
+        "dead-letter topics only if it contains a `%`. A stream reads topics that appear later from "
+        "their first message.",
+    ),
+    Option("assign", "one of three", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
     Option(
         "startingOffsets",
         "batch `earliest`, stream `latest`",
@@ -85,10 +142,44 @@ OPTIONS = (
         "End before the first message stored at this time (ms since 1970) or later.",
     ),
     Option(
+        "startingOffsetsByTimestamp",
+        "",
+        "both",
+        'As `startingTimestamp`, for each queue: `{"topic": {"broker-a:0": 1764000000000}}`.',
+    ),
+    Option("endingOffsetsByTimestamp", "", "batch", "As `endingTimestamp`, for each queue."),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "`latest`",
+        "both",
+        "When a queue has no message at its starting time or later: `latest` starts at its end, `error` "
+        "fails. (In Kafka's connector the default is `error`.)",
+    ),
+    Option(
         "maxOffsetsPerTrigger",
         "all there is",
         "stream",
         "Most messages in a micro-batch, shared among the queues by their backlog.",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "",
+        "stream",
+        "Hold a micro-batch back until there are this many messages, for at most `maxTriggerDelay`.",
+    ),
+    Option("maxTriggerDelay", "`15m`", "stream", "Longest such wait: `500ms`, `30s`, `15m`, `1h`."),
+    Option(
+        "maxBytesPerTrigger",
+        "all there is",
+        "stream",
+        "About the most bytes in a micro-batch, by the size of the next messages of each queue.",
+    ),
+    Option(
+        "groupId",
+        "",
+        "both",
+        "Consumer group that brokers see. A stream commits its offsets for it after each micro-batch, so "
+        "that `consumerProgress` shows its lag; it never reads them.",
     ),
     Option("minPartitions", "one per queue", "both", "Least number of tasks: queues are cut into ranges."),
     Option("maxRecordsPerPartition", "no limit", "both", "Most messages in a task."),
@@ -111,22 +202,113 @@ OPTIONS = (
         "both",
         "Messages requested in one pull; brokers return no more than their own limit.",
     ),
+    *TLS_OPTIONS,
 )
-_KEYS = {option.name.lower() for option in OPTIONS}
+
+
+def tls_config(options: Mapping[str, str]) -> TlsConfig | None:
+    """What the `tls.*` options ask for; None is plain text. Raises `OptionError`."""
+    given = [option.name for option in TLS_OPTIONS if option.name.lower() in options]
+    if not flag(options, "tls.enable", False):
+        if given and given != ["tls.enable"]:
+            raise OptionError(f"option {given[-1]!r} has no effect without tls.enable=true")
+        return None
+    config = TlsConfig(
+        enable=True,
+        client_auth_server=flag(options, "tls.client.authServer", False),
+        client_trust_cert_path=options.get("tls.client.trustcertpath", ""),
+        client_cert_path=options.get("tls.client.certpath", ""),
+        client_key_path=options.get("tls.client.keypath", ""),
+        client_key_password=options.get("tls.client.keypassword", ""),
+    )
+    try:
+        client_context(config)
+    except ConfigError as error:
+        raise OptionError(str(error)) from None
+    return config
+
+
+def tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
+    """For connections of this process. Raises `ConfigError`, where a file is missing on this machine."""
+    return None if config is None else client_context(config)
 
 
 def option_table() -> str:
     """`OPTIONS` as a Markdown table."""
-    rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in OPTIONS]
-    return "\n".join(["| option | default | reads | meaning |", "| --- | --- | --- | --- |", *rows])
+    return option_rows(OPTIONS, "reads")
+
+
+def option_rows(options: Iterable[Option], of: str | None = None) -> str:
+    """Options as a Markdown table; `of`: title of the column that says where an option counts, if any."""
+    if of is None:
+        rows = [f"| `{o.name}` | {o.default} | {o.text} |" for o in options]
+        return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows])
+    rows = [f"| `{o.name}` | {o.default} | {o.reads} | {o.text} |" for o in options]
+    return "\n".join([f"| option | default | {of} | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def known_options(raw: Mapping[str, str], known: Sequence[Option]) -> dict[str, str]:
+    """Options by their names in lower case. Raises `OptionError` for one that is not `known`."""
+    options = {key.lower(): value for key, value in raw.items()}
+    names = {option.name.lower() for option in known}
+    unknown = sorted(set(options) - names)
+    if unknown:
+        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in known)}")
+    return options
 
 
 def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Check and parse a reader's options; keys are case-insensitive. Raises `OptionError`."""
-    options = {key.lower(): value for key, value in raw.items() if key.lower() != "path"}
-    unknown = sorted(set(options) - _KEYS)
-    if unknown:
-        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in OPTIONS)}")
+    options = known_options({key: value for key, value in raw.items() if key.lower() != "path"}, OPTIONS)
+    namesrv = name_servers(options)
+    topics, pattern, assign = _topics(options)
+    if streaming and {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"} & set(options):
+        raise OptionError(
+            "'endingOffsets', 'endingTimestamp' and 'endingOffsetsByTimestamp' are for batch reads; a stream "
+            "has no end"
+        )
+    strategy = options.get("startingoffsetsbytimestampstrategy", LATEST_STRATEGY).lower()
+    if strategy not in (ERROR_STRATEGY, LATEST_STRATEGY):
+        raise OptionError(
+            f"option 'startingOffsetsByTimestampStrategy' must be error or latest, not {strategy!r}"
+        )
+    most, least = number(options, "maxOffsetsPerTrigger"), number(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"option 'minOffsetsPerTrigger' is {least}, more than maxOffsetsPerTrigger, {most}")
+    group = options.get("groupid")
+    if group is not None and (problem := group_error(group)) is not None:
+        raise OptionError(f"option 'groupId': {problem}")
+    return ReadOptions(
+        namesrv=namesrv,
+        topics=topics,
+        pattern=pattern,
+        assign=assign,
+        starting_offsets=_offsets(
+            options, "startingOffsets", LATEST if streaming else EARLIEST, batch=not streaming
+        ),
+        ending_offsets=_offsets(options, "endingOffsets", LATEST, ending=True),
+        starting_timestamp_ms=number(options, "startingTimestamp", at_least=0),
+        ending_timestamp_ms=number(options, "endingTimestamp", at_least=0),
+        starting_timestamps=_times(options, "startingOffsetsByTimestamp"),
+        ending_timestamps=_times(options, "endingOffsetsByTimestamp"),
+        nothing_that_late=strategy,
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=duration_ms(options, "maxTriggerDelay", 15 * 60_000),
+        max_bytes_per_trigger=number(options, "maxBytesPerTrigger"),
+        group=group,
+        tls=tls_config(options),
+        min_partitions=number(options, "minPartitions"),
+        max_records_per_partition=number(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
+        include_properties=flag(options, "includeProperties", False),
+        poll_timeout_ms=number(options, "pollTimeoutMs") or 120_000,
+        pull_batch_size=number(options, "pullBatchSize") or 4_096,
+    )
+
+
+def name_servers(options: Mapping[str, str]) -> str:
+    """The option `namesrvAddr`, checked."""
     namesrv = options.get("namesrvaddr", "").strip()
     if not namesrv:
         raise OptionError("option 'namesrvAddr' is missing: name servers as host:port;host:port")
@@ -134,39 +316,39 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         name_server_addresses(namesrv)
     except ValueError as error:
         raise OptionError(f"option 'namesrvAddr': {error}") from None
-    topics, assign = _topics(options)
-    if streaming and {"endingoffsets", "endingtimestamp"} & set(options):
-        raise OptionError("'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end")
-    return ReadOptions(
-        namesrv=namesrv,
-        topics=topics,
-        assign=assign,
-        starting_offsets=_offsets(
-            options, "startingOffsets", LATEST if streaming else EARLIEST, batch=not streaming
-        ),
-        ending_offsets=_offsets(options, "endingOffsets", LATEST, ending=True),
-        starting_timestamp_ms=_number(options, "startingTimestamp", at_least=0),
-        ending_timestamp_ms=_number(options, "endingTimestamp", at_least=0),
-        max_offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
-        min_partitions=_number(options, "minPartitions"),
-        max_records_per_partition=_number(options, "maxRecordsPerPartition"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-        include_properties=_flag(options, "includeProperties", False),
-        poll_timeout_ms=_number(options, "pollTimeoutMs") or 120_000,
-        pull_batch_size=_number(options, "pullBatchSize") or 4_096,
-    )
+    return namesrv
 
 
-def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]] | None]:
-    if ("subscribe" in options) == ("assign" in options):
+def topic_names(text: str) -> tuple[str, ...]:
+    """The value of `subscribe`: each name once."""
+    topics = tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
+    if not topics:
+        raise OptionError("option 'subscribe' names no topic")
+    return topics
+
+
+def topic_pattern(text: str) -> str:
+    """The value of `subscribePattern`, checked."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"option 'subscribePattern' is no regular expression: {error}") from None
+    return text
+
+
+def _topics(
+    options: Mapping[str, str],
+) -> tuple[tuple[str, ...], str | None, dict[str, tuple[str, ...]] | None]:
+    """Topics, pattern, queues."""
+    if len({"subscribe", "subscribepattern", "assign"} & set(options)) != 1:
         raise OptionError(
-            "give one of 'subscribe' (topics, comma separated) and 'assign' (JSON: queues a topic)"
+            "give one of 'subscribe' (topics, comma separated), 'subscribePattern' (a regular expression) "
+            "and 'assign' (JSON: queues a topic)"
         )
     if "subscribe" in options:
-        topics = tuple(dict.fromkeys(t.strip() for t in options["subscribe"].split(",") if t.strip()))
-        if not topics:
-            raise OptionError("option 'subscribe' names no topic")
-        return topics, None
+        return topic_names(options["subscribe"]), None, None
+    if "subscribepattern" in options:
+        return (), topic_pattern(options["subscribepattern"]), None
     value = _json(options["assign"], "assign", '{"topic": ["broker-a:0", "broker-a:1"]}')
     assign: dict[str, tuple[str, ...]] = {}
     for topic, queues in value.items():
@@ -175,7 +357,7 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, tupl
         assign[topic] = tuple(queues)
     if not assign:
         raise OptionError("option 'assign' names no topic")
-    return tuple(assign), assign
+    return tuple(assign), None, assign
 
 
 def _json(text: str, name: str, example: str) -> dict[str, object]:
@@ -213,7 +395,37 @@ def _offsets(
     return parsed
 
 
-def _number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+def _times(options: Mapping[str, str], name: str) -> Times | None:
+    """An option that gives a store time, ms, for each queue."""
+    if name.lower() not in options:
+        return None
+    example = '{"topic": {"broker-a:0": 1764000000000}}'
+    parsed: dict[str, dict[str, int]] = {}
+    for topic, queues in _json(options[name.lower()], name, example).items():
+        if not isinstance(queues, dict) or not all(
+            isinstance(ms, int) and not isinstance(ms, bool) and ms >= 0 for ms in queues.values()
+        ):
+            raise OptionError(f"option {name!r}, topic {topic!r}: must be like {example}")
+        parsed[topic] = dict(queues)
+    return parsed
+
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    """A time such as ``15m``, in ms. Raises `OptionError`."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    found = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", text.strip().lower())
+    if found is None or found[2] not in _UNITS_MS:
+        raise OptionError(f"option {name!r} must be like 500ms, 30s, 15m or 1h, not {text!r}")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+    """A whole number, None without the option. Raises `OptionError`."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -226,7 +438,8 @@ def _number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int 
     return number
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """``true`` or ``false``. Raises `OptionError`."""
     text = options.get(name.lower())
     if text is None:
         return default

@@ -86,6 +86,47 @@ def resolve(spec: int | Mapping[str, Mapping[str, int]], bounds: Bounds, *, name
     return resolved
 
 
+def not_that_late(offsets: Offsets, bounds: Bounds) -> None:
+    """Raises `OptionError` for a queue that has no message at its starting time or later, so that its offset
+    is its end."""
+    for topic, queues in offsets.items():
+        for queue, offset in queues.items():
+            if offset >= bounds[topic][queue].end:
+                raise OptionError(
+                    f"queue {queue} of topic {topic!r} has no message at the starting time or later; set "
+                    "startingOffsetsByTimestampStrategy=latest to start at its end"
+                )
+
+
+def check_times(times: Mapping[str, Mapping[str, int]], bounds: Bounds, *, name: str) -> None:
+    """Raises `OptionError` unless every queue that is read, and no other, has its time."""
+    resolve({topic: dict(queues) for topic, queues in times.items()}, bounds, name=name)
+
+
+def with_new_queues(start: Offsets, bounds: Bounds) -> Offsets:
+    """`start`, plus the queues that only `bounds` has: they are read from their first message."""
+    begins = {topic: {q: b.begin for q, b in queues.items()} for topic, queues in bounds.items()}
+    return {
+        topic: {**begins.get(topic, {}), **start.get(topic, {})} for topic in dict.fromkeys([*begins, *start])
+    }
+
+
+def backlog(start: Offsets, available: Offsets) -> int:
+    """Messages between the two."""
+    return sum(
+        max(0, end - start.get(topic, {}).get(queue, 0))
+        for topic, queues in available.items()
+        for queue, end in queues.items()
+    )
+
+
+def rows_for(max_bytes: int, sizes: Sequence[tuple[int, int]]) -> int:
+    """How many messages take about `max_bytes`, at least one. `sizes`: backlog and mean size by queue."""
+    rows = sum(count for count, _ in sizes)
+    size = sum(count * mean for count, mean in sizes)
+    return rows if size <= max_bytes else max(1, rows * max_bytes // size)
+
+
 def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
     """At most `max_offsets` messages after `start`, shared among the queues in proportion to their backlog.
 

@@ -1,4 +1,4 @@
-"""A Spark session with the ``rocketmq`` source registered, on any master."""
+"""A Spark session with the data sources registered, on any master."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     from batonmq.spark.source import RocketMQSource
+    from batonmq.spark.store.source import RocketMQStoreSource
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -46,6 +47,7 @@ def spark_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
     if chosen.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -56,4 +58,5 @@ def spark_session(
     if chosen and not chosen.startswith("local"):
         session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="batonmq-")))))
     session.dataSource.register(RocketMQSource)
+    session.dataSource.register(RocketMQStoreSource)
     return session

@@ -1,12 +1,21 @@
-"""``format("rocketmq")``: batch and streaming reads of RocketMQ topics in Spark (Python data source API)."""
+"""``format("rocketmq")``: reads and writes of RocketMQ topics in Spark (Python data source API)."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -15,23 +24,34 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.decode import COLUMNS, schema_ddl
-from batonmq.spark.fetch import fetcher
-from batonmq.spark.options import OptionError, ReadOptions, parse_read_options
+from batonmq.spark.fetch import Fetcher, fetcher
+from batonmq.spark.options import ERROR_STRATEGY, OptionError, ReadOptions, Times, parse_read_options
 from batonmq.spark.plan import (
+    Bounds,
     Offsets,
     QueueBounds,
     QueueRange,
+    backlog,
     check_end,
     check_start,
+    check_times,
     covers,
     keep_hidden,
     limit,
     not_before,
+    not_that_late,
     ranges,
     resolve,
+    rows_for,
+    with_new_queues,
 )
+from batonmq.spark.sink.writer import RocketMQStreamWriter, RocketMQWriter, checked
+
+log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
@@ -74,6 +94,14 @@ class RocketMQSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
 
+    @with_clear_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return RocketMQWriter(checked(dict(self.options), schema, overwrite))
+
+    @with_clear_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return RocketMQStreamWriter(checked(dict(self.options), schema, overwrite))
+
     def _checked(self, *, streaming: bool) -> ReadOptions:
         """The options. A wrong name server is an error here, before any task starts. For one that fails later
         readers wait (``pollTimeoutMs``)."""
@@ -115,12 +143,13 @@ class RocketMQBatchReader(DataSourceReader):
         options = self._options
         with fetcher(options) as fetch:
             bounds = fetch.bounds()
-            if options.starting_timestamp_ms is not None:
-                start = fetch.offsets_at(bounds, options.starting_timestamp_ms)
-            else:
-                start = resolve(options.starting_offsets, bounds, name="startingOffsets")
-            if options.ending_timestamp_ms is not None:
-                end = fetch.offsets_at(bounds, options.ending_timestamp_ms)
+            start = _start(fetch, options, bounds)
+            ends_at = options.ending_timestamp_ms
+            if options.ending_timestamps is not None:
+                check_times(options.ending_timestamps, bounds, name="endingOffsetsByTimestamp")
+                end = fetch.offsets_at(bounds, options.ending_timestamps)
+            elif ends_at is not None:
+                end = fetch.offsets_at(bounds, ends_at)
             else:
                 end = resolve(options.ending_offsets, bounds, name="endingOffsets")
             for named in (start, end):
@@ -147,24 +176,47 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._target: Offsets | None = None
+        self._triggered_at: float | None = None
+        """When the last micro-batch with messages began, by the monotonic clock, in s."""
 
     @with_clear_errors
     def initialOffset(self) -> Offsets:
         options = self._options
         with fetcher(options) as fetch:
             bounds = fetch.bounds()
-            if options.starting_timestamp_ms is not None:
-                return fetch.offsets_at(bounds, options.starting_timestamp_ms)
-        start = resolve(options.starting_offsets, bounds, name="startingOffsets")
+            start = _start(fetch, options, bounds)
         return check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
 
     @with_clear_errors
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
-        available = self._target if self._target is not None else self._ends()
+        options = self._options
+        with fetcher(options) as fetch:
+            bounds = fetch.bounds()
+        available = self._target if self._target is not None else _ends_of(bounds)
         available = self._not_back(start, keep_hidden(start, available))
-        if isinstance(limit_, ReadMaxRows):
-            return limit(start, available, limit_.max_rows)
-        return available
+        # A queue that appeared after the stream began is read from its first message.
+        start_of = with_new_queues(start, bounds)
+        if self._held_back(backlog(start_of, available)):
+            return start
+        most = limit_.max_rows if isinstance(limit_, ReadMaxRows) else None
+        if options.max_bytes_per_trigger is not None and backlog(start_of, available):
+            with fetcher(options) as fetch:
+                rows = rows_for(options.max_bytes_per_trigger, fetch.mean_sizes(start_of, available))
+            most = rows if most is None else min(most, rows)
+        return available if most is None else limit(start_of, available, most)
+
+    def _held_back(self, waiting: int) -> bool:
+        """Whether a micro-batch of so many messages waits for more (``minOffsetsPerTrigger``). The first one
+        after a start does not, nor do those of ``Trigger.AvailableNow``."""
+        least, now = self._options.min_offsets_per_trigger, time.monotonic()
+        if least is None or self._target is not None:
+            return False
+        delay_s = self._options.max_trigger_delay_ms / 1000
+        if waiting < least and self._triggered_at is not None and now - self._triggered_at < delay_s:
+            return True
+        if waiting:
+            self._triggered_at = now
+        return False
 
     def _not_back(self, start: Offsets, available: Offsets) -> Offsets:
         """Right after a switch the visible end may be behind what was already read: this waits for it. If the
@@ -222,11 +274,38 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: Spark's checkpoint is the only record of progress."""
+        """Show a group's progress at the brokers (``groupId``). Spark calls this once its checkpoint has
+        `end`, which stays the only offset that counts: a failure is one line in the log."""
+        group = self._options.group
+        if group is None:
+            return
+        try:
+            with fetcher(self._options) as fetch:
+                fetch.commit(group, end)
+        except (MQError, NetError) as error:
+            log.warning("offsets of group %s are not committed: %s", group, error)
 
     def _ends(self) -> Offsets:
         with fetcher(self._options) as fetch:
-            return {topic: {q: b.end for q, b in queues.items()} for topic, queues in fetch.bounds().items()}
+            return _ends_of(fetch.bounds())
+
+
+def _ends_of(bounds: Bounds) -> Offsets:
+    return {topic: {q: b.end for q, b in queues.items()} for topic, queues in bounds.items()}
+
+
+def _start(fetch: Fetcher, options: ReadOptions, bounds: Bounds) -> Offsets:
+    """Where reading begins, by time or by offset."""
+    times: int | Times | None = options.starting_timestamp_ms
+    if options.starting_timestamps is not None:
+        check_times(options.starting_timestamps, bounds, name="startingOffsetsByTimestamp")
+        times = options.starting_timestamps
+    if times is None:
+        return resolve(options.starting_offsets, bounds, name="startingOffsets")
+    start = fetch.offsets_at(bounds, times)
+    if options.nothing_that_late == ERROR_STRATEGY:
+        not_that_late(start, bounds)
+    return start
 
 
 _NOTHING = QueueBounds(0, 0)

@@ -57,6 +57,15 @@ class StoreConfig:
     """Hash slots of one index file."""
     max_index_num: int = number(20_000_000, 2, (1 << 27) - 1)
     """Entries of one index file."""
+    store_type: str = "default"
+    """Files of RocketMQ's layout. Its RocksDB store (defaultRocksDB) is not available here: must stay
+    default."""
+    message_store_plug_in: str = ""
+    """Plug-ins such as tiered storage are not available here: must stay empty."""
+    enable_lmq: bool = False
+    """Light message queues are not available here: must stay false."""
+    enable_multi_dispatch: bool = False
+    """Messages in several light message queues are not available here: must stay false."""
     max_msgs_num_batch: int = number(64, 1, changeable=True)
     """Most messages that one query by key returns."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
@@ -92,6 +101,17 @@ class StoreConfig:
             all(re.fullmatch(r"[01]?\d|2[0-3]", hour) for hour in self.delete_when.split(";")),
             f"deleteWhen={self.delete_when}: hours from 00 to 23, separated by ';'",
         )
+        require(
+            self.store_type == "default",
+            f"storeType={self.store_type}: other stores than default are not available here; remove the key",
+        )
+        require(
+            not self.message_store_plug_in,
+            f"messageStorePlugIn={self.message_store_plug_in}: plug-ins are not available here; "
+            "remove the key",
+        )
+        for key, on in (("enableLmq", self.enable_lmq), ("enableMultiDispatch", self.enable_multi_dispatch)):
+            require(not on, f"{key}=true: light message queues are not available here; remove the key")
 
     @property
     def root(self) -> Path:

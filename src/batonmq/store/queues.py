@@ -52,6 +52,12 @@ class ConsumeQueues:
         """Where in the commit log the record of the last unit of all ends; 0 without units."""
         return max((queue.end_physical for queue in self), default=0)
 
+    def last_record_begin(self) -> int:
+        """Where in the commit log the record of the last unit of all begins; 0 without units."""
+        last = max(self, key=lambda queue: queue.end_physical, default=None)
+        unit = None if last is None or not last.end_physical else last.unit(last.max_offset - 1)
+        return 0 if unit is None else unit[0]
+
     def ensure(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue of these names, which must be such as can be directories (`no_queue_reason`)."""
         queue = self.by_key.get((topic, queue_id))

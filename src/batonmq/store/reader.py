@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from batonmq.store.commitlog import CommitLog
@@ -123,6 +124,18 @@ class Reader:
                 result.fetch = partial(fetch_all, runs)
         result.next_offset, result.count, result.size = next_offset, count, total
         return result
+
+    def fetching(self, config: StoreConfig, records: Sequence[tuple[int, int]]) -> Callable[[], None] | None:
+        """See `MessageStore.fetching`."""
+        max_offset = self._log.max_offset
+        near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
+        near = max(near, self._opened_at)
+        runs: list[tuple[MappedFile, int, int]] = []
+        for offset, size in records:
+            file = self._log.files.file_at(offset) if offset < near else None
+            if file is not None and offset + size <= max_offset:
+                runs.append((file, offset - file.base, size))
+        return partial(fetch_all, runs) if runs else None
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:
         """First offset and the offset after the last; 0 and 0 for a queue that nothing was put into."""

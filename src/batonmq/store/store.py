@@ -48,6 +48,8 @@ __all__ = ["Boundary", "GetResult", "GetStatus", "MessageStore", "PutResult", "P
 log = logging.getLogger(__name__)
 
 _MAX_PULL_BYTES = 128 << 20
+_LONGEST_TAIL = 8 << 20
+"""See `MessageStore.last_record_begin`."""
 _NO_FEATURES = StorePolicy()
 
 
@@ -74,6 +76,8 @@ class MessageStore:
         """`close` may come while a thread is still at it."""
         self._offsets_known = False
         """Each queue's `next_offset` counts everything in the log."""
+        self._cut_at = -1
+        """See `take_cut`; -1 for none."""
         self._abort_path = config.root / "abort"
         clean = not self._abort_path.exists()
         self._checkpoint = checkpoint = Checkpoint.load(config.root / "checkpoint")
@@ -156,6 +160,13 @@ class MessageStore:
     @confirm_offset.setter
     def confirm_offset(self, offset: int) -> None:
         self._log.confirm_offset = offset
+
+    def last_record_begin(self) -> int:
+        """Where the last message that consume queues hold begins in the log; later if that is more than two
+        of the largest messages before the end, and never before the log's begin."""
+        commit_log = self._log
+        most = max(_LONGEST_TAIL, 2 * self.config.max_message_size)
+        return max(self._queues.last_record_begin(), commit_log.min_offset, commit_log.max_offset - most)
 
     @property
     def last_timestamp(self) -> int:
@@ -315,6 +326,11 @@ class MessageStore:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""
         return self._log.message_at(physical_offset)
 
+    def fetching(self, records: Sequence[tuple[int, int]]) -> Callable[[], None] | None:
+        """A job for another thread that brings records (physical offset and size) into memory, if some may be
+        out of it; see `GetResult.fetch`."""
+        return self._reader.fetching(self.config, records)
+
     def queue_bounds(self, topic: str, queue_id: int) -> QueueBounds:
         """First offset and the offset after the last; 0 and 0 for a queue that nothing was put into."""
         return self._reader.bounds(topic, queue_id)
@@ -398,6 +414,7 @@ class MessageStore:
         if offset < commit_log.min_offset:
             raise StoreError(f"cannot cut at {offset}, the log begins at {commit_log.min_offset}")
         log.info("cutting the log at %d, it ended at %d", offset, commit_log.max_offset)
+        self._cut_at = offset if self._cut_at < 0 else min(self._cut_at, offset)
         with commit_log.offsets_lock:
             commit_log.truncations += 1
             # First: no recovery may trust an offset behind the cut, whatever else of this reaches the disk.
@@ -414,11 +431,18 @@ class MessageStore:
             commit_log.cut(offset)
             self._dispatcher.truncated(offset)
 
+    def take_cut(self) -> int | None:
+        """The lowest offset at which the log was cut since the last call; None if it was not. For the one
+        feature that keeps offsets of the log outside the store (timers)."""
+        offset, self._cut_at = self._cut_at, -1
+        return None if offset < 0 else offset
+
     def discard(self) -> None:
         """Delete everything: this log shares nothing with the one it is to become a copy of. An empty log
         may begin at any file (`append_raw`). Durable on return; raises `OSError`."""
         commit_log = self._log
         self.truncate(commit_log.min_offset)
+        self._cut_at = 0
         with commit_log.offsets_lock:
             commit_log.truncations += 1
             commit_log.remove_files()

@@ -16,6 +16,7 @@ from batonmq.broker.messages.redirects import Redirects
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
+from batonmq.broker.tables.filters import FilterTable
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -84,6 +85,7 @@ def make_broker(
             topics=TopicTable(config, clock),
             subscriptions=SubscriptionTable(config, clock),
             offsets=OffsetTable(clock),
+            filters=FilterTable(clock.now_ms),
             persistence=Persistence((Path("/nowhere") if store is None else store.config.root) / "config"),
         ),
         appender=None if store is None else Appender(store, settings, role, stats, clock, None),  # type: ignore[arg-type]
@@ -117,11 +119,12 @@ async def ask(
     body: Any = b"",
     *,
     connection: FakeConnection | None = None,
+    language: int = JAVA,
     **ext: str,
 ) -> Reply:
     """Send a request through the dispatcher as the network does; raises the `MQError` of a refusal."""
     data = body if isinstance(body, bytes) else encode(body)
-    command = Command(header.code, {**header.to_ext(), **ext}, data, language=JAVA, version=453)
+    command = Command(header.code, {**header.to_ext(), **ext}, data, language=language, version=453)
     request = Request(connection or FakeConnection(), command)  # type: ignore[arg-type]
     outcome = dispatcher.handlers[int(header.code)](request)
     if inspect.isawaitable(outcome):

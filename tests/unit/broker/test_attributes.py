@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.tables.attributes import TOPIC_ATTRIBUTES, apply_change, parse_change
+from batonmq.broker.tables.attributes import NOT_BUILT, TOPIC_ATTRIBUTES, apply_change, parse_change
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
@@ -41,7 +41,8 @@ def test_parse_refuses(text: str, remark: str) -> None:
     [
         (None, {}, {}),
         (None, {"+message.type": "FIFO"}, {"message.type": "FIFO"}),
-        (None, {"+queue.type": "BatchCQ"}, {"queue.type": "BatchCQ"}),
+        (None, {"+queue.type": "SimpleCQ"}, {"queue.type": "SimpleCQ"}),
+        (None, {"+cleanup.policy": "DELETE"}, {"cleanup.policy": "DELETE"}),
         ({}, {"+message.type": "DELAY"}, {"message.type": "DELAY"}),
         ({"message.type": "FIFO"}, {"+message.type": "NORMAL"}, {"message.type": "NORMAL"}),
         ({"message.type": "FIFO"}, {"-message.type": ""}, {}),
@@ -81,3 +82,12 @@ def test_apply_refuses(current: dict[str, str] | None, change: dict[str, str], r
     with pytest.raises(MQError) as refused:
         apply_change(TOPIC_ATTRIBUTES, current, change)
     assert refused.value.remark == remark
+
+
+@pytest.mark.parametrize("change", [{f"+{key}": value} for key, value in NOT_BUILT], ids=str)
+def test_values_without_effect_are_refused(change: dict[str, str]) -> None:
+    with pytest.raises(MQError) as refused:
+        apply_change(TOPIC_ATTRIBUTES, None, change)
+    assert refused.value.code == ResponseCode.INVALID_PARAMETER
+    ((key, value),) = change.items()
+    assert refused.value.remark.startswith(f"{key[1:]}={value} is not supported by this broker: ")

@@ -9,11 +9,14 @@ import pytest
 from tests.unit.broker.conftest import Served
 
 from batonmq.broker.replica.slave_sync import SlaveSync
+from batonmq.broker.tables.filters import FilterTable
 from batonmq.broker.tables.part import TablesPart
+from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
 from batonmq.protocol.headers.broker.topics import GetAllTopicConfig
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
@@ -43,6 +46,33 @@ async def test_a_topic_recreated_between_two_copies_is_there_when_the_slave_beco
     served.broker.role.is_master = False  # the master dies before the next round
     part.term_begins(2)
     assert "T" in served.broker.tables.topics and not served.store.recreated_topics
+
+
+async def test_a_slave_takes_the_masters_newer_filters_and_keeps_its_own(served: Served) -> None:
+    (part,) = (part for part in served.parts if isinstance(part, TablesPart))
+    (copy,) = (table.copy for table in part.tables() if table.name == "consumerFilter")
+    assert copy is not None
+    own, masters = served.broker.tables.filters, FilterTable(lambda: 5)
+
+    def wants(topic: str, expression: str, version: int) -> SubscriptionData:
+        return SubscriptionData(topic, expression, sub_version=version, expression_type="SQL92")
+
+    own.register("g", [wants("A", "a = 1", 1), wants("B", "a = 1", 9)])
+    masters.register("g", [wants("A", "a = 2", 2), wants("B", "a = 2", 8), wants("C", "a = 2", 1)])
+
+    class Master:
+        announces_changes, address = True, "m"
+
+        async def fetch(self, header: Header) -> bytes:
+            assert isinstance(header, GetAllConsumerFilter) and self.announces_changes
+            return masters.encode()
+
+    await copy(Master())
+    found = {topic: own.get(topic, "g") for topic in "ABC"}
+    assert [each and each.data.expression for each in found.values()] == ["a = 2", "a = 1", "a = 2"]
+    java = Master()
+    java.announces_changes = False
+    await copy(java)  # sends nothing
 
 
 async def test_a_table_that_cannot_be_copied_does_not_keep_back_the_others() -> None:

@@ -23,6 +23,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import clients as wire
+from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 
 WIRE = Path(__file__).parents[2] / "data" / "broker" / "wire"
@@ -232,6 +233,36 @@ async def test_members_of_an_unknown_group() -> None:
     with pytest.raises(MQError) as refused:
         await ask(dispatcher, wire.GetConsumerListByGroup(consumer_group="nobody"))
     assert (refused.value.code, refused.value.remark) == (1, "no consumer for this group, nobody")
+
+
+async def test_sql_filters_are_checked_if_they_are_enabled() -> None:
+    broker, dispatcher = setup(enable_property_filter=True)
+
+    async def check(expression: str | None, kind: str = "SQL92") -> None:
+        data = SubscriptionData(sub_string=expression, expression_type=kind)
+        await ask(dispatcher, wire.CheckClientConfig(), CheckClientRequestBody(subscription_data=data))
+
+    await check("a > 5 and b = 'x'")
+    for expression, kind in [("a >", "SQL92"), ("", "SQL92"), (None, "SQL92"), ("a > 5", "XPATH")]:
+        with pytest.raises(MQError) as refused:
+            await check(expression, kind)
+        assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert refused.value.remark.startswith("Invalid MessageSelector. ")
+    assert len(broker.tables.filters) == 0
+
+
+async def test_a_heartbeat_registers_its_sql_filters_if_they_are_enabled() -> None:
+    sql = {"topic": "T", "subString": "a > 5", "subVersion": 7, "expressionType": "SQL92"}
+    consumer = {"groupName": "g", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": [sql]}
+    for enabled in (False, True):
+        broker, dispatcher = setup(enable_property_filter=enabled)
+        body = heartbeat(consumerDataSet=[consumer])
+        await ask(dispatcher, wire.Heartbeat(), body)
+        found = broker.tables.filters.get("T", "g")
+        assert (found is not None) is enabled
+    assert found is not None and found.data.client_version == 7
+    served = await ask(dispatcher, GetAllConsumerFilter())
+    assert json_of(served) == json.loads(broker.tables.filters.encode())
 
 
 async def test_only_tag_filters_are_accepted() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import FakeConnection, ask, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
-from batonmq.protocol.codes import ResponseCode
+from batonmq.broker.tables.offsets import OffsetTable
+from batonmq.common.clock import ManualClock
+from batonmq.protocol.codes import LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import CloneGroupOffset, QueryCorrectionOffset, ResetOffset
 from batonmq.protocol.headers.broker.clients import Heartbeat
@@ -20,6 +24,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.headers.broker.replication import GetAllResetOffset
 from batonmq.protocol.headers.client import ResetConsumerClientOffset
 from batonmq.protocol.registry import Header
 
@@ -104,6 +109,47 @@ async def test_a_reset_on_the_server_takes_precedence_over_commits(served: Serve
     assert list(to_end.values()) == [3]
     given = json_of(await ask(served.dispatcher, reset(queue_id=0, offset=2)))["offsetTable"]
     assert list(given.values()) == [2]
+
+
+async def test_resets_outlive_a_restart_and_are_copied_by_slaves(served: Served) -> None:
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
+    watch = served.broker.tables.watch
+    changes = watch.changes
+    await ask(served.dispatcher, reset())
+    assert watch.changes > changes
+    copied = (await ask(served.dispatcher, GetAllResetOffset())).body
+    assert isinstance(copied, bytes)
+    other = OffsetTable(ManualClock())
+    saved: list[None] = []
+    other.on_resets = lambda: saved.append(None)
+    for _ in range(2):
+        other.replace_resets(copied)
+    assert len(saved) == 1
+    assert [other.take_reset("GroupJ", "TopicJ", queue_id) for queue_id in range(5)] == [0, 0, 0, 0, None]
+    other.restore_resets(copied)
+    other.remove_group("GroupJ")
+    assert not other.has_reset("GroupJ", "TopicJ", 0) and len(saved) == 6
+    with pytest.raises(ValueError):
+        other.replace_resets(b'{"resetTable":{"a@b":5}}')
+
+
+async def test_cpp_clients_get_a_reset_as_a_list(served: Served) -> None:
+    served.broker.settings.broker = type(served.broker.settings.broker)(
+        broker_name="broker-a", use_server_side_reset_offset=False
+    )
+    for queue_id in range(4):
+        served.broker.tables.offsets.commit("GroupJ", "TopicJ", queue_id, 1)
+    connection = FakeConnection()
+    await ask(served.dispatcher, Heartbeat(), heartbeat(), connection=connection)
+    connection.sent.clear()
+    await ask(served.dispatcher, reset(), language=int(LanguageCode.CPP))
+    ((_, body),) = [sent for sent in connection.sent if isinstance(sent[0], ResetConsumerClientOffset)]
+    assert json.loads(body)["offsetTable"][1] == {
+        "topic": "TopicJ",
+        "brokerName": "broker-a",
+        "queueId": 1,
+        "offset": 0,
+    }
 
 
 async def test_resets_are_refused(served: Served) -> None:

@@ -39,6 +39,18 @@ async def test_messages_by_key(served: Served) -> None:
     assert reply.header.to_ext()["indexLastUpdateTimestamp"] == str(START_MS + 2_000)
 
 
+async def test_the_index_has_no_tags(served: Served) -> None:
+    served.put(0, b"hello1", key="k1")
+    for kind, found in (("K", True), ("U", True), ("T", False)):
+        header = by_key("k1")
+        header.index_type = kind
+        if found:
+            assert (await ask(served.dispatcher, header)).code == 0
+        else:
+            with pytest.raises(MQError, match="tags are not indexed"):
+                await ask(served.dispatcher, header)
+
+
 async def test_the_answer_for_an_unknown_key_has_the_progress_of_the_index(served: Served) -> None:
     served.put(0, b"hello1", key="k1")
     reply = await ask(served.dispatcher, by_key("nope"))

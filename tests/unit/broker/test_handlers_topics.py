@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -54,6 +55,13 @@ async def test_refusals(served: Served, header: Header, code: int, remark: str) 
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, header)
     assert (refused.value.code, refused.value.remark) == (code, remark)
+
+
+async def test_mixed_topics_if_the_configuration_allows_them(served: Served) -> None:
+    settings = served.broker.settings
+    settings.broker = dataclasses.replace(settings.broker, enable_mixed_message_type=True)
+    await ask(served.dispatcher, create("t", "+message.type=MIXED"))
+    assert served.broker.tables.topics.get("t").attributes == {"message.type": "MIXED"}  # type: ignore[union-attr]
 
 
 async def test_create_change_and_get(served: Served) -> None:

@@ -248,3 +248,15 @@ def test_a_topic_that_our_master_lacks_is_deleted() -> None:
     assert not _copied(topics, "A", 2, "AB", complete=True)
     topics.recreate_missing([("A", 0), ("B", 0)])
     assert "B" not in topics
+
+
+def test_topics_of_rocketmq_whose_attributes_have_no_effect_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lite = TopicConfig(topic_name="L", attributes={"message.type": "LITE", "cleanup.policy": "DELETE"})
+    plain = TopicConfig(topic_name="P", attributes={"message.type": "FIFO"})
+    topics = table()
+    for counter in (5, 6):
+        topics.replace({"L": lite, "P": plain}, DataVersion(timestamp=1, counter=counter, state_version=0))
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == ["topic L: message.type=LITE is not supported by this broker and has no effect"]

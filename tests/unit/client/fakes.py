@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.server import RemotingServer
@@ -42,6 +43,9 @@ from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import StoredMessage, encode_record
 
 HOST = pack_host("127.0.0.1", 1)
+
+
+B = TypeVar("B", bound="FakeBroker")
 
 
 @dataclass
@@ -97,6 +101,7 @@ class FakeBroker:
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.UPDATE_AND_CREATE_TOPIC: lambda request: Reply(),
+            **self.more(),
         }.items():
             dispatcher.on_code(code, self._wrapped(handler))
         self.server = RemotingServer(dispatcher, "127.0.0.1", 0)
@@ -112,6 +117,10 @@ class FakeBroker:
             return await outcome if asyncio.iscoroutine(outcome) else outcome
 
         return wrapped
+
+    def more(self) -> dict[int, Callable[[Request], object]]:
+        """What a test's broker serves beside what all do."""
+        return {}
 
     @property
     def address(self) -> str:
@@ -269,7 +278,10 @@ class FakeCluster:
         return f"127.0.0.1:{self.server.port}"
 
     async def broker(self, name: str, broker_id: int = 0) -> FakeBroker:
-        broker = FakeBroker(name, self.logs.setdefault(name, Log()))
+        return await self.broker_of(FakeBroker, name, broker_id)
+
+    async def broker_of(self, kind: type[B], name: str, broker_id: int = 0) -> B:
+        broker = kind(name, self.logs.setdefault(name, Log()))
         await broker.server.start()
         self.brokers.append(broker)
         self.addresses.setdefault(name, {})[broker_id] = broker.address

@@ -10,14 +10,19 @@ from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_opti
 from batonmq.spark.plan import (
     DataLoss,
     QueueBounds,
+    backlog,
     check_end,
     check_start,
+    check_times,
     covers,
     keep_hidden,
     limit,
     not_before,
+    not_that_late,
     ranges,
     resolve,
+    rows_for,
+    with_new_queues,
 )
 
 BOUNDS = {"t": {"b:0": QueueBounds(10, 30), "b:1": QueueBounds(0, 5)}}
@@ -173,3 +178,71 @@ def test_options_of_a_batch_and_a_stream():
 def test_options_that_are_refused(options, text):
     with pytest.raises(OptionError, match=text):
         parse_read_options(options, streaming=False)
+
+
+def test_queues_that_only_the_topic_has_begin_at_their_first_message():
+    bounds = {"t": {"b:0": QueueBounds(5, 9), "b:1": QueueBounds(3, 4)}, "u": {"b:0": QueueBounds(7, 7)}}
+    assert with_new_queues({"t": {"b:0": 6}, "gone": {"b:0": 1}}, bounds) == {
+        "t": {"b:0": 6, "b:1": 3},
+        "u": {"b:0": 7},
+        "gone": {"b:0": 1},
+    }
+
+
+def test_a_new_queue_with_expired_messages_never_gets_an_end_before_its_begin():
+    bounds = {"t": {"b:0": QueueBounds(0, 10), "b:1": QueueBounds(1000, 1010)}}
+    start = with_new_queues({"t": {"b:0": 0}}, bounds)
+    assert limit(start, {"t": {"b:0": 10, "b:1": 1010}}, 4) == {"t": {"b:0": 2, "b:1": 1002}}
+
+
+def test_bytes_become_rows_by_the_size_of_the_next_messages():
+    assert rows_for(1_000, [(10, 50), (5, 100)]) == 15
+    assert rows_for(500, [(10, 50), (10, 150)]) == 5
+    assert rows_for(1, [(10, 50)]) == 1
+    assert backlog({"t": {"b:0": 3}}, {"t": {"b:0": 5, "b:1": 2}}) == 4
+
+
+def test_a_queue_without_a_message_that_late_is_named():
+    bounds = {"t": {"b:0": QueueBounds(0, 9), "b:1": QueueBounds(0, 4)}}
+    not_that_late({"t": {"b:0": 8, "b:1": 3}}, bounds)
+    with pytest.raises(OptionError, match="b:1 of topic 't' has no message"):
+        not_that_late({"t": {"b:0": 8, "b:1": 4}}, bounds)
+
+
+def test_times_must_name_every_queue_and_no_other():
+    bounds = {"t": {"b:0": QueueBounds(0, 9), "b:1": QueueBounds(0, 4)}}
+    with pytest.raises(OptionError, match="no offset for queue 'b:1'"):
+        check_times({"t": {"b:0": 1}}, bounds, name="startingOffsetsByTimestamp")
+    with pytest.raises(OptionError, match="no queue 'b:9'"):
+        check_times({"t": {"b:0": 1, "b:1": 1, "b:9": 1}}, bounds, name="startingOffsetsByTimestamp")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"subscribe": "a", "subscribePattern": "b"}, "give one of"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"b:0": -1}}'}, "must be like"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": "[]"}, "must be like"),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
+        ({"subscribe": "a", "maxTriggerDelay": "15 parsecs"}, "must be like 500ms"),
+        ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "more than"),
+        ({"subscribe": "a", "groupId": "a b"}, "'groupId'"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "0"}, "at least 1"),
+        ({"subscribe": "a", "tls.client.authServer": "true"}, "no effect without tls.enable"),
+        ({"subscribe": "a", "endingOffsetsByTimestamp": "{}"}, "a stream has no end"),
+    ],
+)
+def test_wrong_source_options_are_named(options, problem):
+    with pytest.raises(OptionError, match=problem):
+        parse_read_options({"namesrvAddr": "a:1", **options}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("1h", 3_600_000), ("2 min", 120_000)]
+)
+def test_durations_have_units(text, ms):
+    options = parse_read_options(
+        {"namesrvAddr": "a:1", "subscribe": "a", "maxTriggerDelay": text}, streaming=True
+    )
+    assert options.max_trigger_delay_ms == ms

@@ -12,6 +12,7 @@ from batonmq.admin.session import Admin
 from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
+    ConsumerRunningInfo,
     GroupList,
     MessageModel,
     ProducerConnection,
@@ -34,6 +35,7 @@ from batonmq.protocol.headers.broker.topics import (
     GetSubscriptionGroupConfig,
     UpdateSubscriptionGroup,
 )
+from batonmq.protocol.headers.client import GetConsumerRunningInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import RETRY_PREFIX, retry_topic
 
@@ -115,6 +117,15 @@ async def consumers(admin: Admin, group: str, broker: str | None = None) -> Cons
     if broker is None:
         broker = await admin.a_broker_of(retry_topic(group))
     return await _consumers(admin, group, broker)
+
+
+async def running_info(
+    admin: Admin, group: str, client_id: str, broker: str, *, jstack: bool = False
+) -> ConsumerRunningInfo:
+    """What a connected consumer is doing, as it says; relayed by the broker at an address."""
+    header = GetConsumerRunningInfo(consumer_group=group, client_id=client_id, jstack_enable=jstack)
+    answer = await admin.ask(broker, header)
+    return decode(bytes(answer.body), ConsumerRunningInfo)
 
 
 async def producers(admin: Admin, group: str, topic: str) -> list[Connection]:

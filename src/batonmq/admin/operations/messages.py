@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batonmq.admin.session import Admin, AdminError
@@ -132,6 +135,33 @@ async def send(admin: Admin, message: Message, queue: MessageQueue | None = None
             return await producer.send(message, queue=queue)
         except (SendFailed, NotSafelyStored) as error:
             raise AdminError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSend:
+    """One send of `timed_sends`. `queue`: None if it failed."""
+
+    queue: MessageQueue | None
+    error: str
+    ms: float
+
+
+async def timed_sends(
+    admin: Admin, topic: str, count: int, size: int, queues: Sequence[MessageQueue] = ()
+) -> AsyncIterator[TimedSend]:
+    """Send `count` messages of `size` bytes one after the other, to the queues in turn (to any without), and
+    measure each."""
+    loop = asyncio.get_running_loop()
+    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
+        for number in range(count):
+            queue = queues[number % len(queues)] if queues else None
+            began = loop.time()
+            try:
+                sent = await producer.send(Message(topic, b"a" * size), queue=queue)
+                result = TimedSend(sent.queue, "", (loop.time() - began) * 1000)
+            except (SendFailed, NotSafelyStored) as error:
+                result = TimedSend(queue, str(error), (loop.time() - began) * 1000)
+            yield result
 
 
 async def _query(

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.clients import GetConsumerStatusBody, ResetOffsetBody
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.statistics import ConsumeStats
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.headers.broker import pull
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import retry_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What `reset_committed` did in one queue (`RollbackStats`)."""
+
+    queue: MessageQueue
+    broker_offset: int
+    """The offset that the next message gets."""
+    consumer_offset: int
+    """What the group had committed."""
+    timestamp_offset: int
+    """The first message of the time."""
+    rollback_offset: int
+    """What is committed now."""
 
 
 async def reset(
@@ -59,3 +80,55 @@ async def clone(
     for address in brokers:
         await admin.ask(address, header)
     return brokers
+
+
+async def reset_committed(
+    admin: Admin, group: str, topic: str, time_ms: int, *, force: bool = True
+) -> list[Rollback]:
+    """Commit a group's offsets for a time (-1 is the end) in its place: for groups without connected clients,
+    which would commit theirs again. Queues in which the group has no offset are left out.
+
+    Args:
+        force: also where the group has not come so far yet.
+    """
+    done: list[Rollback] = []
+    for address in (await admin.masters_of_topic(topic)).values():
+        answer = await admin.ask(address, wire.GetConsumeStats(consumer_group=group, topic=topic))
+        table = decode(bytes(answer.body), ConsumeStats).offset_table
+        for queue, at in sorted(table.items(), key=lambda item: item[0].queue_id):
+            target = at.broker_offset
+            if time_ms != -1:
+                found = await admin.ask(
+                    address, pull.SearchOffset(topic=topic, queue_id=queue.queue_id, timestamp=time_ms)
+                )
+                assert isinstance(found.header, pull.SearchOffsetResponse)
+                target = found.header.offset
+            moved = force or target <= at.consumer_offset
+            if moved:
+                header = pull.UpdateConsumerOffset(group, topic, queue.queue_id, target)
+                await admin.ask(address, header)
+            now = target if moved else at.consumer_offset
+            done.append(Rollback(queue, at.broker_offset, at.consumer_offset, target, now))
+    return done
+
+
+async def skip(
+    admin: Admin, group: str, topic: str, *, force: bool = True
+) -> dict[MessageQueue, int] | list[Rollback]:
+    """Let a group go on at the end of all queues, with or without connected clients. The result of `reset`,
+    or of `reset_committed` at brokers that reset in clients only."""
+    try:
+        return await reset(admin, group, topic, -1, force=force)
+    except MQError as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+        return await reset_committed(admin, group, topic, -1, force=force)
+
+
+async def of_clients(
+    admin: Admin, group: str, topic: str, client_id: str | None = None
+) -> dict[str, dict[MessageQueue, int]]:
+    """Client id -> queue -> offset, as the connected clients of a group say; of one client or all."""
+    header = wire.GetConsumerStatus(topic=topic, group=group, client_addr=client_id)
+    answer = await admin.ask(await admin.a_broker_of(topic), header)
+    return decode(bytes(answer.body), GetConsumerStatusBody).consumer_table

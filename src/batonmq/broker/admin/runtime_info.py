@@ -77,6 +77,8 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     # The tools read these five even if there is no timer wheel.
     info |= {"timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0}
     info |= {"timerEnqueueTps": 0.0, "timerDequeueTps": 0.0}
+    for figures in broker.runtime_info:
+        info |= figures()
     return {key: str(value) for key, value in sorted(info.items())}
 
 

@@ -117,10 +117,20 @@ def keys_without_effect(
     if controller_mode:
         reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
         reasons["totalReplicas"] = "the controllers know the replicas"
+        reasons["haMaxGapNotInSync"] = "in controller mode haMaxTimeSlaveNotCatchup decides who is in sync"
+        reasons["haMasterAddress"] = "the controllers say who is master, and the master where its port is"
+        reasons["haSendWholeLog"] = "in controller mode a slave says with syncFromLastFile what it wants"
         if all_ack:
             reasons["inSyncReplicas"] = "allAckInSyncStateSet=true waits for the whole SyncStateSet"
     else:
         reasons["allAckInSyncStateSet"] = "only controller mode has a SyncStateSet"
+        for key in (
+            "syncFromLastFile",
+            "asyncLearner",
+            "haMaxTimeSlaveNotCatchUp",
+            "haMaxTimeSlaveNotCatchup",
+        ):
+            reasons[key] = "only controller mode uses it"
         if not slave_acting_master:
             reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster use it"
             reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster uses it"

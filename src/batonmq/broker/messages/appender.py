@@ -72,7 +72,7 @@ class Appender:
         clock: Clock,
         replication: Replication | None,
     ) -> None:
-        """`replication`: None outside controller mode."""
+        """`replication`: None without slaves."""
         self._store = store
         self._settings = settings
         self._role = role

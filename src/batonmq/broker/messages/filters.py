@@ -1,13 +1,15 @@
 """Filters that select the messages of a subscription. Pure.
 
-A consume queue unit keeps the Java hash code of the message's tags; the client compares the tags themselves.
-Source: RocketMQ's tag filter (`FilterAPI`, `ExpressionMessageFilter`).
+By tags: a consume queue unit keeps the Java hash code of the message's tags; the client compares the tags
+themselves. By SQL92 (`broker/sql`): the properties of every message are read from the log. Source: RocketMQ's
+`FilterAPI`, `ExpressionMessageFilter`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from batonmq.broker.tables.filters import compile_filter
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.tags import ALL_TAGS, is_tag_type, tag_subscription
 from batonmq.store.policy import MessageFilter
@@ -25,11 +27,26 @@ class TagFilter:
         self.by_code = frozenset(codes).__contains__
 
 
+class SqlFilter:
+    """Accepts messages whose encoded properties match."""
+
+    __slots__ = ("by_properties",)
+
+    by_code = None
+    """Tags say nothing about properties."""
+
+    def __init__(self, matches: Callable[[bytes], bool]) -> None:
+        self.by_properties = matches
+
+
 def subscription_of(
     topic: str, expression: str | None, expression_type: str | None, version: int
 ) -> SubscriptionData:
-    """The subscription that a pull carries. Raises ValueError for a tag expression without a tag."""
+    """The subscription that a pull carries. Raises ValueError for a tag expression without a tag, and for an
+    empty one of another type."""
     if not is_tag_type(expression_type):
+        if not expression:
+            raise ValueError(f"a subscription of type {expression_type} needs an expression")
         return SubscriptionData(
             topic=topic, sub_string=expression, expression_type=expression_type, sub_version=version
         )
@@ -37,7 +54,12 @@ def subscription_of(
 
 
 def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
-    """Filter for `MessageStore.get`; None takes every message."""
-    if subscription.class_filter_mode or subscription.sub_string == ALL_TAGS:
+    """Filter for `MessageStore.get`; None takes every message. Raises ValueError for an expression of another
+    type that is not valid (`SqlError`), or whose type is unknown."""
+    if subscription.class_filter_mode:
+        return None
+    if not is_tag_type(subscription.expression_type):
+        return SqlFilter(compile_filter(subscription.sub_string, subscription.expression_type))
+    if subscription.sub_string == ALL_TAGS:
         return None
     return TagFilter(subscription.code_set)

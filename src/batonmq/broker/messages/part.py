@@ -10,6 +10,7 @@ from batonmq.broker.messages.metrics import METRICS, MessageMetrics
 from batonmq.broker.messages.new_topics import NewTopics
 from batonmq.broker.messages.pull_handlers import PullHandlers
 from batonmq.broker.messages.puller import Puller
+from batonmq.broker.messages.replies import ReplyHandlers
 from batonmq.broker.messages.send_handlers import SendHandlers
 from batonmq.broker.messages.sender import Sender
 from batonmq.broker.part import Part
@@ -30,9 +31,11 @@ class MessagesPart(Part):
         self.sender = Sender(broker, self.new_topics)
         self.puller = Puller(broker)
         self._send_handlers = SendHandlers(broker, self.sender)
+        self._replies = ReplyHandlers(broker, self.sender)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         self._send_handlers.register(dispatcher)
+        self._replies.register(dispatcher)
         PullHandlers(self.puller).register(dispatcher)
         query.register(dispatcher, self._broker)
 
@@ -41,7 +44,7 @@ class MessagesPart(Part):
 
     @property
     def unanswered(self) -> int:
-        return self._broker.appender.backlog + self.new_topics.held
+        return self._broker.appender.backlog + self.new_topics.held + self._replies.pending
 
     async def start(self) -> None:
         self.sender.open()

@@ -17,7 +17,7 @@ import msgspec
 
 from batonmq.broker.messages.alarm import Alarm
 from batonmq.broker.messages.answers import rejected
-from batonmq.broker.messages.filters import filter_of, subscription_of
+from batonmq.broker.messages.filters import SqlFilter, filter_of, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
@@ -317,12 +317,39 @@ class Puller:
         if config.reject_pull_consumer_enable:
             self._check_push(call, header.consumer_group)
         subscription = self._subscription(header, group)
-        if not is_tag_type(subscription.expression_type):
+        if is_tag_type(subscription.expression_type):
+            return Pull(call, header, topic, group, filter_of(subscription))
+        return Pull(call, header, topic, group, self._filter_by_properties(header, subscription))
+
+    def _filter_by_properties(
+        self, header: PullMessage, subscription: SubscriptionData
+    ) -> MessageFilter | None:
+        """The filter of a subscription that is not by tags."""
+        broker = self._broker
+        if not broker.settings.broker.enable_property_filter:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return Pull(call, header, topic, group, filter_of(subscription))
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                return filter_of(subscription)
+            except ValueError as error:
+                raise MQError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"parse the consumer's subscription failed: {error}",
+                ) from None
+        known = broker.tables.filters.get(header.topic, header.consumer_group)
+        if known is None:
+            raise MQError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if known.data.client_version < header.sub_version:
+            raise MQError(
+                ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+            )
+        return SqlFilter(known.matches)
 
     def _check_push(self, call: PullCall, name: str) -> None:
         """With rejectPullConsumerEnable only members of push groups and the system's groups may pull."""

@@ -17,6 +17,8 @@ from batonmq.protocol.tags import java_hash
 
 log = logging.getLogger(__name__)
 
+TAG_INDEX = "T"
+"""The index type of a query by tag (`MessageConst.INDEX_TAG_TYPE`)."""
 UNIQUE_KEY_MAX = 32
 """Largest number of messages returned for a unique id."""
 
@@ -34,6 +36,11 @@ class _MessageHandlers:
         self._broker = broker
 
     def by_key(self, request: Request, header: wire.QueryMessage) -> Reply:
+        if header.index_type == TAG_INDEX:
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                "tags are not indexed here, query by key or unique id; a consumer can filter by tag",
+            )
         unique = request.command.ext.get("_UNIQUE_KEY_QUERY") == "true"
         found = self._broker.store.query_by_key(
             header.topic,

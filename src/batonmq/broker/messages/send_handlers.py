@@ -27,6 +27,7 @@ class _FrameSend(SendCall):
 
     def __init__(self, handlers: SendHandlers, request: Request) -> None:
         self.unique_key = b""
+        self.recall_handle = ""
         self.wait = True
         self._handlers = handlers
         self._request = request
@@ -37,6 +38,12 @@ class _FrameSend(SendCall):
             request.fail(not_stored(status, self._handlers.settings.store.max_message_size))
             return
         code = CODE_OF[status]
+        if self.recall_handle:
+            replies = self._handlers.replies
+            ids = replies.message_id(result.physical_offset)
+            where = self.queue_id, result.queue_offset, self.unique_key, self.recall_handle
+            request.reply_frame(replies.encode_ids(request.command, code, ids, *where), code)
+            return
         request.reply_frame(
             self._handlers.replies.encode(
                 request.command,

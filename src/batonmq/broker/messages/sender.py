@@ -8,6 +8,7 @@ configuration demands.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -30,21 +31,23 @@ from batonmq.protocol.message.properties import (
     PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
-    TIMER_PREFIX,
     TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
     find_property,
     property_start,
 )
+from batonmq.protocol.message.recall import encode_recall_handle
 from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
     RETRY_PREFIX,
+    TIMER_TOPIC,
     dead_letter_topic,
     retry_topic,
     topic_error,
@@ -73,11 +76,12 @@ _TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
 _PRIORITY: Final = property_start(PROPERTY_PRIORITY)
 _WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
+_PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
 _OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
+_TIMER_OUT: Final = PROPERTY_TIMER_OUT_MS.encode()
 _MARKS: Final = (
-    TIMER_PREFIX.encode(),
-    property_start(PROPERTY_TRANSACTION_PREPARED),
+    _PREPARED,
     property_start(PROPERTY_POP_CK),
     property_start(PROPERTY_INNER_NUM),
 )
@@ -88,9 +92,11 @@ class SendCall:
     """One send of a message or batch. A front end subclasses it and answers in `stored`; `Sender.send` sets
     the attributes."""
 
-    __slots__ = ("queue_id", "unique_key", "wait")
+    __slots__ = ("queue_id", "recall_handle", "unique_key", "wait")
 
     def __init__(self) -> None:
+        self.recall_handle = ""
+        """By which the producer can recall the message; empty for one without a time of delivery."""
         self.queue_id = -1
         """The chosen queue."""
         self.unique_key = b""
@@ -101,6 +107,22 @@ class SendCall:
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         """See `Waiter`."""
         raise NotImplementedError
+
+
+class AwaitedSend(SendCall):
+    """A send whose outcome is awaited: `outcome` gives its status, and the result if it is in the log."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: asyncio.Future[tuple[PutStatus, PutResult | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result((status, result))
 
 
 class Sender:
@@ -170,8 +192,8 @@ class Sender:
         sys_flag = fields.sys_flag
         if topic.topic_filter_type == MULTI_TAG:
             sys_flag |= MessageSysFlag.MULTI_TAGS
-        if sys_flag & _TRANSACTION_MASK and sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
-            raise self._transactions_forbidden()
+        if sys_flag & _TRANSACTION_MASK and (fields.batch or not _may_have_flag(sys_flag, fields.properties)):
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
         born_host = self._born_hosts.get(peer)
         if born_host is None:
             born_host = self._born_host(peer)
@@ -207,6 +229,8 @@ class Sender:
             for mark in self._marks:
                 if mark in properties:
                     message = self._inspect(message, fields, version)
+                    if message.topic == TIMER_TOPIC and name != TIMER_TOPIC:
+                        call.recall_handle = self._recall_handle(name, message, call.unique_key)
                     break
             else:
                 if name.startswith(RETRY_PREFIX):
@@ -217,6 +241,23 @@ class Sender:
         if name in self._new_topics.pending:
             waiter = self._hold(name, call)
         self._appender.submit(message, waiter)
+
+    def check(self, fields: SendFields, peer: str) -> int:
+        """The checks of `send`, for a message that is not stored. Returns the queue. Raises `MQError`."""
+        if not self._role.is_master:
+            raise rejected()
+        config = self._settings.broker
+        if config.start_accept_send_request_time_stamp:
+            self._check_opened(config.start_accept_send_request_time_stamp)
+        topic = self._check_topic(fields, peer)
+        if fields.queue_id < 0 and topic.write_queue_nums > 0:
+            return self._broker.rng.randrange(topic.write_queue_nums)
+        if fields.queue_id < 0 or fields.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{fields.queue_id}] is illegal, {topic} Producer: {peer}",
+            )
+        return fields.queue_id
 
     def _hold(self, topic: str, waiter: Waiter) -> Waiter:
         """`topic`: the topic of the send; a delayed message is in another one by now."""
@@ -258,17 +299,14 @@ class Sender:
         self._new_topics.created(name)
         return found
 
-    def _transactions_forbidden(self) -> MQError:
-        return sending_forbidden(self._broker.address, "transaction message")
-
     # -- kinds of messages
 
     def _inspect(self, message: StoredMessage, fields: SendFields, client_version: int) -> StoredMessage:
         """The message to store for a delayed, retried or otherwise marked message."""
         properties = decode_properties(message.properties)
         properties.pop(PROPERTY_POP_CK, None)
-        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
-            raise self._transactions_forbidden()
+        if message.sys_flag & _TRANSACTION_MASK != _TRANSACTION_COMMIT:
+            message.sys_flag &= ~_TRANSACTION_MASK  # or no consumer and no check would find it
         max_message_size = self._settings.store.max_message_size
         if PROPERTY_INNER_NUM in properties:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
@@ -279,13 +317,15 @@ class Sender:
             stored = self._broker.redirects.apply(message, properties)
         except MessageFormatError:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
-        if stored is not None:
-            return stored
-        if not properties.keys().isdisjoint(TIMER_PROPERTIES):
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-            )
-        return message
+        return message if stored is None else stored
+
+    def _recall_handle(self, topic: str, message: StoredMessage, unique_key: bytes) -> str:
+        """See `SendCall.recall_handle`; empty for a message that is sent back to a group."""
+        slot_ms = find_property(message.properties, _TIMER_OUT)
+        if topic.startswith(RETRY_PREFIX) or slot_ms is None or not unique_key:
+            return ""
+        name = self._settings.broker.broker_name
+        return encode_recall_handle(topic, name, int(slot_ms) + 1, unique_key.decode("utf-8", "replace"))
 
     def _retry_or_dead_letter(
         self, message: StoredMessage, properties: dict[str, str], fields: SendFields, client_version: int
@@ -403,6 +443,12 @@ class Sender:
             self._born_hosts.clear()
         self._born_hosts[peer] = host
         return host
+
+
+def _may_have_flag(sys_flag: int, properties: bytes) -> bool:
+    """Whether a message may have these transaction bits. One with the bits of a half message, but without the
+    property, would be stored where no consumer and no check finds it; RocketMQ stores it."""
+    return sys_flag & _TRANSACTION_MASK == _TRANSACTION_COMMIT or _PREPARED in properties
 
 
 def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.broker.role import RoleKind
 from batonmq.common.addresses import split_addresses
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 UNREGISTER_TIMEOUT_MS: Final = 3_000
 RETRY_MS: Final = 1_000
 """Pause before the next attempt to reach a name server; never longer than the regular period."""
+
+SEEK_S: Final = (1.0, 5.0)
+"""Longest time between registrations of a slave that knows no master, and of one that cannot follow it."""
 
 
 async def _any(timeout_s: float, *waits: Coroutine[Any, Any, object]) -> None:
@@ -147,7 +151,7 @@ class Registration:
                 if ok and not reachable:
                     log.info("name server %s is reachable again", address)
                 reachable = ok
-            period_s = self._broker.settings.broker.register_name_server_period / 1000
+            period_s = self._period_s()
             retry_s = min(period_s, RETRY_MS / 1000)
             if not reachable or self._paused:
                 await _any(retry_s if not reachable else period_s, wake.wait())
@@ -158,6 +162,18 @@ class Registration:
                 # A restarted name server does not know this broker; one that only closed the connection has
                 # removed it from its routes.
                 await _any(registered_at + retry_s - loop.time(), wake.wait())
+
+    def _period_s(self) -> float:
+        """A slave with a fixed role learns its master from the answers, so it asks sooner without one."""
+        broker = self._broker
+        period_s = broker.settings.broker.register_name_server_period / 1000
+        if broker.settings.broker.enable_controller_mode or broker.role.kind is not RoleKind.SLAVE:
+            return period_s
+        if broker.role.master_address is None:
+            return min(period_s, SEEK_S[0])
+        if broker.replication is not None and not broker.replication.following:
+            return min(period_s, SEEK_S[1])
+        return period_s
 
     async def _register(self, address: str, *, quiet: bool) -> bool:
         broker = self._broker
@@ -186,10 +202,7 @@ class Registration:
         broker = self._broker
         if broker.role.is_master:
             return
-        if header.master_addr:
-            broker.role.master_address = header.master_addr
-        if header.ha_server_addr:
-            broker.role.master_ha_address = header.ha_server_addr
+        broker.role.learn_master(header.master_addr, header.ha_server_addr)
 
     async def _unregister(self) -> None:
         broker = self._broker

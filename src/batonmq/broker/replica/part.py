@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.replica import handlers, metrics
-from batonmq.broker.replica.fixed_role import FixedRole
+from batonmq.broker.replica.fixed_role import SLAVE, FixedMaster, FixedSlave
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.broker.replica.replicas_manager import ReplicasManager
 from batonmq.broker.replica.role_switch import RoleSwitch
@@ -35,8 +35,10 @@ class ReplicaPart(Part):
             path = broker.settings.ha.store_path_broker_identity
             files = IdentityFiles(path or broker.settings.store.root / "brokerIdentity")
             self._source = self.manager = ReplicasManager(broker, self.switch, files)
+        elif config.broker_role == SLAVE:
+            self._source = FixedSlave(broker, self.switch)
         else:
-            self._source = FixedRole(config, self.switch)
+            self._source = FixedMaster(broker, self.switch)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         handlers.register(dispatcher, self._broker)

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.classic.service import ClassicHAService
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -26,6 +27,8 @@ class RoleSwitch:
     def become_fixed_master(self, broker_id: int, *, replicates: bool) -> None:
         """Become master by configuration, without a master epoch."""
         broker = self._broker
+        replication = broker.replication
+        assert isinstance(replication, ClassicHAService), "fixed roles use the plain stream"
         broker.role.set_master(
             address=broker.address,
             ha_address=broker.ha_address,
@@ -33,6 +36,18 @@ class RoleSwitch:
             replicates=replicates,
             broker_id=broker_id,
         )
+        replication.serve()
+        self._announce()
+
+    def become_fixed_slave(self, broker_id: int, master_ha_address: str | None) -> None:
+        """Become slave by configuration. The replication port of the master is looked for if it is None."""
+        broker = self._broker
+        replication = broker.replication
+        assert isinstance(replication, ClassicHAService), "fixed roles use the plain stream"
+        broker.role.set_slave(
+            broker_id=broker_id, epoch=0, master_address=None, master_ha_address=master_ha_address
+        )
+        replication.follow(master_ha_address)
         self._announce()
 
     async def become_master(self, epoch: int, sync_state_set: SyncStateSet, broker_id: int) -> None:

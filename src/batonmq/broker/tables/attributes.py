@@ -15,6 +15,13 @@ from batonmq.protocol.errors import MQError
 MESSAGE_TYPE = "message.type"
 MESSAGE_TYPES = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
 
+NOT_BUILT: Mapping[tuple[str, str], str] = {
+    ("queue.type", "BatchCQ"): "batches stay whole in the queue",
+    ("cleanup.policy", "COMPACTION"): "the store keeps the last message of each key",
+    (MESSAGE_TYPE, "LITE"): "the topic has lite topics",
+}
+"""Values that RocketMQ knows and this broker does not carry out, with what they would mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
@@ -46,6 +53,20 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
 
 def _refused(remark: str) -> MQError:
     return MQError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def check_built(key: str, value: str) -> None:
+    """Raises MQError for a value that would be stored without effect."""
+    effect = NOT_BUILT.get((key, value))
+    if effect is not None:
+        raise MQError(
+            ResponseCode.INVALID_PARAMETER, f"{key}={value} is not supported by this broker: {effect}"
+        )
+
+
+def not_built(attributes: Mapping[str, str] | None) -> str:
+    """The stored attributes that this broker does not carry out, for a log line; empty if there are none."""
+    return ", ".join(f"{k}={v}" for k, v in (attributes or {}).items() if (k, v) in NOT_BUILT)
 
 
 def parse_change(text: str | None) -> dict[str, str]:
@@ -93,6 +114,7 @@ def apply_change(
             raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
         if sign == "+":
             attribute.check(value)
+            check_built(key, value)
             after[key] = value
         else:
             del after[key]

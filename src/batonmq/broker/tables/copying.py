@@ -16,10 +16,12 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupWrapper
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
 from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset
+from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter, GetAllResetOffset
 from batonmq.protocol.headers.broker.topics import GetAllSubscriptionGroup, GetAllTopicConfig
 from batonmq.protocol.json import decode
 
 if TYPE_CHECKING:
+    from batonmq.broker.tables.filters import FilterTable
     from batonmq.broker.tables.offsets import OffsetTable
     from batonmq.broker.tables.persistence import Master
     from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -66,3 +68,15 @@ async def copy_groups(master: Master, groups: SubscriptionTable) -> None:
     """Copy the consumer groups."""
     read = decode(await master.fetch(GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
     groups.replace(read.subscription_group_table, read.forbidden_table, read.data_version)
+
+
+async def copy_filters(master: Master, filters: FilterTable) -> None:
+    """Copy the SQL92 filters. A RocketMQ master does not give them out; then heartbeats fill the table."""
+    if master.announces_changes:
+        filters.merge(await master.fetch(GetAllConsumerFilter()))
+
+
+async def copy_resets(master: Master, offsets: OffsetTable) -> None:
+    """Copy the offset resets; a RocketMQ master does not give them out."""
+    if master.announces_changes:
+        offsets.replace_resets(await master.fetch(GetAllResetOffset()))

@@ -2,7 +2,8 @@
 
 Owns the table behind ``config/consumerOffset.json`` and its data version, but does not write the file. Keys
 are ``topic@group`` as in the file. Source: RocketMQ's consumer offsets, including resets on the server
-(`useServerSideResetOffset`): a reset offset is returned until the next pull has used it.
+(`useServerSideResetOffset`): a reset offset is returned until the next pull has used it. Unlike RocketMQ's,
+resets outlive a restart and a switch of the master (``config/resetOffset.json``, copied by slaves).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.protocol.bodies.common import DataVersion
-from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
+from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, ResetOffsets
 from batonmq.protocol.json import decode, encode
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class OffsetTable:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
         self.on_first_commit: Callable[[], None] = _no_listener
         """Called at a group's first commit for a topic, so that slaves copy it at once."""
+        self.on_resets: Callable[[], None] = _no_listener
+        """Called when a reset was stored, or used by a pull."""
         self._changed = False
 
     # -- committing
@@ -119,6 +122,7 @@ class OffsetTable:
         self._resets.setdefault(key, {})[queue_id] = offset
         self._offsets.setdefault(key, {})[queue_id] = offset
         self._changed = True
+        self.on_resets()
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         return queue_id in self._resets.get(f"{topic}@{group}", {})
@@ -132,6 +136,8 @@ class OffsetTable:
         offset = queues.pop(queue_id, None)
         if not queues:
             del self._resets[key]
+        if offset is not None:
+            self.on_resets()
         return offset
 
     # -- whole groups and topics
@@ -149,6 +155,8 @@ class OffsetTable:
                 if pair is not None and matches(*pair):
                     del table[key]
                     self._changed = True
+                    if table is self._resets:
+                        self.on_resets()
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Copy a group's offsets in a topic to another group."""
@@ -185,3 +193,19 @@ class OffsetTable:
             self._offsets[key] = dict(queues)
         self.version = version
         self._changed = True
+
+    def encode_resets(self) -> bytes:
+        """Contents of resetOffset.json."""
+        return encode(ResetOffsets(reset_table=self._resets))
+
+    def restore_resets(self, data: bytes) -> None:
+        """Load the contents of a resetOffset.json. Raises ValueError."""
+        read = decode(data, ResetOffsets)
+        self._resets = {key: dict(queues) for key, queues in read.reset_table.items() if queues}
+
+    def replace_resets(self, data: bytes) -> None:
+        """On a slave: load the master's resets. Raises ValueError."""
+        before = self._resets
+        self.restore_resets(data)
+        if self._resets != before:
+            self.on_resets()

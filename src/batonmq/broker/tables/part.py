@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.stats import SAMPLE_INTERVAL_MS
-from batonmq.broker.tables.copying import copy_groups, copy_offsets, copy_topics
+from batonmq.broker.tables.copying import copy_filters, copy_groups, copy_offsets, copy_resets, copy_topics
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
 from batonmq.broker.tables.persistence import Master, Table
@@ -26,6 +26,8 @@ TOPICS = "topics"
 DELETED_TOPICS = "deletedTopics"
 GROUPS = "subscriptionGroup"
 OFFSETS = "consumerOffset"
+FILTERS = "consumerFilter"
+RESETS = "resetOffset"
 
 
 class TablesPart(Part):
@@ -41,6 +43,8 @@ class TablesPart(Part):
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
         tables.subscriptions.on_change = self._groups_changed
         tables.offsets.on_first_commit = tables.watch.changed
+        tables.offsets.on_resets = self._resets_changed
+        tables.filters.on_change = self._filters_changed
         broker.settings.listeners.append(self._configured)
 
     def tables(self) -> Sequence[Table]:
@@ -70,6 +74,18 @@ class TablesPart(Part):
                 encode=tables.subscriptions.encode,
                 restore=tables.subscriptions.restore,
                 copy=lambda master: copy_groups(master, tables.subscriptions),
+            ),
+            Table(
+                name=RESETS,
+                encode=tables.offsets.encode_resets,
+                restore=tables.offsets.restore_resets,
+                copy=lambda master: copy_resets(master, tables.offsets),
+            ),
+            Table(
+                name=FILTERS,
+                encode=tables.filters.encode,
+                restore=tables.filters.restore,
+                copy=lambda master: copy_filters(master, tables.filters),
             ),
         )
 
@@ -125,6 +141,14 @@ class TablesPart(Part):
         self._tables.persistence.save(GROUPS)
         self._tables.watch.changed()
 
+    def _resets_changed(self) -> None:
+        self._tables.persistence.save(RESETS)
+        self._tables.watch.changed()
+
+    def _filters_changed(self) -> None:
+        self._tables.persistence.save(FILTERS)
+        self._tables.watch.changed()
+
     def _configured(self, before: BrokerConfig) -> None:
         self._tables.topics.configure(self._broker.settings.broker)
         self._tables.subscriptions.configure(self._broker.settings.broker)
@@ -140,3 +164,4 @@ class TablesPart(Part):
                 for connection in clients_of.drop_silent(now_ms, config.channel_expired_timeout):
                     connection.close()
             tables.consumers.forget_old_subscriptions(now_ms, config.subscription_expired_timeout)
+            tables.filters.sweep(tables.consumers, config.filter_data_clean_time_span)

@@ -44,6 +44,8 @@ class Table:
     """Interval of writes of a changed table; None: it is written after each `Persistence.save`."""
     take_changed: Callable[[], bool] = lambda: False
     """Whether the table changed since the last call; for tables with an interval."""
+    file: str = ""
+    """Name of the file, if not ``<name>.json``."""
     copy: Callable[[Master], Awaitable[None]] | None = None
     """On a slave: copy the master's table. Raises `NetError`, `MQError` or ValueError. Tables are copied in
     the order of the parts."""
@@ -72,7 +74,7 @@ class Persistence:
             if table.name in self._tables:
                 raise ValueError(f"two tables are named {table.name}")
             self._tables[table.name] = table
-            file = self._files[table.name] = TableFile(self._directory / f"{table.name}.json")
+            file = self._files[table.name] = TableFile(self._directory / (table.file or f"{table.name}.json"))
             file.load(table.restore)
 
     def start(self) -> None:

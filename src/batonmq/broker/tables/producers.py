@@ -24,6 +24,9 @@ class ProducerTable:
         self._groups: dict[str, dict[Connection, Member]] = {}
         self._by_connection: dict[Connection, dict[str, None]] = {}
         self._next: dict[str, int] = {}
+        self._by_client: dict[str, Connection] = {}
+        """Client id -> its latest connection."""
+        self._client_ids: dict[Connection, str] = {}
 
     @property
     def groups(self) -> Mapping[str, Mapping[Connection, Member]]:
@@ -44,7 +47,14 @@ class ProducerTable:
         new = connection not in members
         members[connection] = Member(client_id, connection, language, version, now_ms)
         self._by_connection.setdefault(connection, {})[group] = None
+        if new:
+            self._by_client[client_id] = connection
+            self._client_ids[connection] = client_id
         return new
+
+    def connection_of(self, client_id: str) -> Connection | None:
+        """The connection of a producer, for replies to its requests; None if it is not connected."""
+        return self._by_client.get(client_id)
 
     def unregister(self, group: str, connection: Connection) -> bool:
         """A producer unregisters. False if it was not a member."""
@@ -53,7 +63,13 @@ class ProducerTable:
             groups.pop(group, None)
             if not groups:
                 del self._by_connection[connection]
+                self._forget_client(connection)
         return self._leave(group, connection)
+
+    def _forget_client(self, connection: Connection) -> None:
+        client_id = self._client_ids.pop(connection, None)
+        if client_id is not None and self._by_client.get(client_id) is connection:
+            del self._by_client[client_id]
 
     def _leave(self, group: str, connection: Connection) -> bool:
         members = self._groups.get(group)
@@ -68,6 +84,7 @@ class ProducerTable:
         """Remove the connection's producers from all their groups."""
         for group in self._by_connection.pop(connection, ()):
             self._leave(group, connection)
+        self._forget_client(connection)
 
     def drop_silent(self, now_ms: int, timeout_ms: int) -> list[Connection]:
         """Remove members whose last heartbeat is older than `timeout_ms`; the caller closes the returned

@@ -14,6 +14,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
 if TYPE_CHECKING:
+    from batonmq.broker.tables.filters import FilterTable
     from batonmq.broker.tables.offsets import OffsetTable
     from batonmq.broker.tables.persistence import Persistence
     from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -29,6 +30,8 @@ class Tables:
     topics: TopicTable
     subscriptions: SubscriptionTable
     offsets: OffsetTable
+    filters: FilterTable
+    """SQL92 filters of groups."""
     persistence: Persistence
     consumers: ConsumerTable = field(default_factory=ConsumerTable)
     producers: ProducerTable = field(default_factory=ProducerTable)

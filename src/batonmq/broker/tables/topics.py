@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.tables.attributes import TOPIC_ATTRIBUTES, apply_change
+from batonmq.broker.tables.attributes import TOPIC_ATTRIBUTES, apply_change, not_built
 from batonmq.broker.tables.deleted_topics import DeletedTopics
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
@@ -31,6 +31,7 @@ from batonmq.protocol.names import (
     SELF_TEST_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
     reply_topic,
@@ -65,6 +66,8 @@ class TopicTable:
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
         self.deleted = DeletedTopics()
+        self._warned: set[str] = set()
+        """Topics whose unsupported attributes were logged."""
         self.missing_on_master: dict[str, TopicConfig] = {}
         """On a slave of a RocketMQ broker: topics that the master lacks, but perhaps has not deleted."""
 
@@ -272,6 +275,7 @@ class TopicTable:
     def restore(self, data: bytes) -> None:
         """Add the topics of a topics.json. Raises ValueError and then changes nothing."""
         read = decode(data, TopicConfigSerializeWrapper)
+        self._warn_not_built(read.topic_config_table)
         self._topics.update(read.topic_config_table)
         self.version = read.data_version
 
@@ -300,10 +304,19 @@ class TopicTable:
         """On a slave: load the master's table. False if it is unchanged."""
         if version == self.version:
             return False
+        self._warn_not_built(table)
         self._topics = dict(table)
         self.version = version
         self._announce(list(self._topics.values()))
         return True
+
+    def _warn_not_built(self, table: Mapping[str, TopicConfig]) -> None:
+        """RocketMQ wrote these topics, or is the master: its own requests would have been refused here."""
+        for name, config in table.items():
+            found = not_built(config.attributes)
+            if found and name not in self._warned:
+                self._warned.add(name)
+                log.error("topic %s: %s is not supported by this broker and has no effect", name, found)
 
 
 def _changed(config: TopicConfig, **fields: object) -> TopicConfig:
@@ -331,6 +344,8 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         topic(TRANS_HALF_TOPIC, 1),
         topic(TRANS_OP_HALF_TOPIC, 1),
     ]
+    if config.timer_wheel_enable:
+        topics.append(topic(TIMER_TOPIC, 1))
     if config.auto_create_topic_enable:
         topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, offered(True)))
     if config.trace_topic_enable:

@@ -7,9 +7,10 @@ import contextlib
 from typing import Protocol
 
 from batonmq.client.push.assigned import Assigned
+from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.retries import RetryLater, SendBack
-from batonmq.client.push.subscriptions import Subscriptions, call
+from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.common.clock import Clock
 from batonmq.net.errors import NetError
@@ -68,12 +69,14 @@ class Concurrently:
     def __init__(
         self,
         subscriptions: Subscriptions,
+        handlers: Handlers,
         clock: Clock,
         model: MessageModel,
         send_back: SendBack,
         concurrency: int,
     ) -> None:
         self._subscriptions = subscriptions
+        self._handlers = handlers
         self._clock = clock
         self._model = model
         self._send_back = send_back
@@ -112,7 +115,7 @@ class Concurrently:
     async def _handle(self, held: Assigned, messages: list[MessageExt]) -> None:
         held.last_consume_ms = self._clock.now_ms()
         try:
-            await call(self._subscriptions[held.queue.topic].handler, messages)
+            await self._handlers(held.queue.topic, messages)
         except Exception as error:
             level = error.delay_level if isinstance(error, RetryLater) else 0
             if not isinstance(error, RetryLater):
@@ -146,6 +149,7 @@ class InOrder:
     def __init__(
         self,
         subscriptions: Subscriptions,
+        handlers: Handlers,
         clock: Clock,
         locks: QueueLocks,
         send_back: SendBack,
@@ -153,6 +157,7 @@ class InOrder:
         pause_s: float,
     ) -> None:
         self._subscriptions = subscriptions
+        self._handlers = handlers
         self._clock = clock
         self._locks = locks
         self._send_back = send_back
@@ -184,7 +189,7 @@ class InOrder:
                 self._calls.enter()
                 try:
                     held.last_consume_ms = self._clock.now_ms()
-                    await call(self._subscriptions[held.queue.topic].handler, messages)
+                    await self._handlers(held.queue.topic, messages)
                     held.buffer.done(messages)
                     messages = []
                 except Exception as error:

@@ -4,24 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
-from batonmq.client.push.subscriptions import Subscriptions
+from batonmq.client.push.subscriptions import Subscribed
 from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (
+    CheckClientRequestBody,
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     HeartbeatData,
     MessageModel,
+    SubscriptionData,
 )
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
+from batonmq.protocol.headers.broker.clients import CheckClientConfig, Heartbeat, UnregisterClient
 from batonmq.protocol.json import encode
+from batonmq.protocol.tags import is_tag_type
 from batonmq.routing.routes import TopicRoute
 
 HEARTBEAT_INTERVAL_S = 30.0
+
+
+async def check_subscription(session: ClientSession, group: str, data: SubscriptionData) -> None:
+    """Have a broker of the topic check an expression over properties; tags need no check.
+
+    Raises `MQError` when the broker does not take it, the last `NetError` when no broker answered.
+    """
+    route = session.known_route(data.topic)
+    if is_tag_type(data.expression_type) or route is None:
+        return
+    body = encode(CheckClientRequestBody(session.client_id, group, data))
+    failure: NetError | None = None
+    for address in filter(None, map(route.replica, sorted(route.brokers))):
+        try:
+            await session.net.call(address, CheckClientConfig(), body)
+            return
+        except NetError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 class Heartbeats:
@@ -31,15 +55,17 @@ class Heartbeats:
         self,
         session: ClientSession,
         group: str,
-        subscriptions: Subscriptions,
+        subscriptions: Mapping[str, Subscribed],
         model: MessageModel,
         from_where: ConsumeFromWhere,
+        consume_type: ConsumeType = ConsumeType.PASSIVELY,
     ) -> None:
         self._session = session
         self._group = group
         self._subscriptions = subscriptions
         self._model = model
         self._from_where = from_where
+        self._consume_type = consume_type
         self._known: set[str] = set()
         """Brokers that know us."""
         self._now = asyncio.Event()
@@ -67,7 +93,7 @@ class Heartbeats:
             consumer_data_set=[
                 ConsumerData(
                     self._group,
-                    ConsumeType.PASSIVELY,
+                    self._consume_type,
                     self._model,
                     self._from_where,
                     [subscription.data for subscription in self._subscriptions.values()],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from batonmq.client.push.assignment import Assignment
+from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.retries import RetryLater
-from batonmq.client.push.subscriptions import Subscriptions, call
+from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -38,6 +39,7 @@ class BrokerRequests:
         session: Session,
         group: str,
         subscriptions: Subscriptions,
+        handlers: Handlers,
         assignment: Assignment,
         *,
         orderly: bool,
@@ -46,6 +48,7 @@ class BrokerRequests:
         self._session = session
         self._group = group
         self._subscriptions = subscriptions
+        self._handlers = handlers
         self._assignment = assignment
         self._orderly = orderly
         self._concurrency = concurrency
@@ -113,7 +116,7 @@ class BrokerRequests:
         try:
             if subscription is None:
                 raise LookupError(f"no handler for {message.topic}")
-            await call(subscription.handler, [message])
+            await self._handlers.call(subscription, [message])
             result.consume_result = ConsumeResult.SUCCESS
         except RetryLater as later:
             result.consume_result, result.remark = ConsumeResult.LATER, str(later)

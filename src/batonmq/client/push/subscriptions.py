@@ -5,13 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.message.record import MessageExt
 
 Handler = Callable[[MessageExt], Awaitable[None] | None]
 BatchHandler = Callable[[list[MessageExt]], Awaitable[None] | None]
+
+
+class Subscribed(Protocol):
+    """What brokers have to know of a subscription."""
+
+    @property
+    def data(self) -> SubscriptionData:
+        """Topic and expression."""
 
 
 @dataclass(slots=True)

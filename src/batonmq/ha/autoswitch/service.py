@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.ha.autoswitch.epochs import EpochCache
-from batonmq.ha.autoswitch.follower import Follower
 from batonmq.ha.autoswitch.local import LocalReplica
 from batonmq.ha.autoswitch.master_link import MasterLink
 from batonmq.ha.autoswitch.master_term import MasterTerm
 from batonmq.ha.autoswitch.slave_link import SlaveLink
 from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.flusher import SlaveFlusher
+from batonmq.ha.follower import Follower
 from batonmq.ha.link import RefusedLink
 from batonmq.ha.listener import Listener
 from batonmq.ha.port import MasterStatus, ReplicaStatus, ReplicatedLog, Replication
@@ -95,7 +95,14 @@ class HAService(Replication):
 
         self._host = host
         self._flusher = SlaveFlusher(store, sync_flush=sync_flush, interval_ms=flush_interval_ms)
-        self._follower = Follower(self.local, self._flusher, self)
+        self._follower: Follower[SlaveLink] = Follower(
+            store,
+            config,
+            security,
+            self._flusher,
+            self,
+            lambda follower, address: SlaveLink(self.local, follower, address),
+        )
         self._lock = asyncio.Lock()
         self._tick_timer: asyncio.TimerHandle | None = None
 

@@ -67,6 +67,16 @@ class SlaveLink(Link):
         self._behind: list[bytes] = []
         """Bytes that arrived while slow effects were applied."""
 
+    @property
+    def following(self) -> bool:
+        """Whether the link is past the handshake."""
+        return self.session.transferring
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """The link as the loop wants it."""
+        return self
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._opened(transport)
         if not self._slave.opened(self):

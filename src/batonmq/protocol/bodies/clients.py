@@ -238,6 +238,19 @@ class ResetOffsetBody(Body):
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 
 
+class MessageQueueForC(Body):
+    """A queue and its offset, for C++ clients, whose JSON has no objects as keys."""
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: int = 0
+    offset: int = 0
+
+
+class ResetOffsetBodyForC(Body):
+    offset_table: list[MessageQueueForC] = field(default_factory=list)
+
+
 class GetConsumerStatusBody(Body):
     """Queue -> offset of one client; client -> queue -> offset of a group."""
 

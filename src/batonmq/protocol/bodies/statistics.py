@@ -26,6 +26,12 @@ class ConsumerOffsetSerializeWrapper(Body):
     data_version: DataVersion | None = None
 
 
+class ResetOffsets(Body):
+    """Resets that no pull has used: topic@group -> queue id -> offset; also ``config/resetOffset.json``."""
+
+    reset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
 class DelayOffsetSerializeWrapper(Body):
     """Delay level -> offset in its queue; also ``config/delayOffset.json``."""
 

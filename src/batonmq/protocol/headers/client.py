@@ -6,7 +6,7 @@ Source: `Broker2Client` and the `protocol.header` package of Apache RocketMQ 5.
 from __future__ import annotations
 
 from batonmq.protocol.codes import RequestCode
-from batonmq.protocol.registry import I32, I64, Header, request
+from batonmq.protocol.registry import I32, I64, Header, field, request
 
 
 @request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
@@ -26,6 +26,7 @@ class CheckTransactionState(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = field("bname", None)
 
 
 @request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET)

@@ -26,7 +26,9 @@ from batonmq.protocol.versions import PROTOCOL_VERSION
 _pack_head: Final = struct.Struct(BINARY_HEAD.format + "I").pack
 """A frame up to its fields: the head, which says that there is no remark, and the length of the fields."""
 _PYTHON: Final = int(LanguageCode.PYTHON)
-_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _TRANSACTION_ID = SendMessageResponse.__struct_encode_fields__[:4]
+_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _TRANSACTION_ID, _, _RECALL_HANDLE = (
+    SendMessageResponse.__struct_encode_fields__
+)
 
 
 def _key(name: str) -> bytes:
@@ -119,10 +121,14 @@ class SendReplies:
         queue_id: int,
         queue_offset: int,
         unique_key: bytes,
+        recall_handle: str = "",
     ) -> bytes:
-        """As `encode`, with the message ids given (a batch has one for each message, joined by commas)."""
+        """As `encode`, with the message ids given (a batch has one for each message, joined by commas), and
+        for a timed message with the handle that recalls it."""
         ext = {_MSG_ID: message_ids, _QUEUE_ID: str(queue_id), _QUEUE_OFFSET: str(queue_offset)}
         if unique_key:
             ext[_TRANSACTION_ID] = unique_key.decode("utf-8", "replace")
+        if recall_handle:
+            ext[_RECALL_HANDLE] = recall_handle
         ext.update(self._extra)
         return encode_head(code, command.opaque, FLAG_RESPONSE, binary=command.binary, ext=ext)

@@ -67,6 +67,7 @@ _BORN_TIMESTAMP_MARK: Final = _mark(_BORN_TIMESTAMP)
 _FLAG_MARK: Final = _mark(_FLAG)
 _PROPERTIES_KEY: Final = _mark(_PROPERTIES)[:3]
 _V1: Final = int(RequestCode.SEND_MESSAGE)
+_V1_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _CACHE_SIZE: Final = 4096
 _DEFAULT_QUEUES: Final = str(DEFAULT_TOPIC_QUEUES)
@@ -118,13 +119,14 @@ _tails: dict[bytes, _Tail] = {}
 def fields_of(command: Command) -> SendFields:
     """Header of a send request. Raises `MQError` (SYSTEM_ERROR) naming the field that is missing or
     malformed."""
-    if command.binary and command.code != _V1:
+    long_names = command.code == _V1 or command.code == _V1_REPLY
+    if command.binary and not long_names:
         fields = _fast(command.raw_ext)
         if fields is not None:
             if command.code == _BATCH_CODE:
                 fields.batch = True
             return fields
-    fields = _from_ext(command.ext, _LONG_NAMES if command.code == _V1 else _LETTERS)
+    fields = _from_ext(command.ext, _LONG_NAMES if long_names else _LETTERS)
     if command.code == _BATCH_CODE:
         fields.batch = True
     return fields

@@ -13,6 +13,8 @@ from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import required_body
+from batonmq.broker.sql import SqlError
+from batonmq.broker.tables.filters import compile_filter
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -30,6 +32,7 @@ from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import clients as wire
+from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
@@ -53,6 +56,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.GetConsumerListByGroup, handlers.consumer_ids)
     dispatcher.on(wire.LockBatchMq, handlers.lock)
     dispatcher.on(wire.UnlockBatchMq, handlers.unlock)
+    dispatcher.on(GetAllConsumerFilter, handlers.filters)
 
 
 class _Notifier:
@@ -141,6 +145,8 @@ class _HeartbeatRegistration:
                 notify=group.notify_consumer_ids_changed_enable,
                 with_subscriptions=not (self._version_2 and data.without_sub),
             )
+            if broker.settings.broker.enable_property_filter:
+                broker.tables.filters.register(name, consumer.subscription_data_set)
         if broker.role.is_master:  # a slave copies them with the master's topics
             broker.tables.topics.ensure(retry_topics)
         self._log("consumer connected", joined)
@@ -229,11 +235,22 @@ class _ClientHandlers:
     def check_config(self, request: Request, header: wire.CheckClientConfig) -> Reply:
         subscription = required_body(request, CheckClientRequestBody).subscription_data
         if subscription is not None and not is_tag_type(subscription.expression_type):
-            raise MQError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
-            )
+            kind = subscription.expression_type
+            if not self._broker.settings.broker.enable_property_filter:
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The broker does not support consumer to filter message by {kind}",
+                )
+            try:
+                compile_filter(subscription.sub_string, kind)
+            except SqlError as error:
+                raise MQError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"Invalid MessageSelector. {error}"
+                ) from None
         return Reply()
+
+    def filters(self, request: Request, header: GetAllConsumerFilter) -> Reply:
+        return Reply(body=self._broker.tables.filters.encode())
 
     def consumer_ids(self, request: Request, header: wire.GetConsumerListByGroup) -> Reply:
         group = self._broker.tables.consumers.group(header.consumer_group)

@@ -9,10 +9,10 @@ import logging
 
 from batonmq.broker.context import Broker
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.protocol.bodies.clients import ResetOffsetBody
+from batonmq.protocol.bodies.clients import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import QueryCorrectionOffsetBody
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import LanguageCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import CloneGroupOffset, QueryCorrectionOffset, ResetOffset
 from batonmq.protocol.headers.broker.pull import (
@@ -29,6 +29,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffsetResponse,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.headers.broker.replication import GetAllResetOffset
 from batonmq.protocol.headers.client import ResetConsumerClientOffset
 from batonmq.protocol.json import encode
 from batonmq.store.results import Boundary
@@ -49,6 +50,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(GetEarliestMsgStoretime, handlers.earliest)
     dispatcher.on(GetAllConsumerOffset, handlers.all_offsets)
     dispatcher.on(ResetOffset, handlers.reset)
+    dispatcher.on(GetAllResetOffset, handlers.all_resets)
     dispatcher.on(CloneGroupOffset, handlers.clone)
     dispatcher.on(QueryCorrectionOffset, handlers.correction)
 
@@ -143,10 +145,15 @@ class _OffsetHandlers:
 
     # -- resets
 
-    def reset(self, request: Request, header: ResetOffset) -> Reply:
+    async def reset(self, request: Request, header: ResetOffset) -> Reply:
         if self._broker.settings.broker.use_server_side_reset_offset:
-            return self._reset_here(header)
-        return self._reset_in_clients(header)
+            reply = self._reset_here(header)
+            await self._broker.tables.durable()
+            return reply
+        return self._reset_in_clients(header, request.command.language == LanguageCode.CPP)
+
+    def all_resets(self, request: Request, header: GetAllResetOffset) -> Reply:
+        return Reply(body=self._broker.tables.offsets.encode_resets())
 
     def _target(self, header: ResetOffset, queue_id: int) -> int:
         store = self._broker.store
@@ -184,7 +191,8 @@ class _OffsetHandlers:
         log.info("offsets reset group=%s topic=%s offsets=%s", group, topic, targets)
         return Reply(body=encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets))))
 
-    def _reset_in_clients(self, header: ResetOffset) -> Reply:
+    def _reset_in_clients(self, header: ResetOffset, as_list: bool) -> Reply:
+        """Tell the connected consumers. `as_list`: they are C++ clients, as the tool says by its language."""
         broker, group, topic = self._broker, header.group, header.topic
         config = broker.tables.topics.get(topic)
         if config is None:
@@ -207,9 +215,15 @@ class _OffsetHandlers:
                 f"Timestamp: {header.timestamp}",
             )
         body = encode(ResetOffsetBody(offset_table=self._by_queue(topic, targets)))
+        pushed = body
+        if as_list:
+            name = broker.settings.broker.broker_name
+            pushed = encode(
+                ResetOffsetBodyForC([MessageQueueForC(topic, name, *target) for target in targets.items()])
+            )
         for connection in connections:
             connection.oneway(
-                ResetConsumerClientOffset(topic=topic, group=group, timestamp=header.timestamp), body
+                ResetConsumerClientOffset(topic=topic, group=group, timestamp=header.timestamp), pushed
             )
         return Reply(body=body)
 

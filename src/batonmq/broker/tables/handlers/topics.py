@@ -51,7 +51,8 @@ class _TopicHandlers:
         """Raises MQError if a client may not create or change this topic."""
         check_topic(config.topic_name, ResponseCode.INVALID_PARAMETER)
         self._check_not_system(config.topic_name)
-        if config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
+        mixed = self._broker.settings.broker.enable_mixed_message_type
+        if not mixed and config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
             raise MQError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         if config.read_queue_nums < 0 or config.write_queue_nums < 0:
             raise MQError(

@@ -159,6 +159,10 @@ class QueryMessage(Header):
     max_num: I32
     begin_timestamp: I64
     end_timestamp: I64
+    index_type: str | None = None
+    """K: a key, U: a unique id, T: a tag."""
+    last_key: str | None = None
+    """Where a query of RocketMQ's RocksDB index goes on; without meaning for index files."""
 
 
 @request(RequestCode.VIEW_MESSAGE_BY_ID)

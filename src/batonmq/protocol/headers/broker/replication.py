@@ -37,6 +37,16 @@ class WatchTables(Header):
     broker_id: I64 | None = None
 
 
+@request(RequestCode.GET_ALL_CONSUMER_FILTER)
+class GetAllConsumerFilter(Header):
+    """The SQL92 filters of a master, for its slaves; the body of the answer is a consumerFilter.json."""
+
+
+@request(RequestCode.GET_ALL_RESET_OFFSET)
+class GetAllResetOffset(Header):
+    """The offset resets that no pull has used, for slaves; body `ResetOffsets`."""
+
+
 @request(RequestCode.GET_BROKER_HA_STATUS)
 class GetBrokerHAStatus(Header):
     """Replication as this broker sees it; body `HARuntimeInfo`."""

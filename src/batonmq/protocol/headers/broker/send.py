@@ -64,6 +64,16 @@ class SendBatchMessage(SendMessageV2):
     """Send a batch in one body (`message/batch.py`); the header is that of `SendMessageV2`."""
 
 
+@request(RequestCode.SEND_REPLY_MESSAGE, response=SendMessageResponse)
+class SendReplyMessage(SendMessage):
+    """The reply to a request message: the broker pushes it to the requester (`ReplyMessage`)."""
+
+
+@request(RequestCode.SEND_REPLY_MESSAGE_V2, response=SendMessageResponse)
+class SendReplyMessageV2(SendMessageV2):
+    """`SendReplyMessage` under short names."""
+
+
 @request(RequestCode.CONSUMER_SEND_MSG_BACK)
 class ConsumerSendMsgBack(Header):
     """A consumer could not handle a message: store it again for its group, delayed, or as dead letter."""
@@ -75,6 +85,21 @@ class ConsumerSendMsgBack(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: I32 | None = None
+
+
+class RecallMessageResponse(Header):
+    """Unique id of the message that was recalled."""
+
+    msg_id: str
+
+
+@request(RequestCode.RECALL_MESSAGE, response=RecallMessageResponse)
+class RecallMessage(Header):
+    """Take back a timed message before it is delivered. `recall_handle`: from the answer to its send."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
 
 
 @request(RequestCode.END_TRANSACTION)

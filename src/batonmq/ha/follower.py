@@ -6,15 +6,16 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from batonmq.ha.autoswitch.slave_link import SlaveLink
 from batonmq.ha.port import MasterStatus
 from batonmq.net.client import split_address
 
 if TYPE_CHECKING:
-    from batonmq.ha.autoswitch.local import LocalReplica
+    from batonmq.ha.config import HAConfig
     from batonmq.ha.flusher import SlaveFlusher
+    from batonmq.ha.port import ReplicatedLog
+    from batonmq.ha.security import LinkSecurity
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +26,64 @@ RECONNECT_UNTRUSTED_S = 10.0
 
 
 class FollowerObserver(Protocol):
-    """Callbacks, as `HAService` has them."""
+    """Callbacks, as `Replication` has them."""
 
     on_progress: Callable[[], None]
 
 
-class Follower:
+class FollowedLink(Protocol):
+    """One connection to the master, of any kind of stream."""
+
+    address: str
+    """The master's replication port, ``host:port``."""
+    peer: str
+    reason: str
+    """Why it ended, for the log."""
+    untrusted: bool
+    """Trying again soon is useless: one side has not proved to belong to the group, or the logs differ."""
+    ended: asyncio.Future[None]
+    last_read_ms: int
+    last_write_ms: int
+    bytes_per_second: int
+
+    @property
+    def following(self) -> bool:
+        """Whether the link is past its handshake."""
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """The link as the loop wants it."""
+
+    def acknowledge(self) -> None: ...
+    def close(self, reason: str) -> None: ...
+    async def settled(self) -> None: ...
+    def tick(self, now_ms: int) -> None: ...
+
+
+L = TypeVar("L", bound="FollowedLink")
+
+
+class Follower(Generic[L]):
     """One for the life of a broker: between `start` and `leave` it follows; the `SlaveSide` of its link."""
 
-    def __init__(self, local: LocalReplica, flusher: SlaveFlusher, observer: FollowerObserver) -> None:
-        self.link: SlaveLink | None = None
+    def __init__(
+        self,
+        store: ReplicatedLog,
+        config: HAConfig,
+        security: LinkSecurity,
+        flusher: SlaveFlusher,
+        observer: FollowerObserver,
+        new_link: Callable[[Follower[L], str], L],
+    ) -> None:
+        """`new_link` makes the link to a master's address."""
+        self.link: L | None = None
         """The connection to the master."""
-        self._local = local
+        self._store = store
+        self._config = config
+        self._security = security
         self._flusher = flusher
         self._observer = observer
+        self._new_link = new_link
         self._address = ""
         self._address_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +121,7 @@ class Follower:
     @property
     def following(self) -> bool:
         """Whether the link to the master is past the handshake."""
-        return self.link is not None and self.link.session.transferring
+        return self.link is not None and self.link.following
 
     def master(self) -> MasterStatus | None:
         """The link to the master; None without one."""
@@ -92,13 +137,13 @@ class Follower:
 
     # -- the link: `SlaveSide`
 
-    def opened(self, link: SlaveLink) -> bool:
+    def opened(self, link: L) -> bool:
         if self._task is None or link.address != self._address:
             return False
         self.link = link
         return True
 
-    def ended(self, link: SlaveLink) -> None:
+    def ended(self, link: L) -> None:
         if self.link is link:
             self.link = None
 
@@ -123,23 +168,23 @@ class Follower:
 
     async def _follow(self) -> None:
         """Keep a link to the master, until cancelled."""
-        local, loop = self._local, asyncio.get_running_loop()
+        store, security, loop = self._store, self._security, asyncio.get_running_loop()
         wait_s, logged = RECONNECT_S[0], ""
         while True:
             await self._address_known.wait()
             address = self._address
-            link = SlaveLink(local, self, address)
-            dialled_s, end = loop.time(), local.store.max_offset
+            link = self._new_link(self, address)
+            dialled_s, end = loop.time(), store.max_offset
             longest_s = RECONNECT_S[1]
             try:
                 host, port = split_address(address)
-                async with asyncio.timeout(local.config.ha_connect_timeout / 1000):
+                async with asyncio.timeout(self._config.ha_connect_timeout / 1000):
                     await loop.create_connection(
-                        lambda link=link: link,
+                        lambda link=link: link.protocol,
                         host,
                         port,
-                        ssl=local.security.client,
-                        server_hostname=host if local.security.client else None,
+                        ssl=security.client,
+                        server_hostname=host if security.client else None,
                     )
             except (OSError, ValueError) as error:  # TimeoutError and SSLError are OSErrors
                 problem = f"cannot connect to master {address}: {error or type(error).__name__}"
@@ -148,8 +193,8 @@ class Follower:
             else:
                 await link.ended
                 # A master that cannot read what comes next drops every link at once.
-                lasted = link.session.transferring and loop.time() - dialled_s > longest_s
-                if lasted or local.store.max_offset != end:
+                lasted = link.following and loop.time() - dialled_s > longest_s
+                if lasted or store.max_offset != end:
                     wait_s = RECONNECT_S[0]
                 if link.untrusted:
                     longest_s = RECONNECT_UNTRUSTED_S

@@ -1,0 +1,266 @@
+"""Outstanding check points of pop consumers, and how far the revive queues are settled. Pure.
+
+A check point is a batch that was handed out and is not acknowledged as a whole. It is due when its invisible
+time is over; what is not acknowledged then is revived, that is, put into a retry topic.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Final, TypeAlias
+
+from batonmq.protocol.bodies.pop import CheckPoint
+
+Key: TypeAlias = tuple[str, str, int, int, int]
+"""Topic, group, queue id, start offset, pop time (wall ms): what receipts name."""
+
+REWRITE_INTERVALS_S: Final = (
+    *(10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
+)
+"""Pauses before a check point whose messages could not be revived is tried again (`PopReviveService`)."""
+
+
+class Outstanding:
+    """One check point."""
+
+    __slots__ = (
+        "acked",
+        "broker_name",
+        "due_ms",
+        "invisible_ms",
+        "key",
+        "live",
+        "offsets",
+        "pending",
+        "physical_offset",
+        "put_again",
+        "revive_offset",
+        "revive_queue",
+        "reviving",
+        "suspend",
+    )
+
+    def __init__(
+        self,
+        key: Key,
+        offsets: tuple[int, ...],
+        invisible_ms: int,
+        revive_queue: int,
+        *,
+        suspend: bool = False,
+        put_again: int = 0,
+        broker_name: str = "",
+    ) -> None:
+        self.key = key
+        self.offsets = offsets
+        """Queue offsets of its messages, ascending."""
+        self.invisible_ms = invisible_ms
+        self.due_ms = key[4] + invisible_ms
+        """Wall time from which the messages may be revived."""
+        self.revive_queue = revive_queue
+        self.revive_offset = -1
+        """Offset of its record in the revive queue; -1 until it is stored."""
+        self.physical_offset = -1
+        """Commit log offset of its first record: every message of the batch lies before."""
+        self.acked = 0
+        """Bit ``n``: message ``n`` is acknowledged, and the ack is in the log."""
+        self.pending = 0
+        """Bits of acks that are on their way into the log."""
+        self.suspend = suspend
+        self.put_again = put_again
+        """How often reviving failed."""
+        self.broker_name = broker_name
+        self.reviving = False
+        self.live = True
+        """Whether it is among the outstanding ones."""
+
+    @property
+    def all_bits(self) -> int:
+        return (1 << len(self.offsets)) - 1
+
+    @property
+    def done(self) -> bool:
+        """Every message is acknowledged."""
+        return self.acked == self.all_bits
+
+    def bits_of(self, offsets: Iterable[int]) -> int:
+        """Bits of those offsets that belong to this check point."""
+        bits = 0
+        for offset in offsets:
+            try:
+                bits |= 1 << self.offsets.index(offset)
+            except ValueError:
+                continue
+        return bits
+
+    def offsets_of(self, bits: int) -> list[int]:
+        return [offset for n, offset in enumerate(self.offsets) if bits >> n & 1]
+
+    @property
+    def unacknowledged(self) -> list[int]:
+        return self.offsets_of(self.all_bits & ~self.acked)
+
+
+def record_of(entry: Outstanding, next_offset: int = -1, *, again: bool = False) -> CheckPoint:
+    """What is stored for a check point; `again`: it was stored before, and moves on in the revive queue."""
+    topic, group, queue_id, start, pop_time = entry.key
+    return CheckPoint(
+        start_offset=start,
+        pop_time=pop_time,
+        invisible_time=entry.invisible_ms,
+        bit_map=entry.acked | entry.pending,
+        num=len(entry.offsets),
+        queue_id=queue_id,
+        topic=topic,
+        consumer_group=group,
+        differences=[offset - start for offset in entry.offsets],
+        broker_name=entry.broker_name,
+        put_again=str(entry.put_again) if entry.put_again else None,
+        suspend=entry.suspend,
+        next_offset=next_offset,
+        position=entry.physical_offset if again else -1,
+    )
+
+
+MOST_MESSAGES: Final = 127
+"""Of a check point: RocketMQ counts them in a byte."""
+
+
+def outstanding_of(record: CheckPoint, revive_queue: int) -> Outstanding | None:
+    """Inverse of `record_of`, also for records of RocketMQ brokers; None if it is no check point of
+    messages."""
+    differences = record.differences
+    if not differences:
+        differences = list(range(min(max(0, record.num), MOST_MESSAGES)))
+    times = record.put_again or "0"
+    numbers = (record.start_offset, record.pop_time, record.invisible_time, record.queue_id, *differences)
+    plausible = (
+        record.topic
+        and record.consumer_group
+        and 0 < len(differences) <= MOST_MESSAGES
+        and all(0 <= number < 1 << 60 for number in numbers)
+    )
+    if not plausible:
+        return None
+    start = record.start_offset
+    entry = Outstanding(
+        (record.topic, record.consumer_group, record.queue_id, start, record.pop_time),
+        tuple(start + difference for difference in differences),
+        record.invisible_time,
+        revive_queue,
+        suspend=record.suspend,
+        put_again=int(times) if times.isascii() and times.isdigit() and len(times) < 4 else 127,
+        broker_name=record.broker_name or "",
+    )
+    entry.acked = record.bit_map & entry.all_bits
+    return entry
+
+
+class CheckPoints:
+    """All outstanding check points of a broker, by key and by due time."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, Outstanding] = {}
+        self._due: list[tuple[int, int, Outstanding]] = []
+        self._ticket = count()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Outstanding]:
+        return iter(self._by_key.values())
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._by_key
+
+    def get(self, key: Key) -> Outstanding | None:
+        return self._by_key.get(key)
+
+    def add(self, entry: Outstanding) -> None:
+        self._by_key[entry.key] = entry
+        heapq.heappush(self._due, (entry.due_ms, next(self._ticket), entry))
+
+    def postpone(self, entry: Outstanding, due_ms: int) -> None:
+        """Try again at `due_ms` what `take_due` has returned."""
+        entry.reviving = False
+        entry.due_ms = due_ms
+        heapq.heappush(self._due, (due_ms, next(self._ticket), entry))
+
+    def remove(self, entry: Outstanding) -> None:
+        """It is settled: acknowledged as a whole, or revived."""
+        entry.live = False
+        if self._by_key.get(entry.key) is entry:
+            del self._by_key[entry.key]
+        due = self._due
+        if len(due) > 1024 and len(due) > 4 * len(self._by_key):
+            # Acknowledged ones stay in the heap until they are due, which may be hours away.
+            due[:] = [each for each in due if each[2].live]
+            heapq.heapify(due)
+
+    def next_due_ms(self) -> int | None:
+        """Wall time of the next one that may be due."""
+        due = self._due
+        while due and not due[0][2].live:
+            heapq.heappop(due)
+        return due[0][0] if due else None
+
+    def take_due(self, now_ms: int, most: int) -> list[Outstanding]:
+        """Up to `most` check points that are due; each is returned once, until it is postponed."""
+        taken: list[Outstanding] = []
+        due = self._due
+        while due and len(taken) < most and (due[0][0] <= now_ms or not due[0][2].live):
+            entry = heapq.heappop(due)[2]
+            if entry.live:
+                entry.reviving = True
+                taken.append(entry)
+        return taken
+
+
+class Floors:
+    """How far each revive queue is settled: up to there no record is needed any more."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, set[int]] = {}
+        self._order: dict[int, list[int]] = {}
+        self._known: dict[int, int] = {}
+
+    def know(self, queue: int, offset: int) -> None:
+        """A record at this offset was taken into account."""
+        if offset > self._known.get(queue, -1):
+            self._known[queue] = offset
+
+    def known(self, queue: int) -> int:
+        """The last offset that was taken into account; -1 if none was."""
+        return self._known.get(queue, -1)
+
+    def hold(self, queue: int, offset: int) -> None:
+        """This record is needed until `release`."""
+        self._held.setdefault(queue, set()).add(offset)
+        heapq.heappush(self._order.setdefault(queue, []), offset)
+        self.know(queue, offset)
+
+    def release(self, queue: int, offset: int) -> None:
+        self._held.get(queue, set()).discard(offset)
+
+    def count(self, queue: int) -> int:
+        """Number of records that are needed."""
+        return len(self._held.get(queue, ()))
+
+    def first(self, queue: int) -> int | None:
+        """The first record that is needed."""
+        held, order = self._held.get(queue), self._order.get(queue)
+        if not order or held is None:
+            return None
+        while order and order[0] not in held:
+            heapq.heappop(order)
+        return order[0] if order else None
+
+    def settled(self, queue: int) -> int:
+        """The last offset up to which no record is needed; -1 if none is settled."""
+        first = self.first(queue)
+        return self.known(queue) if first is None else first - 1
+
+    def queues(self) -> list[int]:
+        return list(self._known)

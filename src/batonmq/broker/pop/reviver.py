@@ -1,0 +1,479 @@
+"""Reads the revive queues when this broker becomes master, and brings messages back that nobody acknowledged.
+
+A message whose invisible time is over goes to the retry topic of its group and topic, or to the dead-letter
+topic after too many attempts. The ack that settles its check point is appended in the same turn, behind it: a
+new master that reads both brings the message back once. Source: RocketMQ's `PopReviveService`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.messages.internal import put
+from batonmq.broker.pop.acknowledger import ack_record
+from batonmq.broker.pop.core import REWRITE_INTERVALS_S, Outstanding, outstanding_of, record_of
+from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT, ORDER
+from batonmq.broker.pop.metrics import Counts
+from batonmq.broker.pop.order_core import plausible
+from batonmq.common.tasks import Tasks
+from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
+from batonmq.protocol.json import decode_request
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import (
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_ORIGIN_GROUP,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_POP_CK,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+)
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of
+from batonmq.protocol.names import RETRY_PREFIX, REVIVE_GROUP, dead_letter_topic, pop_retry_topic
+from batonmq.store.results import GetStatus
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.messages.appender import PutStatus
+    from batonmq.broker.pop.acknowledger import Acknowledger
+    from batonmq.broker.pop.core import CheckPoints
+    from batonmq.broker.pop.journal import Journal
+    from batonmq.broker.pop.orders import Orders
+    from batonmq.broker.pop.popper import Popper
+    from batonmq.broker.pop.positions import Positions, QueueOfGroup
+    from batonmq.broker.pop.taker import Taker
+    from batonmq.store.results import PutResult
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 64
+"""Check points that are revived together."""
+SLICE: Final = 256
+"""Records of a revive queue that are read in one loop turn."""
+SLICE_BYTES: Final = 4 << 20
+RETRY_MS: Final = 1_000
+"""Pause after a refused append, and while acks of a due check point are on their way."""
+LOOK_AGAIN_S: Final = 10.0
+"""Longest time between two looks at what is due: the wall clock may be set."""
+PIN_RECORDS: Final = 10_000
+"""Records that a revive queue may hold behind its oldest check point, besides four for each check point."""
+PIN_BATCH: Final = 64
+
+
+class Reviver:
+    """The check points of one broker while it is master."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        journal: Journal,
+        check_points: CheckPoints,
+        positions: Positions,
+        orders: Orders,
+        taker: Taker,
+        popper: Popper,
+        acknowledger: Acknowledger,
+    ) -> None:
+        self._broker = broker
+        self._journal = journal
+        self._check_points = check_points
+        self._positions = positions
+        self._orders = orders
+        self._popper = popper
+        self._acknowledger = acknowledger
+        self._tasks = Tasks()
+        self._visible = asyncio.Event()
+        """Set when more records can be read, or the role ends."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._reviving = False
+        self._moving: set[Outstanding] = set()
+        """Check points that are being stored further back."""
+        self._moved_to: dict[QueueOfGroup, tuple[int, int]] = {}
+        """While the queues are read: where the newest record of each queue moves the group to."""
+        self._order_records: dict[QueueOfGroup, tuple[int, OrderRecord, int, int]] = {}
+        self.retries = Counts()
+        """Messages put into retry topics, by group, topic and status."""
+        taker.on_check_point = self.arm
+        journal.on_tick = self._move_on
+
+    # -- life cycle
+
+    def begin(self) -> None:
+        """This broker is master."""
+        self._tasks.spawn(self._begin(self._journal.term))
+
+    def on_visible(self) -> None:
+        """More records can be read."""
+        self._visible.set()
+
+    async def end(self) -> None:
+        """Wait until no task runs."""
+        await self._tasks.cancel()
+
+    def forget(self) -> None:
+        """The role ends."""
+        self._visible.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for entry in list(self._check_points):
+            self._check_points.remove(entry)
+        self._moving.clear()
+        self._reviving = False
+
+    def forget_topics(self) -> None:
+        """A topic was deleted: its check points are void."""
+        topics, floors = self._broker.tables.topics, self._journal.floors
+        for entry in [each for each in self._check_points if each.key[0] not in topics]:
+            self._check_points.remove(entry)
+            floors.release(entry.revive_queue, entry.revive_offset)
+
+    async def _begin(self, term: int) -> None:
+        """Read what is outstanding, then let pops and acks begin."""
+        broker, journal = self._broker, self._journal
+        end = broker.store.max_offset
+        while broker.store.dispatched_offset < end:
+            # The former master's last records are not confirmed yet.
+            self._visible.clear()
+            await self._visible.wait()
+            if journal.term != term:
+                return
+        self._moved_to.clear()
+        self._order_records.clear()
+        for queue in journal.queues():
+            bounds = broker.store.queue_bounds(journal.topic, queue)
+            settled = broker.tables.offsets.query(REVIVE_GROUP, journal.topic, queue)
+            begin = max(settled + 1, bounds.min_offset)
+            journal.floors.know(queue, bounds.max_offset - 1)
+            await self._read(queue, begin, bounds.max_offset, term)
+            if journal.term != term:
+                return
+        self._apply_positions()
+        self._orders.drop_outdated()
+        if len(self._check_points):
+            log.info("%d batches of pop consumers are outstanding", len(self._check_points))
+        self._popper.open()
+        self.arm()
+        journal.after_all(lambda: None)  # lets the tables follow
+
+    # -- reading the revive queues
+
+    async def _read(self, queue: int, begin: int, end: int, term: int) -> None:
+        broker, topic = self._broker, self._journal.topic
+        loop = asyncio.get_running_loop()
+        while begin < end and self._journal.term == term:
+            result = broker.store.get(topic, queue, begin, min(SLICE, end - begin), SLICE_BYTES)
+            if result.status is not GetStatus.FOUND:
+                if result.next_offset <= begin:
+                    return
+                begin = result.next_offset
+                continue
+            if result.fetch is not None:
+                try:
+                    await loop.run_in_executor(broker.readers, result.fetch)
+                except OSError as error:
+                    log.error("check points of pop consumers cannot be read: %s", error)
+                    await asyncio.sleep(1)
+                    continue
+                if self._journal.term != term:
+                    return
+            for view in result.buffers:
+                at = 0
+                while at < len(view):
+                    record = decode_record(view, at)
+                    at += record.store_size
+                    self._learn(record)
+            begin = result.next_offset
+            await asyncio.sleep(0)
+
+    def read_gaps(self) -> None:
+        """Take records into account that RocketMQ's timers have delivered."""
+        if self._popper.ready:
+            for queue, begin, end in self._journal.find_gaps():
+                self._tasks.spawn(self._read_gap(queue, begin, end))
+
+    async def _read_gap(self, queue: int, begin: int, end: int) -> None:
+        await self._read(queue, begin, end, self._journal.term)
+        self.arm()
+
+    def _learn(self, record: MessageExt) -> None:
+        """Take one record into account."""
+        tag = record.properties.get(PROPERTY_TAGS)
+        try:
+            if tag == CHECK_POINT:
+                self._learn_check_point(record, decode_request(record.body, CheckPoint))
+            elif tag in (ACK, BATCH_ACK):
+                self._learn_ack(decode_request(record.body, AckRecord))
+            elif tag == ORDER:
+                self._learn_order(record, decode_request(record.body, OrderRecord))
+        except ValueError:
+            # RocketMQ also cancels check points here, with bodies that are no JSON.
+            log.debug("record of the revive queues is no check point: offset %d", record.physical_offset)
+
+    def _learn_check_point(self, record: MessageExt, read: CheckPoint) -> None:
+        entry = outstanding_of(read, record.queue_id)
+        if entry is None:
+            return
+        if read.next_offset >= 0:
+            self._moves(entry.key[:3], record.physical_offset, read.next_offset)
+        known = self._check_points.get(entry.key)
+        if known is not None:
+            # It was stored again, further back.
+            self._journal.floors.release(known.revive_queue, known.revive_offset)
+            entry.acked |= known.acked
+            self._check_points.remove(known)
+        early = self._acknowledger.early.pop(entry.key, None)
+        if early is not None:
+            entry.acked |= entry.bits_of(early)
+        if entry.done:
+            return
+        entry.revive_offset = record.queue_offset
+        entry.physical_offset = read.position if read.position >= 0 else record.physical_offset
+        # A clock that runs behind the former master's must not hide messages for hours.
+        entry.due_ms = min(entry.due_ms, self._broker.clock.now_ms() + entry.invisible_ms)
+        self._check_points.add(entry)
+        self._journal.floors.hold(entry.revive_queue, entry.revive_offset)
+
+    def _learn_ack(self, read: AckRecord) -> None:
+        key = (read.topic, read.consumer_group, read.queue_id, read.start_offset, read.pop_time)
+        offsets = read.offsets if read.offsets is not None else [read.offset]
+        entry = self._check_points.get(key)
+        if entry is None:
+            self._acknowledger.note_early(key, offsets)
+            return
+        entry.acked |= entry.bits_of(offsets)
+        if entry.done:
+            self._check_points.remove(entry)
+            self._journal.floors.release(entry.revive_queue, entry.revive_offset)
+
+    def _learn_order(self, record: MessageExt, read: OrderRecord) -> None:
+        if not plausible(read):
+            return
+        key = (read.topic, read.consumer_group, read.queue_id)
+        known = self._order_records.get(key)
+        if known is None or known[0] < record.physical_offset:
+            self._order_records[key] = (record.physical_offset, read, record.queue_id, record.queue_offset)
+        self._moves(key, record.physical_offset, read.next_offset)
+
+    def _moves(self, key: QueueOfGroup, physical_offset: int, next_offset: int) -> None:
+        known = self._moved_to.get(key)
+        if known is None or known[0] < physical_offset:
+            self._moved_to[key] = (physical_offset, next_offset)
+
+    def _apply_positions(self) -> None:
+        """The groups' offsets were copied some time ago; the records of the log are newer."""
+        topics = self._broker.tables.topics
+        for key, (physical_offset, next_offset) in self._moved_to.items():
+            if key[0] in topics and self._is_same_queue(key, physical_offset, next_offset):
+                position = self._positions.move(key, next_offset)
+                self._journal.after_all(partial(self._positions.commit, key, position, next_offset))
+                if key in self._order_records:
+                    _, read, queue, offset = self._order_records[key]
+                    self._orders.learn(read, queue, offset)
+        self._moved_to.clear()
+        self._order_records.clear()
+
+    def _is_same_queue(self, key: QueueOfGroup, physical_offset: int, next_offset: int) -> bool:
+        """Whether the record is about this queue, and not about one of a topic that was deleted since: then
+        the messages before `next_offset` are newer than the record."""
+        topic, _, queue_id = key
+        bounds = self._broker.store.queue_bounds(topic, queue_id)
+        if next_offset > bounds.max_offset:
+            return False
+        before = next_offset - 1
+        if before < bounds.min_offset:
+            return True
+        result = self._broker.store.get(topic, queue_id, before, 1)
+        return not result.count or decode_record(result.buffers[0]).physical_offset < physical_offset
+
+    # -- what is due
+
+    def arm(self) -> None:
+        """Set the timer for the next check point that is due."""
+        due_ms = self._check_points.next_due_ms()
+        if due_ms is None or self._reviving or not self._popper.ready:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        delay_s = max(0, due_ms - self._broker.clock.now_ms()) / 1000
+        self._timer_due_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later(min(delay_s, LOOK_AGAIN_S), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        due = self._check_points.take_due(self._broker.clock.now_ms(), BATCH)
+        if due:
+            self._reviving = True
+            self._tasks.spawn(self._revive_all(due, self._journal.term))
+        else:
+            self.arm()
+
+    async def _revive_all(self, due: list[Outstanding], term: int) -> None:
+        try:
+            await asyncio.gather(*(self._revive(entry, term) for entry in due))
+        finally:
+            if self._journal.term == term:
+                self._reviving = False
+                self.arm()
+
+    async def _revive(self, entry: Outstanding, term: int) -> None:
+        now_ms = self._broker.clock.now_ms()
+        if entry.pending or entry in self._moving:
+            self._check_points.postpone(entry, now_ms + RETRY_MS)
+            return
+        try:
+            messages = await self._messages(entry)
+        except OSError as error:
+            log.error("messages of a pop cannot be read, topic=%s: %s", entry.key[0], error)
+            pause_s = REWRITE_INTERVALS_S[min(entry.put_again, len(REWRITE_INTERVALS_S) - 1)]
+            entry.put_again += 1
+            if self._journal.term == term:
+                self._check_points.postpone(entry, now_ms + pause_s * 1000)
+            return
+        if self._journal.term != term:
+            return
+        outcomes = [put(self._broker.appender, message) for message in messages]
+        settled: asyncio.Future[PutResult | None] = asyncio.get_running_loop().create_future()
+
+        def stored(status: PutStatus, result: PutResult | None) -> None:
+            if not settled.done():
+                settled.set_result(result)
+
+        tag, record = ack_record(entry.key, entry.unacknowledged, entry.broker_name)
+        self._journal.write(entry.revive_queue, tag, record, stored)
+        result = await settled
+        statuses = [await outcome for outcome in outcomes]
+        for status, _ in statuses:
+            self.retries.add(entry.key[1], entry.key[0], status.name)
+        refused = [each for each in statuses if each.result is None]
+        if self._journal.term != term:
+            return
+        if result is None:
+            self._check_points.postpone(entry, now_ms + RETRY_MS)
+            return
+        if refused:
+            log.error(
+                "%d messages of topic=%s could not be revived: %s",
+                len(refused),
+                entry.key[0],
+                refused[0].status,
+            )
+        entry.acked = entry.all_bits
+        self._acknowledger.settled(entry, result.end_offset)
+
+    async def _messages(self, entry: Outstanding) -> list[StoredMessage]:
+        """The retry or dead-letter messages of a check point; none for a topic or group that is gone.
+
+        Raises OSError.
+        """
+        tables = self._broker.tables
+        topic, group, _, _, pop_time = entry.key
+        config = tables.subscriptions.get(group)
+        if topic not in tables.topics or config is None:
+            return []
+        if entry.broker_name and entry.broker_name != self._broker.settings.broker.broker_name:
+            log.warning("a check point of broker %s is not revived here", entry.broker_name)
+            return []
+        messages = []
+        for offset in entry.unacknowledged:
+            record = await self._message(entry, offset)
+            if record is None:
+                continue
+            attempts = record.reconsume_times + (0 if entry.suspend else 1)
+            target, dead = self._retry_topic(topic, group), attempts > config.retry_max_times
+            properties = dict(record.properties)
+            properties.pop(PROPERTY_POP_CK, None)
+            if dead:
+                target = dead_letter_topic(group)
+                properties.setdefault(PROPERTY_RETRY_TOPIC, topic)
+                properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
+                log.info("dead letter group=%s topic=%s attempts=%d", group, topic, attempts)
+            if record.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
+                properties[PROPERTY_FIRST_POP_TIME] = str(pop_time)
+            properties[PROPERTY_ORIGIN_GROUP] = group
+            await self._ensure(target, group)
+            try:
+                message = message_of(record, topic=target, queue_id=0, properties=properties)
+            except MessageFormatError:
+                # The marks of a retry do not fit; the message itself matters more.
+                message = message_of(record, topic=target, queue_id=0, properties=record.properties)
+            message.reconsume_times = attempts
+            message.store_host = self._journal.store_host
+            messages.append(message)
+        return messages
+
+    def _retry_topic(self, topic: str, group: str) -> str:
+        if topic.startswith(RETRY_PREFIX):
+            return topic
+        return pop_retry_topic(group, topic, v2=self._broker.settings.broker.enable_retry_topic_v2)
+
+    async def _ensure(self, topic: str, group: str) -> None:
+        """Create a retry or dead-letter topic; slaves have it before it has messages."""
+        tables = self._broker.tables
+        if topic not in tables.topics:
+            tables.topics.create_on_send_back(topic, 1)
+            if topic.startswith(RETRY_PREFIX) and tables.offsets.query(group, topic, 0) < 0:
+                tables.offsets.commit(group, topic, 0, 0)
+            await tables.durable()
+
+    async def _message(self, entry: Outstanding, offset: int) -> MessageExt | None:
+        """A message of the check point; None if the log no longer has it."""
+        broker = self._broker
+        topic, _, queue_id, _, _ = entry.key
+        result = broker.store.get(topic, queue_id, offset, 1)
+        if result.fetch is not None:
+            await asyncio.get_running_loop().run_in_executor(broker.readers, result.fetch)
+        if not result.count:
+            log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
+            return None
+        record = decode_record(result.buffers[0], inflate=False)
+        if record.queue_offset != offset or record.physical_offset >= entry.physical_offset:
+            # The topic was deleted and created again: this is another message.
+            log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
+            return None
+        return record
+
+    # -- keeping revive queues short
+
+    def _move_on(self) -> None:
+        """Store old check points again, further back, so that a new master need not read far."""
+        floors = self._journal.floors
+        for queue in floors.queues():
+            first, known = floors.first(queue), floors.known(queue)
+            if first is None or known - first <= PIN_RECORDS + 4 * floors.count(queue):
+                continue
+            before = known - PIN_RECORDS // 2
+            self._orders.move_on(queue, before)
+            oldest = sorted(
+                (
+                    each
+                    for each in self._check_points
+                    if each.revive_queue == queue and self._may_move(each, before)
+                ),
+                key=lambda each: each.revive_offset,
+            )
+            for entry in oldest[:PIN_BATCH]:
+                self._moving.add(entry)
+                self._journal.write(
+                    queue, CHECK_POINT, record_of(entry, again=True), partial(self._moved, entry)
+                )
+
+    def _may_move(self, entry: Outstanding, before: int) -> bool:
+        return entry.revive_offset < before and not entry.reviving and entry not in self._moving
+
+    def _moved(self, entry: Outstanding, status: PutStatus, result: PutResult | None) -> None:
+        self._moving.discard(entry)
+        if result is None:
+            return
+        floors, old = self._journal.floors, entry.revive_offset
+        if entry.live:
+            floors.hold(entry.revive_queue, result.queue_offset)
+            entry.revive_offset = result.queue_offset
+        release: Callable[[], None] = partial(floors.release, entry.revive_queue, old)
+        self._journal.after(result.end_offset, release)

@@ -1,0 +1,1 @@
+"""Part: messages with an exact time of delivery, and their recall."""

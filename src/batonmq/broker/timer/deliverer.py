@@ -1,0 +1,254 @@
+"""Delivers the messages of the slots that are due, on a master.
+
+A slot is left only when all its messages are acknowledged like any other message: after a crash or a switch a
+message may be delivered twice (`already.py` keeps that rare), but is never lost, and no error makes this
+broker give a message up. Source: RocketMQ's `TimerMessageStore.dequeue`, which drops a message after three
+attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.internal import put
+from batonmq.broker.timer.already import AlreadyDelivered
+from batonmq.broker.timer.core import delivered, rolled
+from batonmq.broker.timer.layout import NO_UNIT, Unit
+from batonmq.common.files import reason
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELETE_UNIQUE_KEY,
+    PROPERTY_UNIQUE_KEY,
+)
+from batonmq.protocol.message.record import MessageExt, decode_record
+from batonmq.protocol.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from batonmq.broker.timer.counts import TimerCounts
+    from batonmq.broker.timer.state import TimerState
+    from batonmq.protocol.message.record import StoredMessage
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 100
+"""Messages delivered together: about 5 ms of the loop's time."""
+WALK: Final = 2_000
+"""Units of a slot read before the loop serves other work."""
+RETRY_S: Final = 0.5
+"""Pause after a refusal."""
+LOOK_S: Final = 1.0
+"""Longest sleep: the wall clock may be set meanwhile."""
+CONFIRM_S: Final = 0.02
+"""Interval at which a new master looks whether its log is confirmed."""
+CONFIRM_LOOKS: Final = 100
+"""So often it looks before it delivers messages that may have been delivered."""
+HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""The store will never take such a message; only a RocketMQ broker can have accepted it."""
+
+
+class _Due(NamedTuple):
+    message: StoredMessage
+    topic: str
+    """The real topic, for the counts."""
+
+
+class Deliverer:
+    """One per broker; `run` is cancelled at the end of a term."""
+
+    def __init__(self, state: TimerState, counts: TimerCounts) -> None:
+        self._state = state
+        self._counts = counts
+        self._already: AlreadyDelivered | None = None
+        self._already_until_ms = 0
+        """Slots from here on cannot have been delivered before."""
+        self._failed = False
+
+    async def run(self, since_ms: int) -> None:
+        """Deliver until cancelled. `since_ms`: slots before it are delivered."""
+        state = self._state
+        await self._confirmed()
+        store = state.broker.store
+        self._already = AlreadyDelivered(state.broker, since_ms)
+        self._already_until_ms = max(state.now_ms(), store.last_timestamp)
+        while True:
+            state.filled.clear()
+            due_ms = state.timers.next_ms
+            if due_ms is None:
+                await state.filled.wait()
+                continue
+            wait_ms = due_ms + state.wheel.precision_ms - state.now_ms()
+            if wait_ms > 0 or state.broker.settings.broker.timer_stop_dequeue:
+                wait_s = min(LOOK_S, wait_ms / 1_000) if wait_ms > 0 else LOOK_S
+                try:
+                    await asyncio.wait_for(state.filled.wait(), wait_s)
+                except TimeoutError:
+                    continue
+            else:
+                if due_ms >= self._already_until_ms:
+                    self._already = None
+                await self._deliver_slot(due_ms)
+
+    async def _confirmed(self) -> None:
+        """Wait until consumers can see what was in the log when this broker became master."""
+        store = self._state.broker.store
+        goal = store.max_offset
+        for _ in range(CONFIRM_LOOKS):
+            if store.dispatched_offset >= goal:
+                return
+            await asyncio.sleep(CONFIRM_S)
+
+    # -- one slot
+
+    async def _deliver_slot(self, slot_ms: int) -> None:
+        state, timers = self._state, self._state.timers
+        state.firing_ms = slot_ms
+        try:
+            done = NO_UNIT
+            while (newest := timers.newest(slot_ms)) > done:  # messages may come while others are delivered
+                await self._deliver_chain(slot_ms, done)
+                done = newest
+            await self._leave(slot_ms)
+        finally:
+            state.firing_ms = None
+        state.moved()
+
+    async def _leave(self, slot_ms: int) -> None:
+        while True:
+            try:
+                self._state.timers.done(slot_ms)
+                return
+            except OSError as error:
+                # To deliver the messages again would be no better.
+                self._log_once("the timer wheel cannot be written: %s", reason(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _deliver_chain(self, slot_ms: int, until: int) -> None:
+        """Deliver the messages of a slot whose units are behind the position `until`, oldest first."""
+        timers = self._state.timers
+        positions: array[int] = array("q")
+        recalls: list[Unit] = []
+        begin: int | None = None
+        while begin != NO_UNIT:
+            found, begin = timers.chain(slot_ms, until, WALK, begin)
+            for position in found:
+                unit = timers.log.read(position)
+                if unit is not None and unit.recalls:
+                    recalls.append(unit)
+                else:
+                    positions.append(position)
+            await asyncio.sleep(0)
+        recalled: dict[str, list[str]] = {}
+        for at in range(0, len(recalls), BATCH):
+            for record in await self._records(recalls[at : at + BATCH]):
+                if record is not None and (key := record.properties.get(PROPERTY_TIMER_DELETE_UNIQUE_KEY)):
+                    recalled.setdefault(key, []).append(record.properties.get(PROPERTY_REAL_TOPIC, ""))
+        matched: set[str] = set()
+        positions.reverse()
+        for at in range(0, len(positions), BATCH):
+            units = [u for p in positions[at : at + BATCH] if (u := timers.log.read(p)) is not None]
+            await self._store(await self._due(units, recalled, matched))
+        for key, topics in recalled.items():
+            for number, topic in enumerate(topics):
+                self._counts.recall_left(topic, matched=key in matched and number == 0)
+
+    async def _due(self, units: list[Unit], recalled: dict[str, list[str]], matched: set[str]) -> list[_Due]:
+        """The messages to store for these units; `recalled`: unique key -> real topics of its recalls, of
+        which `matched` gets those that stop a message."""
+        state = self._state
+        due = []
+        for unit, record in zip(units, await self._records(units), strict=True):
+            if record is None:
+                log.error("a timed message is no longer in the log physical_offset=%d", unit.physical_offset)
+                continue
+            topic = record.properties.get(PROPERTY_REAL_TOPIC, "")
+            key = record.properties.get(PROPERTY_UNIQUE_KEY, "")
+            if not unit.roll and recalled and key:
+                found = {key, f"{topic}+{key}"} & recalled.keys()
+                if found:
+                    matched |= found
+                    continue
+            try:
+                convert = rolled if unit.roll else delivered
+                message = convert(record, unit.written_ms, state.now_ms())
+            except MessageFormatError as error:
+                log.error("a timed message cannot be delivered: %s", error)
+                continue
+            if message is None:
+                log.error("a timed message has no topic queue_offset=%d", record.queue_offset)
+            elif self._already is not None and await self._already.take(message):
+                self._counts.left(topic)
+            else:
+                due.append(_Due(message, topic))
+        return due
+
+    async def _records(self, units: list[Unit]) -> list[MessageExt | None]:
+        """The records of these units; None for one that the log no longer has."""
+        store = self._state.broker.store
+        while True:
+            fetch = store.fetching([(unit.physical_offset, unit.size) for unit in units])
+            try:
+                if fetch is not None:
+                    await asyncio.get_running_loop().run_in_executor(self._state.broker.readers, fetch)
+                break
+            except OSError as error:
+                self._log_once("timed messages cannot be read: %s", reason(error))
+                await asyncio.sleep(RETRY_S)
+        return [await self._record(unit) for unit in units]
+
+    async def _record(self, unit: Unit) -> MessageExt | None:
+        store = self._state.broker.store
+        while True:
+            end = unit.physical_offset + unit.size
+            if store.confirm_offset >= end or store.max_offset < end:
+                break
+            await asyncio.sleep(CONFIRM_S)  # right after a switch
+        view = store.message_at(unit.physical_offset)
+        if view is None:
+            return None
+        try:
+            record = decode_record(view, inflate=False)
+        except MessageFormatError:
+            return None
+        return record if record.topic == TIMER_TOPIC else None
+
+    # -- storing
+
+    async def _store(self, due: list[_Due]) -> None:
+        """Store messages until all are acknowledged."""
+        appender = self._state.broker.appender
+        while due:
+            outcomes = await asyncio.gather(*[put(appender, one.message) for one in due])
+            refused = []
+            for one, (status, result) in zip(due, outcomes, strict=True):
+                if result is not None:
+                    if status is not PutStatus.PUT_OK:
+                        await self._safe(result.end_offset)
+                elif status in HOPELESS:
+                    log.error("a timed message cannot be stored topic=%s: %s", one.topic, status.value)
+                else:
+                    refused.append(one)
+                    continue
+                self._counts.left(one.topic)
+            if refused:
+                self._log_once("timed messages wait, they cannot be stored: %s", outcomes[-1].status.value)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._failed = False
+            due = refused
+
+    async def _safe(self, end_offset: int) -> None:
+        """Wait for a message that is in the log: another attempt would be a second message."""
+        while True:
+            if self._state.broker.appender.is_acked(end_offset):
+                return
+            await asyncio.sleep(RETRY_S)
+
+    def _log_once(self, text: str, cause: str) -> None:
+        if not self._failed:
+            log.warning(text, cause)
+        self._failed = True

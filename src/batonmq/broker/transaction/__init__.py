@@ -1,0 +1,1 @@
+"""Part: transactional messages."""

@@ -1,0 +1,269 @@
+"""Checks undecided half messages: asks their producers, gives them up, stores them again.
+
+Runs on a master only. Source: RocketMQ's `TransactionalMessageCheckService` and
+`TransactionalMessageServiceImpl.check`. A round looks at each undecided message once, a slice at a time, so
+that sends and pulls go on. A message that cannot be handled is logged and counts as checked; the round goes
+on with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.messages.internal import put
+from batonmq.broker.transaction.core import MAX_CHECKS, State
+from batonmq.broker.transaction.half import (
+    HALF_QUEUE,
+    CheckRules,
+    Verdict,
+    check_body,
+    checks_of,
+    first_copy,
+    real_place,
+    to_given_up,
+    to_half_again,
+    verdict,
+)
+from batonmq.broker.transaction.term import BATCH, BATCH_BYTES, records_in
+from batonmq.protocol.headers.client import CheckTransactionState
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.ids import encode_message_id
+from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+from batonmq.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from batonmq.store.results import GetStatus
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.tables.consumers import Member
+    from batonmq.broker.transaction.term import Term
+    from batonmq.protocol.message.record import MessageExt, StoredMessage
+    from batonmq.store.results import GetResult, PutResult
+
+log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 0.002
+"""Pause between two slices of a round, for other work."""
+ATTEMPTS: Final = 3
+"""Producers of a group that are tried for one check."""
+_ROUNDS: Final = 64
+GIVEN_UP_QUEUES: Final = 1
+
+
+class Checker:
+    """The checks of one term, which is ready."""
+
+    def __init__(self, broker: Broker, term: Term) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._term = term
+        self._ends: deque[int] = deque(maxlen=_ROUNDS)
+        """Where the half queue ended at the beginning of the last rounds, and of the term."""
+        self._times_ms: deque[int] = deque(maxlen=_ROUNDS)
+        """Monotonic times of these moments."""
+        self._absent: dict[str, int] = {}
+        """Producer group without a reachable producer -> checks of this round that nobody received."""
+
+    async def run(self) -> None:
+        """Check every `transactionCheckInterval` until the term ends."""
+        self._note_end()
+        while not self._term.ended:
+            await asyncio.sleep(self._settings.broker.transaction_check_interval / 1000)
+            try:
+                await self.round()
+            except Exception:
+                # A mistake in here must not stop all checks until a restart (RocketMQ's issue 9500).
+                log.exception("a round of checks failed; the next one follows")
+
+    def _note_end(self) -> int:
+        self._term.grow()
+        self._ends.append(self._term.window.end)
+        self._times_ms.append(self._broker.clock.monotonic_ms())
+        return self._ends[-1]
+
+    def _known_ms(self, offset: int) -> int:
+        """How long this master has known a half message, at least."""
+        at = bisect_right(self._ends, offset)
+        return self._broker.clock.monotonic_ms() - self._times_ms[at] if at < len(self._ends) else 0
+
+    async def round(self) -> None:
+        """Look at every undecided message once."""
+        term = self._term
+        rules = CheckRules.of(self._settings.broker, self._settings.store.file_reserved_time)
+        round_end = self._note_end()
+        self._absent.clear()
+        counted: dict[str, int] = {}
+        sent_before, cursor = term.counts.checks, term.window.offset
+        while not term.ended:
+            # An op message may decide what comes next.
+            while term.read_ops():
+                await asyncio.sleep(0)
+                if term.ended:
+                    return
+            term.grow()
+            term.store_offsets()
+            following = await self._slice(cursor, rules, round_end, counted)
+            if following is None:
+                break
+            cursor = following
+            await asyncio.sleep(PAUSE_S)
+        if term.ended:
+            return
+        term.counts.half = counted
+        self._log(term.counts.checks - sent_before)
+
+    async def _slice(
+        self, cursor: int, rules: CheckRules, round_end: int, counted: dict[str, int]
+    ) -> int | None:
+        """Look at the undecided messages from `cursor`, at most `BATCH`. Returns where to go on; None at the
+        end of the queue."""
+        term, window = self._term, self._term.window
+        found = window.next_undecided(cursor, BATCH)
+        if found is None:
+            return None
+        offset, count = found
+        result = self._broker.store.get(TRANS_HALF_TOPIC, HALF_QUEUE, offset, count, BATCH_BYTES)
+        if result.status is not GetStatus.FOUND:
+            return self._unreadable(offset, result)
+        if result.fetch is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._broker.readers, result.fetch)
+            except OSError as error:
+                log.warning("half messages from %d cannot be read now: %s", offset, error)
+                return result.next_offset
+        for record in records_in(result):
+            if term.ended:
+                return None
+            if not window.is_undecided(record.queue_offset):
+                continue
+            try:
+                await self._look_at(record, rules, round_end, counted)
+            except MessageFormatError as error:
+                log.error("half message %d cannot be checked: %s", record.queue_offset, error)
+                self._count_check(record.queue_offset)
+        return result.next_offset
+
+    def _unreadable(self, offset: int, result: GetResult) -> int | None:
+        if result.status in (GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.OFFSET_OVERFLOW_BADLY):
+            return None  # stored, but not confirmed yet
+        if result.next_offset <= offset:
+            return None
+        log.error("half messages %d to %d are gone", offset, result.next_offset - 1)
+        if offset <= self._term.window.offset or result.status is GetStatus.OFFSET_TOO_SMALL:
+            self._term.window.skip(result.next_offset)
+        return result.next_offset
+
+    async def _look_at(
+        self, record: MessageExt, rules: CheckRules, round_end: int, counted: dict[str, int]
+    ) -> None:
+        term, window, offset = self._term, self._term.window, record.queue_offset
+        place = real_place(record)
+        topic = "" if place is None else place[0]
+        first = first_copy(record)
+        if first is not None:
+            if first in term.commits:
+                return
+            if window.is_decided(first):  # by the offsets of the first copy
+                rolled_back = window.state(first) in (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
+                term.decide(offset, State.ROLLED_BACK if rolled_back else State.COMMITTED)
+                return
+        here = window.checks(offset)
+        now_ms = self._broker.clock.now_ms()
+        what = verdict(record, here, MAX_CHECKS, now_ms, rules, known_ms=self._known_ms(offset))
+        if what is Verdict.GIVE_UP:
+            await self._give_up(record, checks_of(record, here), topic)
+            return
+        counted[topic] = counted.get(topic, 0) + 1
+        if what is Verdict.WAIT or offset >= round_end:  # what was stored meanwhile, copies among it
+            return
+        checks = checks_of(record, here)
+        if what is Verdict.CHECK:
+            if self._ask(record, checks + 1, offset, record.physical_offset):
+                self._count_check(offset)
+            return
+        asked = checks + (what is Verdict.CHECK_AND_PUT_BACK)
+        copy = await self._store(record, to_half_again(record, asked))
+        if copy is None:
+            return
+        if not window.is_undecided(offset):
+            window.remember(offset)  # decided while the copy was stored
+            return
+        term.move(offset)
+        if what is Verdict.CHECK_AND_PUT_BACK:
+            self._ask(record, asked, copy.queue_offset, copy.physical_offset)
+
+    def _count_check(self, offset: int) -> None:
+        window = self._term.window
+        window.set(offset, min(window.checks(offset) + 1, MAX_CHECKS))
+
+    async def _give_up(self, record: MessageExt, checks: int, topic: str) -> None:
+        self._broker.tables.topics.create_on_send_back(TRANS_CHECK_MAX_TIME_TOPIC, GIVEN_UP_QUEUES)
+        stored = await self._store(record, to_given_up(record, checks))
+        if stored is None or not self._term.window.is_undecided(record.queue_offset):
+            return
+        self._term.move(record.queue_offset)
+        self._term.counts.give_up(topic)
+        log.warning(
+            "transaction given up after %d checks topic=%s group=%s id=%s; see resumeCheckHalfMessage",
+            checks,
+            topic,
+            record.properties.get(PROPERTY_PRODUCER_GROUP),
+            record.message_id,
+        )
+
+    async def _store(self, record: MessageExt, message: StoredMessage) -> PutResult | None:
+        """Append a copy of a half message; None if it was not appended."""
+        outcome = await put(self._broker.appender, message, wait=False)
+        if outcome.result is None:
+            if not self._term.ended:
+                log.warning(
+                    "half message %d was not stored again: %s", record.queue_offset, outcome.status.value
+                )
+            return None
+        return outcome.result
+
+    def _ask(self, record: MessageExt, checks: int, queue_offset: int, physical_offset: int) -> bool:
+        """Send a check to a producer of the group. False if all that were tried read too slowly; then the
+        check does not count."""
+        place, group = real_place(record), record.properties.get(PROPERTY_PRODUCER_GROUP)
+        if place is None or group is None:
+            log.error("half message %d does not name its topic or producer group", record.queue_offset)
+            return True
+        member = self._producer(group)
+        if member is None:
+            self._absent[group] = self._absent.get(group, 0) + 1
+            return True
+        if member.connection.congested:
+            return False
+        unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
+        header = CheckTransactionState(
+            tran_state_table_offset=queue_offset,
+            commit_log_offset=physical_offset,
+            topic=TRANS_HALF_TOPIC,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=encode_message_id(record.store_host, physical_offset),
+            broker_name=self._settings.broker.broker_name,
+        )
+        body = check_body(record, place, checks, queue_offset=queue_offset, physical_offset=physical_offset)
+        member.connection.oneway(header, body)
+        self._term.counts.checks += 1
+        return True
+
+    def _producer(self, group: str) -> Member | None:
+        """A producer of the group, if possible one that reads what it is sent; None if none is connected."""
+        member = None
+        for _ in range(ATTEMPTS):
+            member = self._broker.tables.producers.any_member(group)
+            if member is None or not member.connection.congested:
+                break
+        return member
+
+    def _log(self, sent: int) -> None:
+        if sent:
+            log.info("%d half messages checked", sent)
+        for group, count in self._absent.items():
+            log.warning("no producer of group %s is connected: %d half messages stay undecided", group, count)

@@ -1,0 +1,174 @@
+"""END_TRANSACTION (37): a producer commits or rolls back a half message.
+
+Checks, codes and remarks are RocketMQ's (`EndTransactionProcessor`). In addition a request must name the
+half message by its unique id: after a switch of the master another half message may be stored at the offsets
+of one that was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from batonmq.broker.messages.answers import not_stored, overloaded
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.transaction.core import State
+from batonmq.broker.transaction.half import ends_too_late, real_place, to_committed
+from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.send import EndTransaction
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from batonmq.broker.context import Broker
+    from batonmq.broker.transaction.term import Term
+    from batonmq.protocol.message.record import MessageExt
+    from batonmq.store.results import PutResult
+
+log = logging.getLogger(__name__)
+
+_COMMITTED = (State.COMMITTED, State.COMMITTED_SAFE)
+_ROLLED_BACK = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
+
+
+class _Commit:
+    """A committed message on its way to the log (`Waiter`)."""
+
+    def __init__(self, handlers: TransactionEnds, term: Term, record: MessageExt, topic: str) -> None:
+        # Without PUT_OK nothing is lost: the half message then counts as undecided until its op message is
+        # confirmed.
+        self.wait = True
+        self._handlers = handlers
+        self._term = term
+        self._record = record
+        self._topic = topic
+        self._state_before = term.window.state(record.queue_offset)
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        offset, term = self._record.queue_offset, self._term
+        requests = term.commits.pop(offset, [])
+        if result is None:
+            term.window.set(offset, self._state_before)
+            self._handlers.failed(requests, status)
+            return
+        if not term.ended:
+            term.decide(offset, State.COMMITTED)
+            self._handlers.committed(self._record, self._topic)
+        for request in requests:
+            request.reply(Reply())
+
+
+class TransactionEnds:
+    """Handler of END_TRANSACTION."""
+
+    def __init__(self, broker: Broker, current: Callable[[], Term | None]) -> None:
+        """`current`: the term of this master; None on a slave."""
+        self._broker = broker
+        self._settings = broker.settings
+        self._current = current
+        self.waiting = 0
+        """Requests that wait until the decisions of earlier terms are known."""
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(EndTransaction, self.end)
+
+    def end(self, request: Request, header: EndTransaction) -> Outcome:
+        term = self._master_term()
+        kind = header.commit_or_rollback
+        if kind not in (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK):
+            log.debug("%s does not know yet how transaction %s ends", request.connection, header.msg_id)
+            return None  # RocketMQ does not answer
+        if self.waiting + len(term.commits) >= self._settings.broker.end_transaction_pool_queue_capacity:
+            raise overloaded()
+        if not term.ready.done():
+            return self._end_later(request, header)
+        return self._end(term, request, header)
+
+    def _master_term(self) -> Term:
+        term = self._current()
+        if term is None or term.ended or not self._broker.role.is_master:
+            raise MQError(ResponseCode.SLAVE_NOT_AVAILABLE, "")
+        return term
+
+    async def _end_later(self, request: Request, header: EndTransaction) -> Reply | None:
+        self.waiting += 1
+        try:
+            while not (term := self._master_term()).ready.done():
+                await term.wait_ready()
+        finally:
+            self.waiting -= 1
+        outcome = self._end(self._master_term(), request, header)
+        assert not isinstance(outcome, Awaitable)
+        return outcome
+
+    def _end(self, term: Term, request: Request, header: EndTransaction) -> Outcome:
+        record = self._checked(term, header)
+        offset = record.queue_offset
+        state = term.window.state(offset)
+        if header.commit_or_rollback == MessageSysFlag.TRANSACTION_ROLLBACK:
+            if offset in term.commits or state in _COMMITTED:
+                raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was committed before")
+            if state not in (*_ROLLED_BACK, State.DECIDED):
+                term.decide(offset, State.ROLLED_BACK)
+                place = real_place(record)
+                if place is not None:
+                    term.counts.roll_back(place[0])
+            return Reply()
+        if state in _ROLLED_BACK:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
+        if state in (*_COMMITTED, State.DECIDED):
+            return Reply()
+        if offset not in term.commits:
+            self._commit(term, record)
+        term.commits[offset].append(request)
+        return None
+
+    def _checked(self, term: Term, header: EndTransaction) -> MessageExt:
+        record = term.half_message(header.commit_log_offset)
+        if record is None or not _names(header, record):
+            raise MQError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        now_ms, timeout_ms = self._broker.clock.now_ms(), self._settings.broker.transaction_time_out
+        if not header.from_transaction_check and ends_too_late(record, now_ms, timeout_ms):
+            raise MQError(ResponseCode.ILLEGAL_OPERATION, "")
+        if record.properties.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if record.queue_offset != header.tran_state_table_offset:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        return record
+
+    def _commit(self, term: Term, record: MessageExt) -> None:
+        place = real_place(record)
+        if place is None:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        broker = self._broker
+        try:
+            message, properties = to_committed(record, place)
+            stored = broker.redirects.apply(message, properties)
+        except MessageFormatError:
+            raise not_stored(PutStatus.MESSAGE_ILLEGAL, self._settings.store.max_message_size) from None
+        commit = _Commit(self, term, record, place[0])
+        term.window.set(record.queue_offset, State.COMMITTING)
+        term.commits[record.queue_offset] = []
+        broker.appender.submit(stored or message, commit)
+
+    # -- outcomes
+
+    def committed(self, record: MessageExt, topic: str) -> None:
+        term = self._current()
+        if term is not None:
+            term.counts.commit(topic, self._broker.clock.now_ms() - record.born_timestamp)
+
+    def failed(self, requests: list[Request], status: PutStatus) -> None:
+        for request in requests:
+            request.fail(not_stored(status, self._settings.store.max_message_size))
+
+
+def _names(header: EndTransaction, record: MessageExt) -> bool:
+    """Whether the request is about this half message. RocketMQ compares the offsets only."""
+    unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
+    return not unique_key or not header.transaction_id or unique_key in (header.transaction_id, header.msg_id)

@@ -1,0 +1,104 @@
+"""The part for transactional messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from batonmq.broker.messages.answers import sending_forbidden
+from batonmq.broker.part import Part
+from batonmq.broker.transaction.checker import Checker
+from batonmq.broker.transaction.counts import TransactionCounts
+from batonmq.broker.transaction.ending import TransactionEnds
+from batonmq.broker.transaction.half import is_prepared, to_half
+from batonmq.broker.transaction.metrics import METRICS, sources
+from batonmq.broker.transaction.recovery import Recovery
+from batonmq.broker.transaction.resume import ResumeHandler
+from batonmq.broker.transaction.term import Term
+from batonmq.common.tasks import Tasks
+from batonmq.protocol.message.properties import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TRANSACTION_PREPARED,
+    TIMER_PROPERTIES,
+    property_start,
+)
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleState
+    from batonmq.common.metrics import Metric, Source
+    from batonmq.net import Dispatcher
+    from batonmq.protocol.message.record import StoredMessage
+
+_LATER: Final = frozenset((PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES))
+
+
+class TransactionPart(Part):
+    METRICS: ClassVar[tuple[Metric, ...]] = METRICS
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks = Tasks()
+        self.counts = TransactionCounts()
+        self.term: Term | None = None
+        """The term of this master; None on a slave."""
+        self.ends = TransactionEnds(broker, lambda: self.term)
+        self._resume = ResumeHandler(broker, lambda: self.term)
+        broker.redirects.add(_HalfMessages(broker, self.counts))
+
+    def handlers(self, dispatcher: Dispatcher) -> None:
+        self.ends.register(dispatcher)
+        self._resume.register(dispatcher)
+
+    def metrics(self) -> Mapping[Metric, Source]:
+        return sources(self.counts)
+
+    @property
+    def unanswered(self) -> int:
+        return self.ends.waiting
+
+    async def withdraw(self) -> None:
+        if self.term is not None:
+            self.term.ops.flush()  # or the next master would check what is decided
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def role_ending(self) -> None:
+        if self.term is not None:
+            self.term.end()
+            self.term = None
+        self.counts.half = {}
+
+    def role_changed(self, role: RoleState) -> None:
+        if role.is_master and self.term is None:
+            self.term = Term(self._broker, self.counts)
+            self._tasks.spawn(self._serve(self.term))
+
+    async def _serve(self, term: Term) -> None:
+        await Recovery(self._broker, term).run()
+        await Checker(self._broker, term).run()
+
+
+class _HalfMessages:
+    """Messages of transactions (`Redirect`)."""
+
+    marks: tuple[bytes, ...] = (property_start(PROPERTY_TRANSACTION_PREPARED),)
+
+    def __init__(self, broker: Broker, counts: TransactionCounts) -> None:
+        self._broker = broker
+        self._counts = counts
+
+    def redirect(self, message: StoredMessage, properties: dict[str, str]) -> StoredMessage | None:
+        if not is_prepared(message, properties):
+            return None
+        broker = self._broker
+        if broker.settings.broker.reject_transaction_message:
+            raise sending_forbidden(broker.address, "transaction message")
+        if not properties.keys().isdisjoint(_LATER):
+            # It is delayed when it is committed. What would be refused then is refused now.
+            plain = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
+            broker.redirects.apply(message, plain)
+        stored = to_half(message, properties)
+        self._counts.prepared(message.topic)
+        return stored

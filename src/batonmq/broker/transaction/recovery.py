@@ -1,0 +1,154 @@
+"""What a new master learns of earlier terms: op messages, and commits that no op message names yet.
+
+An op message follows its commits by up to `transactionOpBatchInterval`. When a RocketMQ master is lost,
+so are the decisions that it has collected; the next one checks these messages and delivers them again. Here
+the new master first looks through the last part of the log for committed messages, which name their half
+messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.transaction.core import HalfWindow, State
+from batonmq.broker.transaction.half import HALF_QUEUE
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.layout import POSITIONS
+from batonmq.protocol.message.properties import PROPERTY_UNIQUE_KEY
+from batonmq.protocol.message.record import decode_record, scan_frames
+from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
+from batonmq.store.errors import StoreError
+from batonmq.store.results import GetStatus
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.broker.transaction.term import Term
+
+log = logging.getLogger(__name__)
+
+VISIBLE_POLL_S: Final = 0.02
+MOST_BYTES: Final = 1 << 30
+"""Longest part of the log that is looked through. With more, commits without op message are checked again."""
+_CHUNK: Final = 4 << 20
+_MORE_MS: Final = 1_000
+_SYS_FLAG: Final = struct.Struct(">i")
+_SYS_FLAG_AT: Final = POSITIONS["sys_flag"]
+_MASK: Final = MessageSysFlag.TRANSACTION_MASK
+_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
+
+
+class Recovery:
+    """Of one term."""
+
+    def __init__(self, broker: Broker, term: Term) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._term = term
+        self._log_end = broker.store.max_offset
+        """Where the log of earlier terms ends."""
+
+    async def run(self) -> None:
+        """Learn what earlier terms decided; `Term.ready` is resolved at the end."""
+        term = self._term
+        # Until the whole log of the earlier terms is confirmed, some of its op messages cannot be read.
+        while self._store.dispatched_offset < self._log_end:  # noqa: ASYNC110 -- no event says so
+            await asyncio.sleep(VISIBLE_POLL_S)
+        term.window = HalfWindow(
+            self._stored_offset(TRANS_HALF_TOPIC), self._stored_offset(TRANS_OP_HALF_TOPIC)
+        )
+        term.grow()
+        while term.read_ops():  # noqa: ASYNC110 -- gives other work its turn
+            await asyncio.sleep(0)
+        found = await self._find_commits()
+        if term.ended:
+            return
+        window = term.window
+        if window.size:
+            log.info(
+                "transactions: half messages from %d to %d may be open; %d commits had no op message",
+                window.offset,
+                window.end,
+                found,
+            )
+        term.ready.set_result(None)
+
+    def _stored_offset(self, topic: str) -> int:
+        offset = self._broker.tables.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE)
+        bounds = self._store.queue_bounds(topic, HALF_QUEUE)
+        return min(max(offset, bounds.min_offset), bounds.max_offset)
+
+    # -- commits without op message
+
+    async def _find_commits(self) -> int:
+        """Look for commits of undecided half messages; returns how many there were."""
+        undecided = self._term.window.next_undecided(self._term.window.offset, 1)
+        if undecided is None:
+            return 0
+        at = self._position(TRANS_HALF_TOPIC, undecided[0])
+        if at is None:
+            return 0
+        at = max(at, self._collected_since())
+        if self._log_end - at > MOST_BYTES:
+            log.warning("the log from %d on is too long to look for commits: some may be delivered again", at)
+            return 0
+        found = 0
+        file_size = self._store.config.mapped_file_size_commit_log
+        size = max(_CHUNK, self._store.config.max_message_size + (1 << 17))
+        loop = asyncio.get_running_loop()
+        while at < self._log_end and not self._term.ended:
+            try:
+                chunk = await loop.run_in_executor(self._broker.readers, self._store.reading(at, size))
+            except (OSError, StoreError) as error:
+                log.warning("the log cannot be read from %d on to look for commits: %s", at, error)
+                return found
+            starts = scan_frames(chunk)
+            if starts[-1] == 0:  # the filler at the end of a file
+                at += file_size - at % file_size
+                continue
+            found += sum(self._commits(chunk, start) for start in starts[:-1])
+            at += starts[-1]
+        return found
+
+    def _position(self, topic: str, queue_offset: int) -> int | None:
+        """Commit log offset of a message of queue 0."""
+        found = self._store.get(topic, HALF_QUEUE, queue_offset, 1)
+        if found.status is not GetStatus.FOUND:
+            return None
+        return decode_record(found.buffers[0], inflate=False).physical_offset
+
+    def _collected_since(self) -> int:
+        """Commit log offset before which op messages name all commits."""
+        bounds = self._store.queue_bounds(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
+        written_ms = self._store.queue_store_time(TRANS_OP_HALF_TOPIC, HALF_QUEUE, bounds.max_offset - 1)
+        if written_ms < 0:
+            return 0
+        broker, store = self._broker.settings.broker, self._broker.settings.store
+        longest_ms = (
+            broker.transaction_op_batch_interval + broker.slave_timeout + store.sync_flush_timeout + _MORE_MS
+        )
+        offset = self._store.offset_by_time(TRANS_OP_HALF_TOPIC, HALF_QUEUE, written_ms - longest_ms)
+        if offset <= bounds.min_offset:
+            return 0
+        return self._position(TRANS_OP_HALF_TOPIC, offset - 1) or 0
+
+    def _commits(self, chunk: bytes, start: int) -> bool:
+        """Whether this record commits a half message that is undecided; it is decided then."""
+        if _SYS_FLAG.unpack_from(chunk, start + _SYS_FLAG_AT)[0] & _MASK != _COMMIT:
+            return False
+        try:
+            record = decode_record(chunk, start, inflate=False)
+        except MessageFormatError:
+            return False
+        half = self._term.half_message(record.prepared_transaction_offset)
+        if half is None or not self._term.window.is_undecided(half.queue_offset):
+            return False
+        # A message that a group sent back has no prepared offset, and its 0 may be another half message.
+        unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
+        if not unique_key or unique_key != half.properties.get(PROPERTY_UNIQUE_KEY):
+            return False
+        self._term.decide(half.queue_offset, State.COMMITTED)
+        return True

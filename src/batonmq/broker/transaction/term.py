@@ -1,0 +1,134 @@
+"""The transactions of one term of this master: what is known of its half messages.
+
+Nothing of a term outlives it. The next master reads the same from the log and the offset table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.transaction.core import HalfWindow, State
+from batonmq.broker.transaction.counts import TransactionCounts
+from batonmq.broker.transaction.half import HALF_QUEUE, OP_TAG, offsets_of
+from batonmq.broker.transaction.op_writer import OpWriter
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.properties import PROPERTY_TRANSACTION_MOVED
+from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
+from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
+from batonmq.store.errors import StoreError
+from batonmq.store.results import GetStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from batonmq.broker.context import Broker
+    from batonmq.net.dispatch import Request
+    from batonmq.store.results import GetResult
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 32
+"""Messages that are read together."""
+BATCH_BYTES: Final = 1 << 20
+_GONE: Final = (
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.MESSAGE_WAS_REMOVING,
+    GetStatus.OFFSET_FOUND_NULL,
+)
+
+
+class Term:
+    """`ready` is resolved once the decisions of earlier terms are known; `window` exists from then on."""
+
+    def __init__(self, broker: Broker, counts: TransactionCounts) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self.counts = counts
+        self.ops = OpWriter(broker)
+        self.window = HalfWindow(0, 0)
+        self.commits: dict[int, list[Request]] = {}
+        """Half offset -> the requests that commit it; the message is on its way to the log."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended = False
+
+    def end(self) -> None:
+        """This broker is no longer master, or stops."""
+        self.ended = True
+        self.ops.stop()
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    async def wait_ready(self) -> None:
+        """Wait until `ready` is resolved, or the term has ended."""
+        await asyncio.wait([self.ready])
+
+    # -- decisions
+
+    def decide(self, offset: int, state: State) -> None:
+        """A half message was committed or rolled back: never check it again."""
+        self.window.set(offset, state)
+        self.ops.add(offset)
+
+    def move(self, offset: int) -> None:
+        """A half message was stored elsewhere."""
+        self.window.set(offset, State.MOVED)
+        self.ops.add(offset, moved=True)
+
+    # -- reading
+
+    def grow(self) -> None:
+        """Take in the half messages that have become visible."""
+        self.window.grow(self._store.queue_bounds(TRANS_HALF_TOPIC, HALF_QUEUE).max_offset)
+
+    def read_ops(self) -> bool:
+        """Read the next op messages; False if there were none."""
+        window = self.window
+        found = self._store.get(TRANS_OP_HALF_TOPIC, HALF_QUEUE, window.next_op, BATCH, BATCH_BYTES)
+        if found.status is not GetStatus.FOUND:
+            if found.status in _GONE and found.next_offset > window.next_op:
+                log.warning("op messages %d to %d are gone", window.next_op, found.next_offset - 1)
+                window.skip_ops(found.next_offset)
+                return True
+            return False
+        for record in records_in(found):
+            if record.tags != OP_TAG:
+                log.error("op message %d has tag %r instead of %r", record.queue_offset, record.tags, OP_TAG)
+                window.op_read(record.queue_offset, [])
+                continue
+            moved = PROPERTY_TRANSACTION_MOVED in record.properties
+            window.op_read(record.queue_offset, offsets_of(record.body), moved=moved)
+        window.next_op = max(window.next_op, found.next_offset)
+        return True
+
+    def store_offsets(self) -> None:
+        """Advance, and store the offsets if one has moved."""
+        window = self.window
+        if self.ended or not window.advance():
+            return
+        offsets = self._broker.tables.offsets
+        for topic, offset in ((TRANS_HALF_TOPIC, window.offset), (TRANS_OP_HALF_TOPIC, window.op_offset)):
+            offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+
+    def half_message(self, physical_offset: int) -> MessageExt | None:
+        """The half message at a commit log offset, also one that is not confirmed yet; None if there is
+        none."""
+        try:
+            view = self._store.read(physical_offset, self._store.config.max_message_size + (1 << 17))
+            record = decode_record(view, check_crc=True, inflate=False)
+        except (StoreError, MessageFormatError):
+            return None
+        if record.physical_offset != physical_offset or record.topic != TRANS_HALF_TOPIC:
+            return None
+        return record
+
+
+def records_in(found: GetResult) -> Iterator[MessageExt]:
+    """The records of a result that can be decoded; one that cannot is logged. Bodies are not inflated."""
+    for view in found.buffers:
+        for at in scan_frames(view)[:-1]:
+            try:
+                yield decode_record(view, at, inflate=False)
+            except MessageFormatError as error:
+                log.error("a record of a transaction topic is left out: %s", error)

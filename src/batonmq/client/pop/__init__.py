@@ -1,0 +1,1 @@
+"""Pop consumption: what `SimpleConsumer` and `PopConsumer` stand on."""

@@ -1,0 +1,123 @@
+"""Which brokers may have messages for a consumer that asks for them when it likes.
+
+A consumer pops a broker only if that may bring something. A broker that had nothing is watched: one request
+waits there until a message comes (NOTIFICATION). So a consumer waits at all brokers of all its topics at
+once, and takes no message that nobody wants at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from batonmq.client.pop.requests import PopRequests
+from batonmq.client.push.tasks import cancel, spawn
+from batonmq.client.session import ClientSession
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.clients import SubscriptionData
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.routing.session import OUTAGE_POLL_S
+
+log = logging.getLogger("batonmq.client.simple_consumer")
+
+WATCH_MS = 5_000
+"""How long one request may wait at a broker. RocketMQ's brokers can miss a message that comes just when a
+request begins to wait."""
+FULL_PAUSE_S = 0.5
+"""A broker where too many requests wait is popped again after this time, without waiting there."""
+
+
+class Source:
+    """One broker of a topic."""
+
+    def __init__(self, topic: str, broker_name: str) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.may_have = True
+        """A pop may bring something."""
+        self.watched = False
+
+
+class Sources:
+    """The brokers of all subscribed topics; ``waiting`` says whether anybody waits for messages."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        requests: PopRequests,
+        subscription: Callable[[str], SubscriptionData | None],
+        waiting: Callable[[], bool],
+    ) -> None:
+        self._session = session
+        self._requests = requests
+        self._subscription = subscription
+        self._waiting = waiting
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._turn = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ready = asyncio.Event()
+        """Replaced whenever it is set: some source may have messages now."""
+
+    def all(self, topics: list[str]) -> list[Source]:
+        """The sources of topics whose route is known, another one first each time."""
+        current: dict[tuple[str, str], Source] = {}
+        for topic in topics:
+            route = self._session.known_route(topic)
+            for name in sorted({queue.broker_name for queue in route.read_queues}) if route else ():
+                key = topic, name
+                current[key] = self._sources.get(key) or Source(topic, name)
+        self._sources = current
+        self._turn += 1
+        found = list(current.values())
+        begin = self._turn % len(found) if found else 0
+        return found[begin:] + found[:begin]
+
+    def empty(self, source: Source) -> None:
+        """A pop brought nothing: watch the source."""
+        source.may_have = False
+        if not source.watched:
+            source.watched = True
+            spawn(self._watch(source), self._tasks)
+
+    def notify(self) -> None:
+        """Wake whoever waits."""
+        self.ready.set()
+        self.ready = asyncio.Event()
+
+    async def close(self) -> None:
+        await cancel(self._tasks)
+
+    async def _watch(self, source: Source) -> None:
+        try:
+            while self._waiting():
+                subscription = self._subscription(source.topic)
+                if subscription is None:
+                    return
+                try:
+                    if await self._requests.has_messages(source.broker_name, subscription, WATCH_MS):
+                        return
+                except NetError as error:
+                    log.info("waiting for messages of %s at %s: %s", source.topic, source.broker_name, error)
+                    await asyncio.sleep(OUTAGE_POLL_S)
+                    await self._refresh(source.topic)
+                except MQError as error:
+                    if error.code not in (ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT):
+                        log.info(
+                            "waiting for messages of %s at %s: %s", source.topic, source.broker_name, error
+                        )
+                    await asyncio.sleep(FULL_PAUSE_S)
+                    if error.stale_route:
+                        await self._refresh(source.topic)
+                    return  # the pop itself says what is wrong
+        finally:
+            source.watched = False
+            source.may_have = True
+            self.notify()
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._session.refresh(topic)
+        except (NetError, MQError) as error:
+            log.info("route of %s: %s", topic, error)

@@ -1,0 +1,379 @@
+"""Consuming by pop, push style: handlers are called with messages, and no queue is assigned to a client.
+
+All clients of a group pop all brokers, so a slow client holds nothing back, a client that comes or goes moves
+no queues, and there can be more clients than queues. A message stays hidden while its handler works
+(renewal), is acknowledged when it returns, and comes again later when it raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from batonmq.client.filter import Expression, subscription_data
+from batonmq.client.hooks import Hook
+from batonmq.client.pop.received import receipt_of
+from batonmq.client.pop.requests import TO_DEAD_LETTERS, PopOptions, PopRequests
+from batonmq.client.pop.settling import Acks, InFlight, Renewal, retry_delay_s
+from batonmq.client.push.handlers import Handlers
+from batonmq.client.push.handling import Calls
+from batonmq.client.push.heartbeats import Heartbeats, check_subscription
+from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
+from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, one_by_one
+from batonmq.client.push.tasks import cancel, log, spawn
+from batonmq.client.replies import Replies
+from batonmq.client.session import ClientSession
+from batonmq.client.simple_consumer import ignore_changed_ids, invisible_ms
+from batonmq.common.clock import Clock
+from batonmq.net.client import RemotingClient
+from batonmq.net.dispatch import Dispatcher
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.compression import CompressionError
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.names import check_group, check_topic
+from batonmq.protocol.pop import MAX_MESSAGES
+from batonmq.routing.routes import TopicRoute
+from batonmq.routing.session import OUTAGE_POLL_S
+
+POLL_MS = 5_000
+"""How long a pop may wait at a broker. RocketMQ's brokers can miss a message that comes just when a pop
+begins to wait; its own consumers, which wait for 15 s, get it then."""
+FULL_PAUSE_S = 0.5
+UNREADABLE_PAUSE_S = 5.0
+
+
+class PopConsumer:
+    """A member of a consumer group that pops.
+
+        consumer = PopConsumer("billing", namesrv="127.0.0.1:9876")
+        consumer.subscribe("orders", "paid || sent", handle)
+        async with consumer:
+            await asyncio.Event().wait()
+
+    Args:
+        invisible_duration: how long a message is hidden from others at a time; while it waits here or its
+            handler works, that is renewed. When this client crashes, its messages come again after this time.
+        renew_limit: a handler that works longer than this shares its message with other clients.
+        orderly: messages of a queue in order: a message that fails comes again before those behind it.
+        concurrency: handler calls at the same time (with ``orderly`` one for each queue).
+        max_reconsume_times: attempts before the dead letter topic; no end when ``orderly`` and None.
+        pop_batch_size: messages asked for in one pop, 32 at most.
+        max_cached_messages: of one broker and topic, popped and not yet settled.
+        hooks: code around each call of a handler (`client/hooks.py`).
+
+    The other arguments are those of `Consumer`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Iterable[str],
+        *,
+        invisible_duration: timedelta | float = 60,
+        renew_limit: timedelta | float = 3 * 3600,
+        from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        orderly: bool = False,
+        concurrency: int = 20,
+        max_reconsume_times: int | None = None,
+        pop_batch_size: int = MAX_MESSAGES,
+        max_cached_messages: int = 96,
+        stop_timeout_s: float = 30.0,
+        poll_interval_ms: int = 30_000,
+        client_ip: str | None = None,
+        hooks: Iterable[Hook] = (),
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        remoting: RemotingClient | None = None,
+    ) -> None:
+        check_group(group)
+        if not 1 <= pop_batch_size <= MAX_MESSAGES:
+            raise ValueError(f"pop_batch_size is {pop_batch_size}, 1 to {MAX_MESSAGES} are possible")
+        self.group = group
+        dispatcher = Dispatcher()
+        dispatcher.on(NotifyConsumerIdsChanged, ignore_changed_ids)
+        session = self._session = ClientSession(
+            namesrv,
+            dispatcher=dispatcher,
+            tls=tls,
+            clock=clock,
+            rng=rng,
+            poll_interval_ms=poll_interval_ms,
+            remoting=remoting,
+            ip=client_ip,
+        )
+        session.on_route = self._route_changed
+        self._invisible_ms = invisible_ms(invisible_duration)
+        self._orderly = orderly
+        self._batch_size = pop_batch_size
+        self._max_cached = max_cached_messages
+        self._stop_timeout_s = stop_timeout_s
+        if max_reconsume_times is None and not orderly:
+            max_reconsume_times = DEFAULT_MAX_RECONSUME
+        self._max_reconsume_times = max_reconsume_times
+        self._subscriptions: dict[str, Subscription] = {}
+        self._requests = PopRequests(session, group, PopOptions(from_where, orderly))
+        self._heartbeats = Heartbeats(
+            session, group, self._subscriptions, MessageModel.CLUSTERING, from_where
+        )
+        self._handlers = Handlers(self._subscriptions, group, session.client_id, tuple(hooks))
+        limit_s = renew_limit.total_seconds() if isinstance(renew_limit, timedelta) else renew_limit
+        self._renewal = Renewal(self._requests, self._invisible_ms, limit_s)
+        self._acks = Acks(self._requests, session.clock)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._calls = Calls()
+        self._loops: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._working: set[asyncio.Task[None]] = set()
+        self._unhandled: list[InFlight] = []
+        """What was popped and not handled when the consumer stopped."""
+        self._replies: Replies | None = None
+        self._started = self._stopping = False
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: Expression,
+        handler: Handler | BatchHandler,
+        *,
+        batch_size: int | None = None,
+    ) -> None:
+        """Have a handler called with each message of a topic; as `Consumer.subscribe`."""
+        if self._started:
+            raise RuntimeError("subscribe before the consumer is started")
+        check_topic(topic)
+        if topic in self._subscriptions:
+            raise ValueError(f"{topic} is subscribed already")
+        data = subscription_data(topic, expression, self._session.clock.now_ms())
+        call: Any = handler if batch_size is not None else one_by_one(handler)
+        self._subscriptions[topic] = Subscription(data, call, batch_size if batch_size is not None else 1)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Join the group and begin. Raises as `Consumer.start`."""
+        if not self._subscriptions:
+            raise RuntimeError("subscribe to something before the consumer is started")
+        session = self._session
+        try:
+            await session.name_servers.connect()
+            for topic, subscription in self._subscriptions.items():
+                await session.refresh(topic)
+                await check_subscription(session, self.group, subscription.data)
+        except BaseException:
+            await session.close()
+            raise
+        self._started = True
+        await self._heartbeats.beat()
+        spawn(self._heartbeats.run(), self._tasks)
+        spawn(self._renewal.run(), self._tasks)
+        for topic in self._subscriptions:
+            route = session.known_route(topic)
+            if route is not None:
+                self._follow(topic, route)
+
+    async def stop(self) -> None:
+        """Stop popping, let running handlers end (``stop_timeout_s``), acknowledge, leave the group."""
+        if self._stopping:
+            return
+        self._stopping = True
+        await cancel(self._loops.values())
+        await self._calls.end(self._stop_timeout_s)
+        await cancel(self._working)
+        await cancel(self._tasks)
+        if self._started:
+            await self._acks.end(self._stop_timeout_s)
+            await asyncio.gather(*(self._later(one, 0.001, suspend=True) for one in self._unhandled))
+            await self._heartbeats.say_goodbye()
+        await self._session.close()
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know this client by."""
+        return self._session.client_id
+
+    async def reply(
+        self,
+        message: MessageExt,
+        body: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = 3_000,
+    ) -> None:
+        """Reply to a message that was sent with `Producer.request`; see `Producer.reply`."""
+        if self._replies is None:
+            self._replies = Replies(self._session, self.group)
+        await self._replies.send(message, body, properties, timeout_ms)
+
+    # -- popping: a loop for each broker of each topic
+
+    def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        self._heartbeats.route_changed(route)
+        if self._started and not self._stopping and topic in self._subscriptions:
+            self._follow(topic, route)
+
+    def _follow(self, topic: str, route: TopicRoute) -> None:
+        for name in sorted({queue.broker_name for queue in route.read_queues}):
+            if (topic, name) not in self._loops:
+                task = asyncio.get_running_loop().create_task(self._pop_always(topic, name))
+                self._loops[topic, name] = task
+
+    async def _pop_always(self, topic: str, broker_name: str) -> None:
+        held: dict[InFlight, None] = {}
+        room = asyncio.Event()
+        data = self._subscriptions[topic].data
+        loop = asyncio.get_running_loop()
+        while True:
+            left = self._max_cached - len(held)
+            if left <= 0:
+                room.clear()
+                await room.wait()
+                continue
+            began = loop.time()
+            try:
+                messages = await self._requests.pop(
+                    broker_name,
+                    data,
+                    count=min(self._batch_size, left),
+                    invisible_ms=self._invisible_ms,
+                    poll_ms=POLL_MS,
+                )
+            except NetError as error:
+                log.info("pop of %s at %s: %s", topic, broker_name, error)
+                await self._refresh_after(OUTAGE_POLL_S, topic)
+                continue
+            except MQError as error:
+                if error.code == ResponseCode.POLLING_FULL:
+                    await asyncio.sleep(FULL_PAUSE_S)
+                    continue
+                log.warning("pop of %s at %s: %s", topic, broker_name, error)
+                await self._refresh_after(OUTAGE_POLL_S if error.stale_route else 1.0, topic)
+                continue
+            except (MessageFormatError, CompressionError) as error:
+                log.error("messages of %s from %s cannot be read: %s", topic, broker_name, error)
+                await asyncio.sleep(UNREADABLE_PAUSE_S)
+                continue
+            # Long polling: the messages were popped when the answer was sent, not when we asked.
+            popped_at = max(began, loop.time() - 1.0)
+            flying = self._renewal.hold(messages, popped_at)
+            held.update(dict.fromkeys(flying))
+            self._dispatch(topic, flying, held, room)
+
+    async def _refresh_after(self, pause_s: float, topic: str) -> None:
+        await asyncio.sleep(pause_s)
+        with contextlib.suppress(NetError, MQError):  # the old route is tried again
+            await self._session.refresh(topic)
+
+    # -- handling
+
+    def _dispatch(
+        self, topic: str, flying: list[InFlight], held: dict[InFlight, None], room: asyncio.Event
+    ) -> None:
+        size = self._subscriptions[topic].batch_size
+        if self._orderly:
+            queues: dict[tuple[str, int], list[InFlight]] = {}
+            for one in flying:
+                receipt = receipt_of(one.message)
+                queues.setdefault((receipt.retry, receipt.queue_id), []).append(one)
+            for members in queues.values():
+                parts = [members[at : at + size] for at in range(0, len(members), size)]
+                spawn(self._work(topic, parts, held, room), self._working)
+            return
+        for at in range(0, len(flying), size):
+            spawn(self._work(topic, [flying[at : at + size]], held, room), self._working)
+
+    async def _work(
+        self, topic: str, parts: list[list[InFlight]], held: dict[InFlight, None], room: asyncio.Event
+    ) -> None:
+        """Handle the parts one after the other; with the first that fails the rest comes again, too."""
+        try:
+            while parts:
+                async with self._slots:
+                    if self._stopping:
+                        return
+                    self._calls.enter()
+                    try:
+                        done = await self._handle(topic, parts[0], parts[1:])
+                    finally:
+                        self._calls.leave()
+                self._settled(parts.pop(0), held, room)
+                if not done:
+                    return
+        finally:
+            for part in parts:
+                if self._stopping:
+                    self._unhandled += part
+                self._settled(part, held, room)
+
+    def _settled(self, part: Iterable[InFlight], held: dict[InFlight, None], room: asyncio.Event) -> None:
+        for one in part:
+            self._renewal.release(one)
+            held.pop(one, None)
+        room.set()
+
+    async def _handle(self, topic: str, part: list[InFlight], behind: list[list[InFlight]]) -> bool:
+        messages = [one.message for one in part]
+        try:
+            await self._handlers(topic, messages)
+        except Exception as error:
+            level = error.delay_level if isinstance(error, RetryLater) else 0
+            if not isinstance(error, RetryLater):
+                log.exception("handler failed on %s %s", topic, messages[0].message_id)
+            return await self._failed(part, behind, level)
+        for one in part:
+            async with one.lock:  # a renewal under way changes the receipt
+                self._renewal.release(one)
+            self._acks.add(one)
+        return True
+
+    async def _failed(self, part: list[InFlight], behind: list[list[InFlight]], level: int) -> bool:
+        """Have messages delivered again, or take them out; True if those behind them may be handled."""
+        again = False
+        for one in part:
+            message = one.message
+            limit = self._max_reconsume_times
+            async with one.lock:
+                self._renewal.release(one)
+                if level == TO_DEAD_LETTERS or (limit is not None and message.reconsume_times >= limit):
+                    try:
+                        await self._requests.to_dead_letters(message)
+                        self._acks.add(one)
+                        continue
+                    except (NetError, MQError) as error:
+                        log.warning("message %s is no dead letter yet: %s", message.message_id, error)
+                again = True
+                await self._later(one, self._delay_s(level, message))
+        if again and self._orderly:
+            delay_s = self._delay_s(level, part[0].message)
+            for waiting in [one for other in behind for one in other]:
+                async with waiting.lock:
+                    self._renewal.release(waiting)
+                    await self._later(waiting, delay_s, suspend=True)
+        return not again
+
+    def _delay_s(self, level: int, message: MessageExt) -> int:
+        return retry_delay_s(level, message.reconsume_times, ordered=self._orderly)
+
+    async def _later(self, one: InFlight, delay_s: float, *, suspend: bool = False) -> None:
+        try:
+            await self._requests.change_invisible(one.message, round(delay_s * 1000), suspend=suspend)
+        except (NetError, MQError) as error:
+            log.warning("message %s comes again with its old time: %s", one.message.message_id, error)

@@ -1,0 +1,96 @@
+"""How brokers know a producer: heartbeats to all masters of its topics.
+
+Brokers list producers by them, ask them about transactions, and send them the replies to their requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from batonmq.client.session import ClientSession
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
+from batonmq.protocol.json import encode
+from batonmq.routing.routes import TopicRoute
+
+log = logging.getLogger("batonmq.client.producer")
+
+HEARTBEAT_INTERVAL_S = 30.0
+
+
+class ProducerHeartbeats:
+    """Begins when the first route is known."""
+
+    def __init__(self, session: ClientSession, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._greeted: dict[str, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._now = asyncio.Event()
+
+    def route_changed(self, route: TopicRoute) -> None:
+        """Greet masters that do not know us; a new master asks nobody else about transactions."""
+        if self._session.closed:
+            return
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif not self._masters(route).keys() <= self._greeted.keys():
+            self._now.set()
+
+    async def greet(self, route: TopicRoute) -> None:
+        """Return once all masters of a route know us that can be reached."""
+        unknown = [
+            address
+            for address in self._masters(route)
+            if address not in self._greeted or self._session.net.connected(address) is None
+        ]
+        await asyncio.gather(*map(self._greet, unknown))
+
+    async def close(self) -> None:
+        """Leave the group."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        goodbye = UnregisterClient(self._session.client_id, producer_group=self._group)
+        connections = filter(None, map(self._session.net.connected, self._greeted))
+        answers = await asyncio.gather(
+            *(connection.call(goodbye, timeout_ms=500) for connection in connections),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                log.info("unregister: %s", answer)
+
+    async def _run(self) -> None:
+        while True:
+            masters: dict[str, None] = {}
+            for topic in self._session.topics:
+                route = self._session.known_route(topic)
+                if route is not None:
+                    masters |= self._masters(route)
+            for address in masters:
+                await self._greet(address)
+            for address in self._greeted.keys() - masters.keys():
+                self._greeted.pop(address)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                    await self._now.wait()
+            self._now.clear()
+
+    async def _greet(self, address: str) -> None:
+        body = encode(HeartbeatData(self._session.client_id, producer_data_set=[ProducerData(self._group)]))
+        try:
+            await self._session.net.call(address, Heartbeat(), body)
+            self._greeted[address] = None
+        except (NetError, MQError) as error:
+            self._greeted.pop(address, None)
+            log.info("heartbeat to %s: %s", address, error)
+
+    @staticmethod
+    def _masters(route: TopicRoute) -> dict[str, None]:
+        return dict.fromkeys(filter(None, map(route.master, route.brokers)))

@@ -1,0 +1,1 @@
+"""Replication in groups without controllers: RocketMQ's plain stream, with fixed roles."""

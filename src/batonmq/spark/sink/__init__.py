@@ -1,0 +1,1 @@
+"""``df.write.format("rocketmq")`` and ``writeStream``: rows become messages."""

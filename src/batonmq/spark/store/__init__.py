@@ -1,0 +1,1 @@
+"""``format("rocketmq-store")``: store directories as tables, without a broker."""

@@ -1,0 +1,131 @@
+"""Options of ``format("rocketmq-store")``: parsed once into frozen, picklable values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batonmq.spark.options import (
+    Option,
+    OptionError,
+    flag,
+    known_options,
+    number,
+    option_rows,
+    topic_names,
+    topic_pattern,
+)
+
+MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES = "messages", "consumequeue", "index", "epochs", "files"
+TABLES: Final = (MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES)
+DEFAULT_PIECE = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Everything a reader of store directories needs; travels to the executors."""
+
+    paths: tuple[str, ...]
+    """Store directories, or patterns of them."""
+    table: str = MESSAGES
+    topics: tuple[str, ...] | None = None
+    """Only these; None: all but the system's."""
+    pattern: str | None = None
+    """Only topics that this regular expression matches in full."""
+    starting_timestamp_ms: int | None = None
+    """Store time, ms since the epoch, inclusive."""
+    ending_timestamp_ms: int | None = None
+    """Exclusive."""
+    broker_name: str | None = None
+    include_unconfirmed: bool = False
+    include_system_topics: bool = False
+    include_properties: bool = False
+    fail_on_data_loss: bool = True
+    max_partition_bytes: int = DEFAULT_PIECE
+    max_hash_slot_num: int | None = None
+    """Hash slots of an index file; None: found out from the file's size."""
+
+
+STORE_OPTIONS = (
+    Option(
+        "path",
+        "required",
+        "messages",
+        "Store directories (`storePathRootDir`), separated by commas; each may be a pattern such as "
+        "`/backup/broker-*`. Also the argument of `load()`.",
+    ),
+    Option("table", "`messages`", "all", "What to read: " + ", ".join(f"`{t}`" for t in TABLES) + "."),
+    Option("subscribe", "all but the system's", "messages", "Only these topics, separated by commas."),
+    Option("subscribePattern", "", "messages", "Only topics that this regular expression matches in full."),
+    Option(
+        "startingTimestamp", "", "messages", "Only messages stored at this time (ms since 1970) or later."
+    ),
+    Option("endingTimestamp", "", "messages", "Only messages stored before this time (ms since 1970)."),
+    Option("includeUnconfirmed", "`false`", "messages", "Also read messages behind the confirm offset."),
+    Option(
+        "includeSystemTopics",
+        "`false`",
+        "messages",
+        "Also read the system's topics without naming them: half messages, delayed messages, traces.",
+    ),
+    Option("includeProperties", "`false`", "messages", "Add the column `properties` if there is no schema."),
+    Option(
+        "brokerName",
+        "from `brokerIdentity`, or the directory's name",
+        "all",
+        "Content of the column `broker`.",
+    ),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "messages",
+        "Fail when a file is missing or a record is damaged; `false` reads what is there.",
+    ),
+    Option(
+        "maxPartitionBytes",
+        "`134217728`",
+        "messages",
+        "Bytes of commit log a task. A file is cut where consume queues know that a record begins.",
+    ),
+    Option(
+        "maxHashSlotNum",
+        "from the file's size",
+        "index",
+        "The broker's `maxHashSlotNum`, if it differs from a quarter of its `maxIndexNum`.",
+    ),
+)
+
+
+def store_option_table() -> str:
+    """`STORE_OPTIONS` as a Markdown table."""
+    return option_rows(STORE_OPTIONS, "table")
+
+
+def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
+    """Check and parse the options; keys are case-insensitive. Raises `OptionError`."""
+    options = known_options(raw, STORE_OPTIONS)
+    paths = tuple(part.strip() for part in options.get("path", "").split(",") if part.strip())
+    if not paths:
+        raise OptionError("option 'path' is missing: a store directory, as in load('/data/store')")
+    table = options.get("table", MESSAGES).strip().lower()
+    if table not in TABLES:
+        raise OptionError(f"option 'table' must be one of {', '.join(TABLES)}, not {options['table']!r}")
+    if "subscribe" in options and "subscribepattern" in options:
+        raise OptionError("give one of 'subscribe' and 'subscribePattern'")
+    pattern = topic_pattern(options["subscribepattern"]) if "subscribepattern" in options else None
+    return StoreOptions(
+        paths=paths,
+        table=table,
+        topics=topic_names(options["subscribe"]) if "subscribe" in options else None,
+        pattern=pattern,
+        starting_timestamp_ms=number(options, "startingTimestamp", at_least=0),
+        ending_timestamp_ms=number(options, "endingTimestamp", at_least=0),
+        broker_name=options.get("brokername"),
+        include_unconfirmed=flag(options, "includeUnconfirmed", False),
+        include_system_topics=flag(options, "includeSystemTopics", False),
+        include_properties=flag(options, "includeProperties", False),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
+        max_partition_bytes=number(options, "maxPartitionBytes") or DEFAULT_PIECE,
+        max_hash_slot_num=number(options, "maxHashSlotNum"),
+    )

@@ -1,0 +1,135 @@
+"""Reads one piece of a commit log: raw bytes in, Arrow batches of the wanted records out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
+from batonmq.protocol.message.properties import PROPERTY_TAGS
+from batonmq.spark.decode import COLUMNS, Decoder, Records, frame_starts, property_column
+from batonmq.spark.store.directory import read_at
+from batonmq.spark.store.pieces import Piece, Selection
+from batonmq.store.errors import StoreError
+from batonmq.store.scan import NO_UNIT, Damage, blank_size, check_record
+
+log = logging.getLogger(__name__)
+
+CHUNK = 4 << 20
+"""Bytes read and decoded at a time."""
+MOST_RECORD = 1 << 30
+"""A record of more bytes is damage: no store accepts it."""
+STORE_COLUMNS = {**COLUMNS, "store": ("string", pa.string())}
+"""Columns of the offline reader: name -> (Spark type, Arrow type)."""
+
+
+def read_piece(
+    piece: Piece, wanted: Selection, columns: Sequence[str], *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The wanted records of a piece. Raises `StoreError` that names file and offset for bytes that are no
+    record."""
+    decoder = Decoder(columns, topic=None, broker=piece.broker, constants={"store": piece.root})
+    position, size = piece.begin, CHUNK
+    while position < piece.end:
+        # Records that begin before the end belong to this piece, and may go on behind it.
+        data = read_at(piece.file.path, position - piece.file.base, min(size, piece.file.end - position))
+        starts, whole = frame_starts(data)
+        if whole == 0:
+            size = _missing(piece, position, data, fail_on_data_loss)
+            if size == 0:
+                return
+            continue
+        size = CHUNK
+        starts = starts[: int(np.searchsorted(starts, piece.end - position))]
+        records = _records(piece, position, data, starts)
+        position += whole
+        records = select(records, wanted)
+        if len(records):
+            yield decoder.batch(records)
+
+
+def _records(piece: Piece, position: int, data: bytes, starts: Any) -> Records:
+    try:
+        records = Records(data, starts)
+    except MessageFormatError:
+        records = None
+    places = position + starts
+    if records is None or (records.heads["physical_offset"] != places).any():
+        for at in starts.tolist():  # find the first that is wrong, to say why
+            found = check_record(data, at, len(data), position + at, crc=False)
+            if isinstance(found, Damage):
+                raise StoreError(
+                    f"{piece.file.path}: no record at {found.physical_offset}: {found.reason}; "
+                    "restore the file from another replica"
+                )
+        raise AssertionError("one of the records was wrong")
+    return records
+
+
+def _missing(piece: Piece, position: int, data: bytes, fail_on_data_loss: bool) -> int:
+    """No whole record begins at `position`. Returns how many bytes to read instead, 0 at an ordinary end.
+    Raises `StoreError` where there should be one."""
+    if blank_size(data, 0, len(data)):
+        return 0
+    left = piece.file.end - position
+    if len(data) >= SIZE_MAGIC.size and len(data) < left:
+        size = SIZE_MAGIC.unpack_from(data)[0]
+        if len(data) < size <= min(left, MOST_RECORD):
+            return int(size)
+    found = check_record(data, 0, len(data), position, crc=False)
+    reason = found.reason if isinstance(found, Damage) else "its parts do not add up to its size"
+    if left < MIN_RECORD_SIZE and not any(data):
+        return 0
+    problem = f"{piece.file.path}: no record at {position}: {reason}"
+    if fail_on_data_loss:
+        raise StoreError(
+            f"{problem}, but the log goes on to {piece.end}; restore the file from another replica, or set "
+            "failOnDataLoss=false to read what is there"
+        )
+    log.warning("%s; left out: everything from there to %d", problem, piece.end)
+    return 0
+
+
+def select(records: Records, wanted: Selection) -> Records:
+    """Those that are wanted. Cheap conditions come first."""
+    heads = records.heads
+    bounds = (
+        ("store_timestamp", wanted.min_time_ms, wanted.max_time_ms),
+        ("physical_offset", wanted.min_physical, wanted.max_physical),
+        ("queue_offset", wanted.min_queue_offset, wanted.max_queue_offset),
+    )
+    keep = np.ones(len(records), bool)
+    for field, low, high in bounds:
+        if low is not None:
+            keep &= heads[field] >= low
+        if high is not None:
+            keep &= heads[field] <= high
+    if wanted.queue_ids is not None:
+        keep &= np.isin(heads["queue_id"], np.array(sorted(wanted.queue_ids), np.int64))
+    if not wanted.system_topics:
+        kind = heads["sys_flag"] & MessageSysFlag.TRANSACTION_MASK
+        keep &= ~np.isin(kind, np.array(NO_UNIT, np.int64))
+    records = records.take(keep)
+    if len(records):
+        records = records.take(_wanted_topics(records, wanted))
+    if wanted.tags is not None and len(records):
+        values = pa.array([tag.encode() for tag in sorted(wanted.tags)], pa.binary())
+        tags = property_column(records.properties(), PROPERTY_TAGS)
+        records = records.take(np.asarray(pc.is_in(tags, value_set=values)))
+    return records
+
+
+def _wanted_topics(records: Records, wanted: Selection) -> Any:
+    """Which records are of a topic that is wanted."""
+    if wanted.topics is None and wanted.pattern is None and wanted.system_topics:
+        return np.ones(len(records), bool)
+    topics = records.topics().dictionary_encode()
+    answers = [wanted.wants_topic(name.decode("utf-8", "replace")) for name in topics.dictionary.to_pylist()]
+    return np.array(answers, bool)[np.asarray(topics.indices)]

@@ -1,0 +1,213 @@
+"""``format("rocketmq-store")``: batch reads of store directories in Spark (Python data source API)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.layout import POSITIONS
+from batonmq.spark.clear_errors import clear_errors, with_clear_errors
+from batonmq.spark.decode import DEFAULT_COLUMNS
+from batonmq.spark.options import OptionError
+from batonmq.spark.store import tables
+from batonmq.spark.store.directory import (
+    StoreLog,
+    beginnings,
+    broker_name,
+    inspect,
+    queue_files,
+    read_at,
+    store_roots,
+)
+from batonmq.spark.store.options import (
+    CONSUME_QUEUES,
+    EPOCHS,
+    FILES,
+    INDEX,
+    MESSAGES,
+    StoreOptions,
+    parse_store_options,
+)
+from batonmq.spark.store.pieces import Piece, Selection, cut, cut_points, in_time, narrowed, selection_of
+from batonmq.spark.store.read import STORE_COLUMNS, read_piece
+from batonmq.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class Task(InputPartition):
+    """What one task reads: a piece of a log, or a file of a table."""
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(work)
+        self.work = work
+
+
+class RocketMQStoreSource(DataSource):
+    """Store directories of BatonMQ and Apache RocketMQ brokers: running, stopped, copied.
+
+    Register it once per session::
+
+        spark.dataSource.register(RocketMQStoreSource)
+        df = spark.read.format("rocketmq-store").option("subscribe", "flights").load("/backup/broker-a")
+
+    The columns are those of ``format("rocketmq")``, and ``store``, the directory. With the option ``table``
+    it shows consume queues, index files, epochs or the state of the files instead. See docs/spark.md.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        options = parse_store_options(dict(self.options))
+        if options.table != MESSAGES:
+            return ", ".join(f"{n} {kind}" for n, (kind, _) in tables.TABLE_COLUMNS[options.table].items())
+        names = (*DEFAULT_COLUMNS, "properties") if options.include_properties else DEFAULT_COLUMNS
+        return ", ".join(f"{name} {STORE_COLUMNS[name][0]}" for name in names)
+
+    @with_clear_errors
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_store_options(dict(self.options))
+        known = STORE_COLUMNS if options.table == MESSAGES else tables.TABLE_COLUMNS[options.table]
+        for field in schema.fields:
+            if field.name not in known:
+                raise OptionError(f"no column {field.name!r}; there are: {', '.join(known)}")
+            given = field.dataType.simpleString()
+            if given != known[field.name][0]:
+                raise OptionError(f"column {field.name!r} is of type {known[field.name][0]}, not {given}")
+        columns = tuple(field.name for field in schema.fields)
+        if options.table != MESSAGES:
+            return TableReader(options, columns)
+        return FilteringReader(options, columns) if _filters_are_pushed() else StoreReader(options, columns)
+
+
+def _filters_are_pushed() -> bool:
+    """Whether Spark asks for filters. It refuses a reader that takes some unless
+    ``spark.sql.python.filterPushdown.enabled`` is true; then another worker of Spark plans the read."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or (spec is not None and spec.name == _PUSHDOWN_WORKER)
+
+
+class StoreReader(DataSourceReader):
+    """Messages. What is read is fixed when the query is planned."""
+
+    def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._selection = selection_of(options)
+
+    @with_clear_errors
+    def partitions(self) -> Sequence[InputPartition]:
+        options, pieces = self._options, []
+        for root in store_roots(options.paths):
+            found = inspect(root, options.broker_name)
+            _report(found, options.fail_on_data_loss)
+            end = found.end if options.include_unconfirmed else found.confirm
+            at = beginnings(root, cut_points(found, end, options.max_partition_bytes))
+            pieces += _touching(cut(found, end, at), self._selection)
+        return [Task(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Task):
+            with clear_errors():
+                yield from read_piece(
+                    partition.work,
+                    self._selection,
+                    self._columns,
+                    fail_on_data_loss=self._options.fail_on_data_loss,
+                )
+
+
+class FilteringReader(StoreReader):
+    """`StoreReader` that narrows its selection by Spark's filters."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        self._selection = narrowed(self._selection, filters)
+        return filters  # Spark evaluates them again, which costs next to nothing
+
+
+class TableReader(DataSourceReader):
+    """Consume queues, index files, epochs, the state of the files."""
+
+    def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    @with_clear_errors
+    def partitions(self) -> Sequence[InputPartition]:
+        options, work = self._options, []
+        for root in store_roots(options.paths):
+            broker = broker_name(root, options.broker_name)
+            if options.table == CONSUME_QUEUES:
+                work += [(file, broker, str(root)) for files in queue_files(root) for file in files]
+            elif options.table == INDEX:
+                work += [(path, broker, str(root)) for path in tables.index_files(root)]
+            else:
+                work.append((str(root), broker, str(root)))
+        # One task a file would be too many for thousands of queues.
+        tasks = min(len(work), 64)
+        return [Task(work[number::tasks]) for number in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Task):
+            with clear_errors():
+                for what, broker, root in partition.work:
+                    yield from self._read(what, broker, root)
+
+    def _read(self, what: Any, broker: str, root: str) -> Iterator[pa.RecordBatch]:
+        options, columns = self._options, self._columns
+        if options.table == CONSUME_QUEUES:
+            yield from tables.units_of(what, broker, root, columns)
+        elif options.table == INDEX:
+            yield from tables.entries_of(what, options.max_hash_slot_num, broker, root, columns)
+        elif options.table == EPOCHS:
+            yield tables.epochs_of(Path(root), broker, columns)
+        elif options.table == FILES:
+            yield tables.files_of(inspect(Path(root), broker), columns)
+
+
+def _report(found: StoreLog, fail_on_data_loss: bool) -> None:
+    """One line for a torn end; an error, or one line, for a missing file."""
+    if found.torn is not None:
+        log.warning("%s", found.torn)
+    for path in found.missing:
+        if fail_on_data_loss:
+            raise StoreError(
+                f"{path} is missing between other files; copy it too, or set failOnDataLoss=false to read "
+                "what is there"
+            )
+        log.warning("%s is missing: its messages are left out", path)
+
+
+def _touching(pieces: list[Piece], wanted: Selection) -> list[Piece]:
+    """The pieces that may hold wanted records, by commit log offset and by store time."""
+    low, high = wanted.min_physical, wanted.max_physical
+    pieces = [
+        piece
+        for piece in pieces
+        if (low is None or piece.end > low) and (high is None or piece.begin <= high)
+    ]
+    if wanted.min_time_ms is None and wanted.max_time_ms is None:
+        return pieces
+    return in_time(pieces, [_first_time(piece) for piece in pieces], wanted)
+
+
+def _first_time(piece: Piece) -> int | None:
+    """Store time of the piece's first record; None where its place depends on IPv6 addresses."""
+    head = read_at(piece.file.path, piece.begin - piece.file.base, POSITIONS["store_timestamp"] + 8)
+    if len(head) < POSITIONS["store_timestamp"] + 8:
+        return None
+    flags = int.from_bytes(head[POSITIONS["sys_flag"] : POSITIONS["sys_flag"] + 4], "big", signed=True)
+    if flags & MessageSysFlag.BORN_HOST_V6:
+        return None
+    return int.from_bytes(head[POSITIONS["store_timestamp"] :], "big", signed=True)

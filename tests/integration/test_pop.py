@@ -1,0 +1,407 @@
+"""Pop consumption on a real broker: what is handed out, hidden, acknowledged and brought back."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.test_broker import configs, v2
+
+from batonmq.broker.pop.part import PopPart
+from batonmq.broker.service import BrokerService
+from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.admin import ResetOffset
+from batonmq.protocol.headers.broker.pop import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    Notification,
+    NotificationResponse,
+    PeekMessage,
+    PollingInfo,
+    PollingInfoResponse,
+    PopMessage,
+    PopMessageResponse,
+)
+from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic
+from batonmq.protocol.json import encode
+from batonmq.protocol.message.properties import PROPERTY_POP_CK
+from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.pop import (
+    Receipt,
+    parse_msg_offset_info,
+    parse_order_count_info,
+    parse_receipt,
+    parse_start_offset_info,
+    queue_offset_key,
+)
+
+POPPED = (0, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
+
+
+@dataclass
+class Popped:
+    """A message as a client sees it."""
+
+    record: MessageExt
+    receipt: Receipt
+
+    @property
+    def body(self) -> bytes:
+        return self.record.body
+
+
+@dataclass
+class Rig:
+    """One broker, and a client that makes receipts from answers as RocketMQ's clients do."""
+
+    root: Path
+    keys: dict[str, Any]
+    client: RemotingClient = field(default_factory=RemotingClient)
+    broker: BrokerService | None = None
+
+    async def start(self) -> None:
+        self.broker = BrokerService(*configs(self.root, **self.keys))
+        await self.broker.start()
+
+    async def restart(self) -> None:
+        await self.stop()
+        self.client = RemotingClient()
+        await self.start()
+
+    async def stop(self) -> None:
+        await self.client.close()
+        assert self.broker is not None
+        await self.broker.stop()
+
+    @property
+    def part(self) -> PopPart:
+        assert self.broker is not None
+        return self.broker.part(PopPart)
+
+    async def call(self, header: Any, body: bytes = b"", **options: Any) -> Response:
+        assert self.broker is not None
+        return await self.client.call(f"127.0.0.1:{self.broker.port}", header, body, **options)
+
+    async def create(self, topic: str = "T", queues: int = 1) -> None:
+        await self.call(
+            CreateTopic(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+                order=False,
+            )
+        )
+
+    async def send(self, *bodies: bytes, topic: str = "T", queue: int = 0, tags: str = "") -> None:
+        for body in bodies:
+            await self.call(v2(topic, queue, properties=f"TAGS\x01{tags}\x02" if tags else ""), body)
+
+    async def ask(self, topic: str = "T", group: str = "g", **fields: Any) -> Response:
+        values: dict[str, Any] = {
+            "consumer_group": group,
+            "topic": topic,
+            "queue_id": -1,
+            "max_msg_nums": 32,
+            "invisible_time": 60_000,
+            "poll_time": 0,
+            "born_time": 0,
+            "init_mode": 0,
+        }
+        return await self.call(PopMessage(**{**values, **fields}), accept=POPPED, timeout_ms=20_000)
+
+    async def pop(self, topic: str = "T", group: str = "g", **fields: Any) -> list[Popped]:
+        answer = await self.ask(topic, group, **fields)
+        header = answer.header
+        assert isinstance(header, PopMessageResponse)
+        starts = parse_start_offset_info(header.start_offset_info)
+        offsets = parse_msg_offset_info(header.msg_offset_info)
+        found = []
+        for record in decode_records(answer.body):
+            known = record.properties.get(PROPERTY_POP_CK)
+            if known is not None:
+                receipt = parse_receipt(known)
+            else:
+                assert record.queue_offset in offsets["0", record.queue_id]
+                receipt = Receipt(
+                    starts["0", record.queue_id],
+                    header.pop_time,
+                    header.invisible_time,
+                    header.revive_qid,
+                    "0",
+                    "b",
+                    record.queue_id,
+                    record.queue_offset,
+                )
+            found.append(Popped(record, receipt))
+        assert len(found) == sum(map(len, offsets.values()))
+        return found
+
+    async def bodies(self, **fields: Any) -> list[bytes]:
+        return [each.body for each in await self.pop(**fields)]
+
+    async def ack(self, *popped: Popped, topic: str = "T", group: str = "g") -> None:
+        for each in popped:
+            receipt = each.receipt
+            await self.call(
+                AckMessage(
+                    consumer_group=group,
+                    topic=receipt.stored_topic(topic, group),
+                    queue_id=receipt.queue_id,
+                    extra_info=str(receipt),
+                    offset=receipt.offset,
+                )
+            )
+
+    async def change(
+        self, popped: Popped, invisible_ms: int, topic: str = "T", group: str = "g"
+    ) -> ChangeInvisibleTimeResponse:
+        receipt = popped.receipt
+        answer = await self.call(
+            ChangeInvisibleTime(
+                consumer_group=group,
+                topic=receipt.stored_topic(topic, group),
+                queue_id=receipt.queue_id,
+                extra_info=str(receipt),
+                offset=receipt.offset,
+                invisible_time=invisible_ms,
+            )
+        )
+        assert isinstance(answer.header, ChangeInvisibleTimeResponse)
+        return answer.header
+
+
+Starter = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Starter]:
+    running: list[Rig] = []
+
+    async def starter(**keys: Any) -> Rig:
+        rig = Rig(tmp_path / "store", keys)
+        await rig.start()
+        running.append(rig)
+        await rig.create()
+        return rig
+
+    yield starter
+    for rig in running:
+        await rig.stop()
+
+
+async def test_a_popped_message_is_hidden_and_an_acknowledged_one_is_gone(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    popped = await rig.pop(invisible_time=300)
+    assert [each.body for each in popped] == [b"a", b"b"]
+    assert await rig.bodies() == []
+    await rig.ack(popped[0])
+    again = await rig.pop(poll_time=5_000)
+    assert [each.body for each in again] == [b"b"]
+    assert again[0].record.reconsume_times == 1
+    assert again[0].record.topic == "T"
+    assert again[0].receipt.retry == "1"
+    await rig.ack(*again)
+    await asyncio.sleep(0.5)
+    assert await rig.bodies() == []
+    assert len(rig.part.check_points) == 0
+
+
+async def test_a_waiting_pop_gets_the_next_message(start: Starter) -> None:
+    rig = await start()
+    waiting = asyncio.ensure_future(rig.bodies(poll_time=10_000))
+    await asyncio.sleep(0.1)
+    answer = await rig.call(PollingInfo(consumer_group="g", topic="T", queue_id=-1))
+    assert isinstance(answer.header, PollingInfoResponse)
+    assert answer.header.polling_num == 1
+    await rig.send(b"x")
+    assert await waiting == [b"x"]
+
+
+async def test_a_pop_without_messages_is_answered_when_its_time_is_over(start: Starter) -> None:
+    rig = await start()
+    answer = await rig.ask(poll_time=100)
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+
+
+async def test_each_message_goes_to_one_of_many_consumers(start: Starter) -> None:
+    rig = await start()
+    await rig.create("Many", 4)
+    sent = {f"m{n}".encode() for n in range(400)}
+    for n, body in enumerate(sorted(sent)):
+        await rig.send(body, topic="Many", queue=n % 4)
+    got: list[bytes] = []
+
+    async def consume() -> None:
+        while popped := await rig.pop(topic="Many", max_msg_nums=random.randint(1, 32), poll_time=200):
+            got.extend(each.body for each in popped)
+            await rig.ack(*popped, topic="Many")
+
+    await asyncio.gather(*(consume() for _ in range(8)))
+    assert sorted(got) == sorted(sent)
+
+
+async def test_outstanding_messages_come_back_after_a_restart_and_acknowledged_ones_do_not(
+    start: Starter,
+) -> None:
+    rig = await start()
+    await rig.send(*(b"%d" % n for n in range(10)))
+    popped = await rig.pop(invisible_time=1_500)
+    await rig.ack(*popped[:4])
+    await rig.restart()
+    assert await rig.bodies() == []
+    found: list[bytes] = []
+    while len(found) < 6:
+        again = await rig.pop(poll_time=5_000)
+        assert again
+        found += [each.body for each in again]
+        await rig.ack(*again)
+    assert sorted(found) == [b"%d" % n for n in range(4, 10)]
+    assert await rig.bodies(poll_time=1_000) == []
+
+
+async def test_a_changed_invisible_time_counts_from_now(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    (popped,) = await rig.pop(invisible_time=300)
+    changed = await rig.change(popped, 1_200)
+    await asyncio.sleep(0.6)
+    assert await rig.bodies() == []
+    with pytest.raises(MQError) as refused:
+        await rig.change(popped, 1_000)
+    assert refused.value.code == ResponseCode.NO_MESSAGE
+    receipt = popped.receipt._replace(
+        start_offset=popped.receipt.offset, pop_time=changed.pop_time, invisible_time=changed.invisible_time
+    )
+    await rig.ack(Popped(popped.record, receipt))
+    await asyncio.sleep(1.0)
+    assert await rig.bodies() == []
+
+
+async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b", b"c")
+    popped = await rig.pop(invisible_time=400)
+    receipt = popped[0].receipt
+    ack = BatchAck(
+        consumer_group="g",
+        topic="T",
+        start_offset=receipt.start_offset,
+        queue_id=0,
+        revive_queue_id=receipt.revive_queue,
+        pop_time=receipt.pop_time,
+        invisible_time=receipt.invisible_time,
+        bit_set=bit_set_of([0, 2]),
+    )
+    await rig.call(BatchAckMessage(), encode(BatchAckMessageRequestBody("b", [ack])))
+    assert await rig.bodies(poll_time=3_000) == [b"b"]
+
+
+async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    attempts = 0
+    while await rig.pop(invisible_time=1, poll_time=1_000):
+        attempts += 1
+    assert attempts == 17  # retryMaxTimes 16, and the first
+    assert rig.broker is not None
+    assert rig.broker.broker.store.queue_bounds("%DLQ%g", 0).max_offset == 1
+
+
+async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
+    rig = await start()
+    for n in range(20):
+        await rig.send(b"%d" % n, tags="odd" if n % 2 else "even")
+    popped = await rig.pop(exp="odd", exp_type="TAG", invisible_time=300)
+    assert [each.body for each in popped] == [b"%d" % n for n in range(1, 20, 2)]
+    await rig.ack(*popped[1:])
+    assert await rig.bodies(exp="odd", poll_time=3_000) == [b"1"]
+
+
+async def test_an_ordered_group_gets_one_batch_at_a_time(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b", b"c")
+    first = await rig.pop(order=True, max_msg_nums=2, attempt_id="x", invisible_time=60_000)
+    assert [each.body for each in first] == [b"a", b"b"]
+    assert first[0].receipt.revive_queue == 999
+    assert await rig.bodies(order=True, attempt_id="y") == []
+    again = await rig.pop(order=True, max_msg_nums=2, attempt_id="x")
+    assert [each.body for each in again] == [b"a", b"b"]
+    waiting = asyncio.ensure_future(rig.pop(order=True, attempt_id="y", poll_time=5_000))
+    await asyncio.sleep(0.05)
+    await rig.ack(*again)
+    assert [each.body for each in await waiting] == [b"c"]
+
+
+async def test_an_ordered_batch_survives_a_restart(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b", b"c")
+    first = await rig.pop(order=True, max_msg_nums=2, attempt_id="x", invisible_time=2_000)
+    await rig.ack(first[0])
+    await rig.restart()
+    assert await rig.bodies(order=True, attempt_id="y") == []
+    answer = await rig.ask(order=True, attempt_id="y", poll_time=5_000)
+    assert [each.body for each in decode_records(answer.body)] == [b"b", b"c"]
+    assert isinstance(answer.header, PopMessageResponse)
+    counts = parse_order_count_info(answer.header.order_count_info)
+    assert counts == {("0", queue_offset_key(0, 1)): 1, ("0", "0"): 0}
+
+
+async def test_a_reset_offset_holds_for_the_next_pop(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    assert len(await rig.pop()) == 2
+    await rig.call(ResetOffset(topic="T", group="g", timestamp=0, is_force=True, queue_id=0, offset=1))
+    assert await rig.bodies() == [b"b"]
+    await rig.restart()
+    assert await rig.bodies() == []
+
+
+async def test_an_ordered_group_follows_a_reset(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    assert len(await rig.pop(order=True)) == 2
+    await rig.call(ResetOffset(topic="T", group="g", timestamp=0, is_force=True, queue_id=0, offset=1))
+    assert await rig.bodies(order=True) == [b"b"]
+
+
+async def test_a_recreated_topic_is_popped_from_its_beginning(start: Starter) -> None:
+    rig = await start()
+    await rig.send(*(b"old%d" % n for n in range(5)))
+    assert len(await rig.pop(invisible_time=1_000)) == 5
+    await rig.call(DeleteTopic(topic="T"))
+    await rig.create()
+    await rig.send(*(b"new%d" % n for n in range(9)))
+    await rig.restart()
+    assert await rig.bodies() == [b"new%d" % n for n in range(9)]
+    await asyncio.sleep(1.2)
+    assert await rig.bodies(poll_time=300) == []
+
+
+async def test_peek_and_notification_show_what_a_pop_would_find(start: Starter) -> None:
+    rig = await start()
+    ask = Notification(consumer_group="g", topic="T", queue_id=-1, poll_time=5_000, born_time=0)
+    waiting = asyncio.ensure_future(rig.call(ask, timeout_ms=10_000))
+    await asyncio.sleep(0.05)
+    await rig.send(b"a")
+    answer = await waiting
+    assert isinstance(answer.header, NotificationResponse)
+    assert answer.header.has_msg
+    peek = PeekMessage(topic="T", queue_id=0, max_msg_nums=10, consumer_group="g")
+    for _ in range(2):
+        assert [each.body for each in decode_records((await rig.call(peek)).body)] == [b"a"]
+    assert await rig.bodies() == [b"a"]
+    with pytest.raises(MQError) as nothing:
+        await rig.call(peek)
+    assert nothing.value.code == ResponseCode.PULL_NOT_FOUND

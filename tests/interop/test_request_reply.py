@@ -1,0 +1,77 @@
+"""RocketMQ's requesters, repliers and message traces on our broker."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.service import BrokerService
+from batonmq.ha.config import HAConfig
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.namesrv.service import NamesrvService
+from batonmq.store.config import StoreConfig
+
+JAVA = Path(__file__).parent / "java"
+
+pytestmark = pytest.mark.interop
+
+
+@dataclass
+class Cluster:
+    namesrv: str
+    broker: BrokerService
+
+
+@pytest.fixture
+async def cluster(peer, tmp_path: Path) -> AsyncIterator[Cluster]:
+    namesrv = NamesrvService(
+        NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
+    )
+    await namesrv.start()
+    broker = BrokerService(
+        BrokerConfig(
+            broker_name="ours",
+            broker_ip1="127.0.0.1",
+            bind_address="127.0.0.1",
+            listen_port=peer.free_port(),
+            namesrv_addr=f"127.0.0.1:{namesrv.port}",
+            trace_topic_enable=True,
+        ),
+        StoreConfig(
+            store_path_root_dir=str(tmp_path / "store"), max_index_num=100_000, max_hash_slot_num=20_000
+        ),
+        HAConfig(),
+    )
+    await broker.start()
+    yield Cluster(f"127.0.0.1:{namesrv.port}", broker)
+    await broker.stop()
+    await namesrv.stop()
+
+
+async def test_quick_rocketmqs_requests_are_answered_through_our_broker(peer, cluster: Cluster) -> None:
+    output = await peer.java(JAVA / "RequestReply.java", cluster.namesrv, "Interop", "20")
+    assert "answered=20 " in output, output[-3000:]
+    assert "silence=timeout" in output and "async=re: async" in output and "failed=0" in output, output[
+        -3000:
+    ]
+    assert output.count("reply_topic=DefaultCluster_REPLY_TOPIC SEND_OK") == 21, output[-3000:]
+    print(re.search(r"answered=.*", output))
+    bounds = cluster.broker.broker.store.queue_bounds("DefaultCluster_REPLY_TOPIC", 0)
+    assert bounds.max_offset == 21
+
+
+@pytest.mark.timeout(300)
+async def test_rocketmqs_traces_are_stored_and_found_by_its_mqadmin(peer, cluster: Cluster) -> None:
+    output = await peer.java(JAVA / "Trace.java", cluster.namesrv, "Interop")
+    assert "consumed=true" in output, output[-3000:]
+    found = re.search(r"msgId=(\w+)", output)
+    assert found
+    found_here = cluster.broker.broker.store.query_by_key("RMQ_SYS_TRACE_TOPIC", found[1], 10)
+    assert len(found_here.records) >= 2
+    traced = await peer.admin_until(
+        "trace_group", "queryMsgTraceById", "-n", cluster.namesrv, "-i", found[1], timeout_s=200
+    )
+    assert "trace_producer" in traced and "trace_group" in traced, traced

@@ -1,0 +1,241 @@
+"""Half messages as they are stored, committed, asked for and put back; what a check does with one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.transaction import half
+from batonmq.broker.transaction.half import PUT_BACK_AFTER_MS, CheckRules, Verdict
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.properties import decode_properties, encode_properties
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, encode_record
+
+NOW = 1_700_000_000_000
+RULES = CheckRules(timeout_ms=6_000, check_max=15, reserved_ms=72 * 3_600_000)
+
+
+def message(properties: dict[str, str], **fields: Any) -> StoredMessage:
+    return StoredMessage(
+        **{"topic": "T", "queue_id": 3, "body": b"b", "properties": encode_properties(properties), **fields}
+    )
+
+
+def record(
+    properties: dict[str, str] | None = None, *, age_ms: int = 0, born_ms: int = 0, **f: Any
+) -> MessageExt:
+    """A half message that was stored `age_ms` ago and born `born_ms` before that."""
+    values = {"TRAN_MSG": "true", "REAL_TOPIC": "T", "REAL_QID": "3", "UNIQ_KEY": "U", **(properties or {})}
+    stored = StoredMessage(
+        topic="RMQ_SYS_TRANS_HALF_TOPIC",
+        queue_id=0,
+        body=b"b",
+        properties=encode_properties({k: v for k, v in values.items() if v}),
+        born_timestamp=NOW - age_ms - born_ms,
+        **f,
+    )
+    return decode_record(
+        encode_record(stored, queue_offset=9, physical_offset=1_000, store_timestamp=NOW - age_ms),
+        inflate=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "fields", "prepared"),
+    [
+        ({"TRAN_MSG": "true"}, {}, True),
+        ({"TRAN_MSG": "TRUE"}, {"sys_flag": MessageSysFlag.TRANSACTION_PREPARED}, True),
+        ({"TRAN_MSG": "false"}, {}, False),
+        ({"TRAN_MSG": "1"}, {}, False),
+        ({}, {}, False),
+        ({"TRAN_MSG": "true"}, {"sys_flag": MessageSysFlag.TRANSACTION_COMMIT}, False),
+        ({"TRAN_MSG": "true", "DELAY": "3"}, {"reconsume_times": 1}, False),
+        ({"TRAN_MSG": "true", "DELAY": "3"}, {"reconsume_times": 0}, True),
+        ({"TRAN_MSG": "true"}, {"reconsume_times": 1}, True),
+    ],
+)
+def test_which_messages_are_half_messages(
+    properties: dict[str, str], fields: dict[str, Any], prepared: bool
+) -> None:
+    assert half.is_prepared(message(properties, **fields), properties) is prepared
+
+
+def test_a_half_message_keeps_its_place_and_id() -> None:
+    properties = {"TRAN_MSG": "true", "UNIQ_KEY": "U", "TAGS": "t", "TRAN_PREPARED_QUEUE_OFFSET": "4"}
+    stored = half.to_half(message(properties, sys_flag=0x4 | 0x1), properties)
+    assert (stored.topic, stored.queue_id, stored.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0x1)
+    assert decode_properties(stored.properties) == {
+        "TRAN_MSG": "true",
+        "UNIQ_KEY": "U",
+        "TAGS": "t",
+        "__transactionId__": "U",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
+
+
+def test_a_committed_message_is_the_one_that_was_sent() -> None:
+    waiting = record({"TAGS": "t", "__transactionId__": "U"}, sys_flag=0x1, flag=5, reconsume_times=2)
+    stored, properties = half.to_committed(waiting, ("T", 3))
+    assert (stored.topic, stored.queue_id, stored.sys_flag) == ("T", 3, 0x1 | 0x8)
+    assert (stored.flag, stored.reconsume_times, stored.prepared_transaction_offset) == (5, 2, 1_000)
+    assert properties == {"UNIQ_KEY": "U", "TAGS": "t", "__transactionId__": "U"}
+    assert decode_properties(stored.properties) == properties
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"REAL_TOPIC": ""},
+        {"REAL_QID": ""},
+        {"REAL_QID": "-1"},
+        {"REAL_QID": "x"},
+        {"REAL_QID": "9" * 30},
+        {"REAL_QID": "٣"},
+    ],
+)
+def test_a_record_that_names_no_place_has_none(changes: dict[str, str]) -> None:
+    assert half.real_place(record(changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "age_ms", "born_ms", "here", "expected"),
+    [
+        ({}, 0, 0, 0, Verdict.WAIT),
+        ({}, 6_000, 0, 0, Verdict.WAIT),
+        ({}, 6_001, 0, 0, Verdict.CHECK),
+        ({}, -5_000, 0, 0, Verdict.WAIT),  # the clock was set back
+        ({}, 0, 100_000_000_000, 0, Verdict.WAIT),  # the producer's clock is wrong
+        ({}, 6_001, 100_000_000_000, 0, Verdict.CHECK),
+        ({}, 6_001, -100_000_000_000, 0, Verdict.CHECK),
+        ({}, 60_000, 100_000_000_000, 1, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "1"}, 60_000, 100_000_000_000, 0, Verdict.GIVE_UP),
+        ({}, 60_000, 0, 14, Verdict.CHECK),
+        ({}, 60_000, 0, 15, Verdict.GIVE_UP),
+        ({"TRANSACTION_CHECK_TIMES": "14"}, 60_000, 0, 0, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "14"}, 60_000, 0, 1, Verdict.GIVE_UP),
+        ({"TRANSACTION_CHECK_TIMES": "9" * 18}, 0, 0, 0, Verdict.GIVE_UP),
+        ({"TRANSACTION_CHECK_TIMES": "9" * 40}, 60_000, 0, 0, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "-5"}, 60_000, 0, 0, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "x"}, 60_000, 0, 0, Verdict.CHECK),
+        ({"TRANSACTION_CHECK_TIMES": "1"}, 0, 60_000, 0, Verdict.CHECK),  # RocketMQ has put it back
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"}, 100_000, 0, 0, Verdict.WAIT),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "100"}, 100_001, 0, 0, Verdict.CHECK),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}, 1, 0, 0, Verdict.CHECK),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, 6_000, 0, 0, Verdict.WAIT),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 30}, 6_001, 0, 0, Verdict.CHECK),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 18}, 60_000, 0, 0, Verdict.WAIT),
+        ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 18}, PUT_BACK_AFTER_MS + 1, 0, 0, Verdict.PUT_BACK),
+        ({}, PUT_BACK_AFTER_MS + 1, 0, 2, Verdict.CHECK_AND_PUT_BACK),
+        ({}, 60_000, 0, 247, Verdict.GIVE_UP),
+        ({}, 72 * 3_600_000 + 1, 0, 0, Verdict.GIVE_UP),
+        (
+            {"TRAN_PREPARED_QUEUE_OFFSET": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"},
+            0,
+            3_600_001,
+            0,
+            Verdict.CHECK,
+        ),
+        (
+            {"TRAN_PREPARED_QUEUE_OFFSET": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"},
+            0,
+            -1,
+            0,
+            Verdict.CHECK,
+        ),
+        (
+            {"TRAN_PREPARED_QUEUE_OFFSET": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 18},
+            0,
+            72 * 3_600_000 + 1,
+            0,
+            Verdict.GIVE_UP,
+        ),
+    ],
+)
+def test_what_a_check_does(
+    properties: dict[str, str], age_ms: int, born_ms: int, here: int, expected: Verdict
+) -> None:
+    waiting = record(properties, age_ms=age_ms, born_ms=born_ms)
+    assert half.verdict(waiting, here, 247, NOW, RULES) is expected
+
+
+def test_a_message_from_a_clock_that_was_ahead_is_checked_in_time() -> None:
+    ahead = record(age_ms=-100_000)
+    assert half.verdict(ahead, 0, 247, NOW, RULES, known_ms=6_000) is Verdict.WAIT
+    assert half.verdict(ahead, 0, 247, NOW, RULES, known_ms=6_001) is Verdict.CHECK
+
+
+def test_more_checks_than_a_byte_counts_are_counted_by_a_copy() -> None:
+    many = CheckRules(timeout_ms=1, check_max=1_000_000, reserved_ms=RULES.reserved_ms)
+    waiting = record(age_ms=60_000)
+    assert half.verdict(waiting, 247, 247, NOW, many) is Verdict.CHECK_AND_PUT_BACK
+    assert decode_properties(half.to_half_again(waiting, 248).properties)["TRANSACTION_CHECK_TIMES"] == "248"
+
+
+def test_rules_are_the_configurations() -> None:
+    assert CheckRules.of(BrokerConfig(), 72) == RULES
+
+
+def test_a_copy_names_the_first_message() -> None:
+    first = record(age_ms=1)
+    copy = half.to_half_again(first, 3)
+    assert half.first_copy(first) is None
+    stored = decode_record(encode_record(copy, queue_offset=20, physical_offset=5_000, store_timestamp=NOW))
+    assert half.first_copy(stored) == 9 and half.checks_of(stored, 2) == 5
+    third = half.to_half_again(stored, 4)
+    assert decode_properties(third.properties)["TRAN_PREPARED_QUEUE_OFFSET"] == "9"
+
+
+def test_a_message_that_was_given_up_begins_again() -> None:
+    copy = half.to_half_again(record(), 3)
+    stored = decode_record(encode_record(copy, queue_offset=20, physical_offset=5_000, store_timestamp=NOW))
+    given_up = half.to_given_up(stored, 15)
+    assert (given_up.topic, given_up.queue_id) == ("TRANS_CHECK_MAX_TIME_TOPIC", 0)
+    assert decode_properties(given_up.properties)["TRANSACTION_CHECK_TIMES"] == "15"
+    resumed = decode_properties(half.to_resumed(stored).properties)
+    assert resumed["TRANSACTION_CHECK_TIMES"] == "0" and "TRAN_PREPARED_QUEUE_OFFSET" not in resumed
+
+
+def test_the_producer_gets_the_record_in_its_topic_at_the_half_offsets() -> None:
+    waiting = record(age_ms=5)
+    body = half.check_body(waiting, ("T", 3), 2, queue_offset=30, physical_offset=7_000)
+    asked = decode_record(body)
+    assert (asked.topic, asked.queue_id, asked.queue_offset, asked.physical_offset) == ("T", 3, 30, 7_000)
+    assert (asked.body, asked.store_timestamp) == (b"b", NOW - 5)
+    assert asked.properties["TRANSACTION_CHECK_TIMES"] == "2" and asked.properties["UNIQ_KEY"] == "U"
+
+
+@pytest.mark.parametrize(
+    ("text", "late_ms", "refused"),
+    [
+        ("10", 10_000, False),
+        ("10", 10_001, True),
+        ("0", 6_000, False),
+        ("0", 6_001, True),
+        ("-9", 6_001, True),
+        ("x", 6_001, True),
+        ("9" * 18, 1 << 40, False),
+        ("", 1 << 40, False),
+    ],
+)
+def test_when_only_the_answer_to_a_check_ends_a_transaction(text: str, late_ms: int, refused: bool) -> None:
+    waiting = record({"CHECK_IMMUNITY_TIME_IN_SECONDS": text})
+    assert half.ends_too_late(waiting, NOW + late_ms, 6_000) is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"),
+    [
+        (b"", []),
+        (b"7", [7]),
+        (b"1,2,30,", [1, 2, 30]),
+        (b",,4,", [4]),
+        (b"x,-1,5, 6,\xff,1e3", [5]),
+        (b"9" * 30, []),
+    ],
+)
+def test_bodies_of_op_messages(body: bytes, offsets: list[int]) -> None:
+    assert half.offsets_of(body) == offsets
+    assert half.offsets_of(half.op_body(offsets)) == offsets

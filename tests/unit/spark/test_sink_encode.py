@@ -1,0 +1,245 @@
+"""Rows to wire batches, against the batch decoder, message by message. No Spark, no broker."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batonmq.protocol.message.batch import decode_batch
+from batonmq.protocol.message.ids import UniqueIds, unique_id_time_ms
+from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.tags import java_hash
+from batonmq.spark.options import OptionError
+from batonmq.spark.sink.encode import (
+    Encoded,
+    Encoder,
+    QueueChoice,
+    Queues,
+    RowError,
+    Single,
+    check_columns,
+)
+from batonmq.spark.sink.options import parse_sink_options
+
+NOW = 1_790_000_000_000
+TYPES = {
+    "value": pa.binary(),
+    "queueId": pa.int32(),
+    "delayLevel": pa.int32(),
+    "deliverAt": pa.timestamp("us", tz="UTC"),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+
+
+class Four(Queues):
+    """Every topic has four queues; a choice is answered with itself, or the number of the queue of a key."""
+
+    def of(self, topic: str, choice: QueueChoice) -> Any:
+        if choice.free:
+            return None
+        return (choice.broker, choice.queue_id) if choice.key_hash is None else choice.key_hash
+
+    def count(self, topic: str) -> int:
+        return 4
+
+
+def encoder(**options: Any) -> Encoder:
+    return Encoder(UniqueIds("10.0.0.1", 7, 9), Four(), **options)
+
+
+def rows(**columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(v, TYPES.get(name, pa.string())) for name, v in columns.items()], names=list(columns)
+    )
+
+
+def messages(work: list[Encoded | Single]) -> list[tuple[str, Any, bytes, dict[str, str]]]:
+    found = []
+    for one in work:
+        if isinstance(one, Single):
+            found.append((one.topic, one.queue, one.body, one.properties))
+            continue
+        items = list(decode_batch(one.body))
+        assert len(items) == one.count
+        found += [(one.topic, one.queue, bytes(i.body), decode_properties(i.properties)) for i in items]
+    return found
+
+
+def encode(batch: pa.RecordBatch, **options: Any) -> list[tuple[str, Any, bytes, dict[str, str]]]:
+    return messages(list(encoder(**options).encode(batch, NOW)))
+
+
+def test_all_columns_become_parts_of_the_message() -> None:
+    batch = rows(
+        topic=["T", "T"],
+        value=[b"a", b"b"],
+        key=["k", None],
+        keys=["x y", "z"],
+        tags=["red", ""],
+        shardingKey=["s", None],
+        properties=[[("p", "1"), ("UNIQ_KEY", "no"), ("e", None)], None],
+    )
+    (one, two) = sorted(encode(batch), key=lambda m: m[2])
+    assert one[2:][0] == b"a"
+    assert one[3]["KEYS"] == "k x y" and two[3]["KEYS"] == "z"
+    assert one[3]["TAGS"] == "red" and "TAGS" not in two[3]
+    assert one[3]["__SHARDINGKEY"] == "s" and "__SHARDINGKEY" not in two[3]
+    assert one[3]["p"] == "1" and "e" not in one[3]
+    assert one[3]["UNIQ_KEY"].startswith("0A000001") and one[3]["WAIT"] == "true"
+    assert set(two[3]) == {"KEYS", "UNIQ_KEY", "WAIT"}
+    assert (one[1], two[1]) == (java_hash("s") % 4, None)
+
+
+texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x01\x02"), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["T", "U"]),
+            st.binary(min_size=1, max_size=60),
+            st.none() | st.sampled_from(["a", "b", "ü"]),
+            st.none() | texts,
+            st.none() | st.integers(0, 3),
+            st.none() | st.dictionaries(texts, st.none() | texts, max_size=3),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(40, 300),
+    st.integers(1, 7),
+    st.integers(0, 3),
+)
+def test_every_row_is_one_message_and_queues_keep_the_order(items, most, many, skipped) -> None:
+    topics, bodies, keys, tags, queue_ids, properties = zip(*items, strict=True)
+    batch = rows(
+        topic=list(topics),
+        value=list(bodies),
+        shardingKey=list(keys),
+        tags=list(tags),
+        queueId=list(queue_ids),
+        properties=[None if p is None else list(p.items()) for p in properties],
+    ).slice(min(skipped, len(items) - 1))
+    expected = batch.to_pylist()
+    work = list(encoder(max_batch_bytes=most, max_batch_rows=many).encode(batch, NOW))
+    for one in work:
+        if isinstance(one, Encoded):
+            assert one.count <= many and (len(one.body) <= most or one.count == 1)
+    got = messages(work)
+    assert len(got) == len(expected)
+    ids = [m[3]["UNIQ_KEY"] for m in got]
+    assert len(set(ids)) == len(ids)
+
+    def of(row: dict[str, Any]) -> tuple[Any, ...]:
+        queue = (
+            (None, row["queueId"])
+            if row["queueId"] is not None
+            else None
+            if not row["shardingKey"]
+            else abs(java_hash(row["shardingKey"])) % 4
+        )
+        wanted = {k: v for k, v in (row["properties"] or []) if k and v}
+        tag = (row["tags"] or "").strip()
+        if tag:
+            wanted["TAGS"] = tag
+        if row["shardingKey"]:
+            wanted["__SHARDINGKEY"] = row["shardingKey"]
+        return row["topic"], queue, row["value"], wanted
+
+    def plain(message: tuple[str, Any, bytes, dict[str, str]]) -> tuple[Any, ...]:
+        return (*message[:3], {k: v for k, v in message[3].items() if k not in ("UNIQ_KEY", "WAIT")})
+
+    wanted = [of(row) for row in expected]
+    for target in {w[:2] for w in wanted}:
+        sent = [plain(m) for m in got if m[:2] == target]
+        meant = [w for w in wanted if w[:2] == target]
+        assert sent == meant
+
+
+def test_delayed_and_large_messages_travel_alone() -> None:
+    due = datetime(2026, 12, 1, 1, 2, 3, 456_789, tzinfo=UTC)
+    batch = rows(
+        value=[b"now", b"later", b"then", b"x" * 500],
+        delayLevel=[0, 3, None, None],
+        deliverAt=[None, None, due, None],
+    )
+    work = list(encoder(topic="T", max_batch_bytes=300).encode(batch, NOW))
+    assert [type(w) for w in work] == [Encoded, Single, Single, Single]
+    _, later, then, large = messages(work)
+    assert later[3]["DELAY"] == "3"
+    assert then[3]["TIMER_DELIVER_MS"] == str(int(due.replace(microsecond=456_000).timestamp() * 1000))
+    assert large[2] == b"x" * 500
+
+
+def test_unique_ids_carry_their_time_and_never_repeat() -> None:
+    one = encoder(topic="T")
+    batch = rows(value=[b"x"] * 66_000)
+    bodies = [
+        bytes(work.body) for _ in range(2) for work in one.encode(batch, NOW) if isinstance(work, Encoded)
+    ]
+    ids = [found.decode() for body in bodies for found in re.findall(rb"UNIQ_KEY\x01(\w+)\x02", body)]
+    assert len(ids) == 132_000
+    assert len(set(ids)) == 132_000
+    assert {len(i) for i in ids} == {32}
+    assert abs(unique_id_time_ms(ids[0], NOW + 1000) - NOW) < 10
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"value": [b""]}, "'value' is null or empty"),
+        ({"value": [None]}, "'value' is null or empty"),
+        ({"value": [b"x"], "topic": [None]}, "'topic' is null"),
+        ({"value": [b"x"], "topic": ["a b"]}, "'topic': The specified topic"),
+        ({"value": [b"x"], "tags": ["a\x01"]}, "'tags' holds"),
+        ({"value": [b"x"], "key": ["a b"]}, "'key' has a blank"),
+        ({"value": [b"x"], "queueId": [-1]}, "'queueId' is negative"),
+        ({"value": [b"x"], "delayLevel": [-1]}, "'delayLevel' is negative"),
+        ({"value": [b"x"], "properties": [[("a", "\x02")]]}, "'properties' holds"),
+        ({"value": [b"x"], "properties": [[("a", "x" * 40_000)]]}, "at most 32767"),
+    ],
+)
+def test_rows_that_are_no_message_are_named(columns: dict[str, list[Any]], problem: str) -> None:
+    columns.setdefault("topic", ["T"])
+    with pytest.raises(RowError, match=problem):
+        encode(rows(**columns))
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ([("value", "binary"), ("queueOffset", "bigint")], "'queueOffset' cannot be written"),
+        ([("value", "bigint")], "must be of type binary or string, not bigint"),
+        ([("tags", "string")], "no column 'value'"),
+        ([("value", "string")], "name the topic"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        check_columns(schema, topic=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "'namesrvAddr' is missing"),
+        ({"namesrvAddr": "a:1", "deliveryGuarantee": "exactlyOnce"}, "exactlyOnce is not available yet"),
+        ({"namesrvAddr": "a:1", "deliveryGuarantee": "maybe"}, "must be atLeastOnce"),
+        ({"namesrvAddr": "a:1", "topic": "a b"}, "'topic': The specified topic"),
+        ({"namesrvAddr": "a:1", "producerGroup": "a b"}, "'producerGroup'"),
+        ({"namesrvAddr": "a:1", "maxInFlight": "0"}, "at least 1"),
+        ({"namesrvAddr": "a:1", "subscribe": "T"}, "unknown option 'subscribe'"),
+        ({"namesrvAddr": "a:1", "tls.client.certPath": "x"}, "no effect without tls.enable"),
+        ({"namesrvAddr": "a:1", "tls.enable": "true", "tls.client.certPath": "/none"}, "/none"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        parse_sink_options(options)

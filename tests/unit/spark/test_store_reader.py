@@ -1,0 +1,450 @@
+"""The offline reader against the store's own answers: borders, torn ends, damage. No Spark."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, Not
+
+from batonmq.common.clock import ManualClock
+from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.compression import CompressionType, compress
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record, scan_frames
+from batonmq.protocol.names import TRANS_HALF_TOPIC
+from batonmq.spark.decode import frame_starts
+from batonmq.spark.options import OptionError
+from batonmq.spark.store.directory import beginnings, inspect, queue_files, store_roots
+from batonmq.spark.store.options import StoreOptions, parse_store_options
+from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, narrowed, selection_of
+from batonmq.spark.store.read import STORE_COLUMNS, read_piece
+from batonmq.spark.store.source import StoreReader
+from batonmq.spark.store.tables import TABLE_COLUMNS, entries_of, epochs_of, files_of, index_files, units_of
+from batonmq.store.config import StoreConfig
+from batonmq.store.errors import StoreError
+from batonmq.store.store import MessageStore
+
+FILE = 8192
+ALL = tuple(STORE_COLUMNS)
+
+
+class Made:
+    """A store with small files."""
+
+    def __init__(self, root: Path, *, confirm: bool = False) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.store = MessageStore.open(
+            StoreConfig(
+                store_path_root_dir=str(root),
+                mapped_file_size_commit_log=FILE,
+                mapped_file_size_consume_queue=20 * 16,
+                max_hash_slot_num=64,
+                max_index_num=256,
+            ),
+            self.clock,
+            wait_for_confirm=confirm,
+            disk_usage=lambda _: 0.1,
+        )
+
+    def put(
+        self, *bodies: bytes, topic: str = "T", queue_id: int = 0, sys_flag: int = 0, **properties: str
+    ) -> None:
+        for body in bodies:
+            self.store.put(
+                [
+                    StoredMessage(
+                        topic=topic,
+                        queue_id=queue_id,
+                        body=body,
+                        sys_flag=sys_flag,
+                        properties=encode_properties(properties),
+                        born_timestamp=1,
+                    )
+                ]
+            )
+
+    def all_records(self) -> list[Any]:
+        """What the store itself reads, in log order."""
+        found = []
+        for topic, queue_id in self.store.queues():
+            bounds = self.store.queue_bounds(topic, queue_id)
+            at = bounds.min_offset
+            while at < bounds.max_offset:
+                result = self.store.get(topic, queue_id, at, 32)
+                for view in result.buffers:
+                    starts = scan_frames(view)
+                    found += [decode_record(view, s) for s in starts[:-1]]
+                at = result.next_offset
+        return sorted(found, key=lambda m: m.physical_offset)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    one = Made(tmp_path / "store")
+    yield one
+    one.store.abandon()
+
+
+def rows(
+    root: Path,
+    columns: tuple[str, ...] = ALL,
+    *,
+    piece: int = 2000,
+    unconfirmed: bool = False,
+    keep_going: bool = False,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+) -> list[dict[str, Any]]:
+    found = inspect(root)
+    end = found.end if unconfirmed else found.confirm
+    pieces = cut(found, end, beginnings(root, cut_points(found, end, piece)))
+    return [
+        row
+        for one in pieces
+        for batch in read_piece(one, selection, columns, fail_on_data_loss=not keep_going)
+        for row in batch.to_pylist()
+    ]
+
+
+def check_against(expected: list[Any], got: list[dict[str, Any]]) -> None:
+    assert [r["physicalOffset"] for r in got] == [m.physical_offset for m in expected]
+    for row, message in zip(got, expected, strict=True):
+        assert row["value"] == message.body
+        assert (row["topic"], row["queueId"], row["queueOffset"]) == (
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+        )
+        assert row["tags"] == message.properties.get("TAGS")
+        assert dict(row["properties"]) == message.properties
+        assert row["timestamp"].timestamp() * 1000 == message.store_timestamp
+
+
+@pytest.mark.parametrize("piece", [300, 2000, 1 << 20])
+def test_every_message_once_however_the_log_is_cut(made: Made, piece: int) -> None:
+    rng = random.Random(piece)
+    for n in range(400):
+        made.clock.advance(3)
+        kind = rng.randrange(4)
+        body = rng.randbytes(rng.randrange(1, 900))
+        topic = rng.choice(["T", "U", "x" * 127])
+        if kind == 0:
+            made.put(
+                compress(body, CompressionType.ZSTD, 3),
+                topic=topic,
+                sys_flag=MessageSysFlag.COMPRESSED | CompressionType.ZSTD.sys_flag,
+            )
+        else:
+            made.put(body, topic=topic, queue_id=kind, KEYS=f"k{n}", TAGS=f"t{n % 3}")
+    expected = made.all_records()
+    assert len(expected) == 400
+    check_against(expected, rows(made.root, piece=piece))
+    found = inspect(made.root)
+    pieces = cut(found, found.end, beginnings(made.root, cut_points(found, found.end, piece)))
+    assert len(found.files) > 10 and len(pieces) >= len(found.files)
+    if piece == 300:
+        assert len(pieces) > 3 * len(found.files)
+    made.store.close()
+    check_against(expected, rows(made.root, piece=piece))
+
+
+def test_batches_come_out_as_messages(made: Made) -> None:
+    items = [BatchItem(body=b"%d" % i, properties=encode_properties({"TAGS": f"t{i}"})) for i in range(5)]
+    made.store.put([StoredMessage(topic="T", queue_id=1, body=encode_batch(items), batch=True)])
+    got = rows(made.root)
+    assert [(r["value"], r["tags"], r["queueOffset"]) for r in got] == [
+        (b"%d" % i, f"t{i}", i) for i in range(5)
+    ]
+
+
+def test_half_messages_and_system_topics_are_hidden_unless_asked_for(made: Made) -> None:
+    made.put(b"plain")
+    made.put(b"half", topic=TRANS_HALF_TOPIC, REAL_TOPIC="T")
+    made.put(b"timer", topic="rmq_sys_wheel_timer")
+    made.put(b"prepared", sys_flag=MessageSysFlag.TRANSACTION_PREPARED)
+    made.put(b"committed", sys_flag=MessageSysFlag.TRANSACTION_COMMIT)
+    values = lambda **o: [r["value"] for r in rows(made.root, selection=selection_of(options(**o)))]  # noqa: E731
+    assert values() == [b"plain", b"committed"]
+    assert values(topics=(TRANS_HALF_TOPIC,)) == [b"half"]
+    assert values(include_system_topics=True) == [b"plain", b"half", b"timer", b"prepared", b"committed"]
+    assert values(pattern="rmq_.*") == [b"timer"]
+
+
+def options(**given: Any) -> StoreOptions:
+    return StoreOptions(paths=("x",), **given)
+
+
+# -- the confirm offset
+
+
+def test_without_epochs_the_whole_log_is_read(made: Made) -> None:
+    made.put(b"a", b"b")
+    assert len(rows(made.root)) == 2
+
+
+def test_with_epochs_reading_stops_where_consume_queues_do(tmp_path: Path) -> None:
+    made = Made(tmp_path / "store", confirm=True)
+    EpochFile(made.root / "epochFileCheckpoint").append(1, 0)
+    made.put(b"a", b"b", b"c", b"d")
+    made.store.confirm_offset = end_of(made, 2)
+    made.store.dispatch()
+    assert [r["value"] for r in rows(made.root)] == [b"a", b"b"]
+    assert [r["value"] for r in rows(made.root, unconfirmed=True)] == [b"a", b"b", b"c", b"d"]
+    made.store.confirm_offset = end_of(made, 3)
+    made.store.flush()
+    made.store.flush_queues()  # the checkpoint knows more than consume queues that were copied earlier
+    shutil.rmtree(made.root / "consumequeue")
+    assert [r["value"] for r in rows(made.root)] == [b"a", b"b", b"c"]
+    made.store.abandon()
+
+
+def end_of(made: Made, count: int) -> int:
+    data = (made.root / "commitlog" / f"{0:020d}").read_bytes()
+    return scan_frames(data)[count]
+
+
+# -- torn ends and damage
+
+
+def test_a_torn_end_is_named_and_what_is_before_it_is_read(made: Made) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(60)))
+    made.store.close()
+    found = inspect(made.root)
+    assert found.torn is None
+    last = Path(found.files[-1].path)
+    data = last.read_bytes()
+    starts = scan_frames(data)
+    begin = starts[-2]
+    size = starts[-1] - begin
+    with last.open("r+b") as file:  # half of the last record never reached the disk
+        file.seek(begin + size // 2)
+        file.write(bytes(size - size // 2))
+    torn = inspect(made.root)
+    assert torn.end == found.files[-1].base + begin
+    assert torn.torn is not None and str(last) in torn.torn and str(torn.end) in torn.torn
+    assert len(rows(made.root)) == 59
+    table = files_of(torn, tuple(TABLE_COLUMNS["files"])).to_pylist()
+    assert table[-1]["problem"] == torn.torn and table[0]["problem"] is None
+
+
+def test_a_copy_with_a_short_last_file_is_read_as_far_as_it_goes(made: Made, tmp_path: Path) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(30)))
+    copy = tmp_path / "copy"
+    shutil.copytree(made.root, copy)
+    last = Path(inspect(copy).files[-1].path)
+    with last.open("r+b") as file:
+        file.truncate(scan_frames(last.read_bytes())[2] + 10)
+    expected = [
+        m for m in made.all_records() if m.physical_offset < int(last.name) + last.stat().st_size - 10
+    ]
+    check_against(expected, rows(copy))
+    assert "no whole record" in str(inspect(copy).torn)
+
+
+def test_damage_in_the_middle_names_file_and_offset(made: Made) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(100)))
+    first = made.root / "commitlog" / f"{0:020d}"
+    third = scan_frames(first.read_bytes())[3]
+    with first.open("r+b") as file:
+        file.seek(third + 4)
+        file.write(b"\xff\xff\xff\xff")
+    with pytest.raises(StoreError, match=f"{first}: no record at {third}: magic"):
+        rows(made.root, piece=1 << 20)
+    left = rows(made.root, piece=1 << 20, keep_going=True)
+    assert [r["physicalOffset"] for r in left][:4] == [*scan_frames(first.read_bytes())[:3], FILE]
+
+
+@pytest.mark.parametrize("field", [28, 84])
+def test_a_record_that_contradicts_itself_is_an_error_with_the_file_s_name(made: Made, field: int) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(100)))
+    first = made.root / "commitlog" / f"{0:020d}"
+    at = scan_frames(first.read_bytes())[3]
+    with first.open("r+b") as file:
+        file.seek(at + field)
+        file.write(b"\x7f\x00\x00\x01")
+    with pytest.raises(StoreError, match=f"{first}: no record at {at}"):
+        rows(made.root, piece=1 << 20)
+
+
+def test_a_missing_file_is_an_error_or_left_out(made: Made) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(200)))
+    gone = made.root / "commitlog" / f"{FILE:020d}"
+    gone.unlink()
+    assert inspect(made.root).missing == (str(gone),)
+    reader = StoreReader(parse_store_options({"path": str(made.root)}), ALL)
+    with pytest.raises(StoreError, match=f"{gone} is missing"):
+        reader.partitions()
+    reader = StoreReader(parse_store_options({"path": str(made.root), "failOnDataLoss": "false"}), ALL)
+    got = [
+        row["physicalOffset"]
+        for part in reader.partitions()
+        for b in reader.read(part)
+        for row in b.to_pylist()
+    ]
+    assert got == [m for m in (r.physical_offset for r in made.all_records()) if not FILE <= m < 2 * FILE]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=400), st.integers(0, 3))
+def test_any_bytes_are_an_error_that_names_the_file_or_nothing(
+    tmp_path_factory, noise: bytes, keep: int
+) -> None:
+    root = tmp_path_factory.mktemp("hostile")
+    (root / "commitlog").mkdir()
+    path = root / "commitlog" / f"{0:020d}"
+    path.write_bytes(noise.ljust(2048, b"\0"))
+    try:
+        assert rows(root) == []
+    except StoreError as error:
+        assert str(path) in str(error)
+
+
+def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such directory"):
+        store_roots([str(tmp_path / "none*")])
+    with pytest.raises(StoreError, match="no commit log file"):
+        inspect(tmp_path)
+
+
+# -- which records
+
+
+def test_filters_narrow_what_is_read_and_never_too_far(made: Made) -> None:
+    for n in range(100):
+        made.clock.advance(1000)
+        made.put(b"%d" % n, topic="TU"[n % 2], queue_id=n % 3, TAGS="ab"[n % 4 // 2])
+    every = rows(made.root)
+    middle = every[50]["timestamp"]
+    cases: list[tuple[list[Any], Any]] = [
+        ([EqualTo(("topic",), "T")], lambda r: r["topic"] == "T"),
+        ([In(("topic",), ("T", "V"))], lambda r: r["topic"] == "T"),
+        (
+            [EqualTo(("tags",), "a"), EqualTo(("queueId",), 1)],
+            lambda r: r["tags"] == "a" and r["queueId"] == 1,
+        ),
+        ([GreaterThanOrEqual(("timestamp",), middle)], lambda r: r["timestamp"] >= middle),
+        ([LessThan(("timestamp",), middle)], lambda r: r["timestamp"] <= middle),
+        (
+            [GreaterThan(("queueOffset",), 5), LessThan(("physicalOffset",), 9000)],
+            lambda r: r["queueOffset"] >= 5 and r["physicalOffset"] <= 9000,
+        ),
+        ([Not(EqualTo(("topic",), "T"))], lambda r: True),
+        ([EqualTo(("topic", "x"), "T")], lambda r: True),
+        ([EqualTo(("topic",), "T"), EqualTo(("topic",), "U")], lambda r: False),
+    ]
+    for filters, wanted in cases:
+        got = rows(made.root, selection=narrowed(Selection(), filters))
+        assert [r["value"] for r in got] == [r["value"] for r in every if wanted(r)], filters
+
+
+def test_a_fraction_of_a_millisecond_never_cuts_a_message_off() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
+    narrow = narrowed(Selection(), [LessThan(("timestamp",), at), GreaterThan(("timestamp",), at)])
+    whole = int(at.replace(microsecond=678_000).timestamp() * 1000)
+    assert (narrow.min_time_ms, narrow.max_time_ms) == (whole, whole)
+
+
+def test_pieces_far_outside_the_wanted_times_are_not_read(made: Made) -> None:
+    for n in range(200):
+        made.clock.advance(3_600_000)
+        made.put(b"%d" % n * 50)
+    found = inspect(made.root)
+    pieces = cut(found, found.end, beginnings(made.root, cut_points(found, found.end, 1000)))
+    every = rows(made.root)
+    begin = every[100]["timestamp"]
+    wanted = narrowed(
+        Selection(), [GreaterThanOrEqual(("timestamp",), begin), LessThan(("timestamp",), begin)]
+    )
+    times = [
+        next(int(r["timestamp"].timestamp() * 1000) for r in every if r["physicalOffset"] == p.begin)
+        for p in pieces
+    ]
+    kept = in_time(pieces, times, wanted)
+    assert 1 <= len(kept) <= 3 < len(pieces)
+    assert any(p.begin <= every[100]["physicalOffset"] < p.end for p in kept)
+
+
+# -- tables
+
+
+def test_tables_show_units_index_and_epochs(made: Made) -> None:
+    for n in range(40):
+        made.put(b"%d" % n, queue_id=n % 2, KEYS=f"k{n}", TAGS="a")
+    made.store.build_index()
+    made.store.flush()
+    made.store.flush_queues()
+    units = [
+        row
+        for files in queue_files(made.root)
+        for file in files
+        for batch in units_of(file, "b", "s", tuple(TABLE_COLUMNS["consumequeue"]))
+        for row in batch.to_pylist()
+    ]
+    expected = made.all_records()
+    assert sorted(
+        (u["topic"], u["queueId"], u["queueOffset"], u["physicalOffset"], u["size"]) for u in units
+    ) == sorted((m.topic, m.queue_id, m.queue_offset, m.physical_offset, m.store_size) for m in expected)
+    assert {u["tagsCode"] for u in units} == {ord("a")}
+    (path,) = index_files(made.root)
+    columns = tuple(TABLE_COLUMNS["index"])
+    entries = [row for batch in entries_of(path, 64, "b", "s", columns) for row in batch.to_pylist()]
+    assert [e["physicalOffset"] for e in entries] == [m.physical_offset for m in expected]
+    assert {e["broker"] for e in entries} == {"b"}
+    with pytest.raises(StoreError, match="maxHashSlotNum"):
+        list(entries_of(path, 1_000_000, "b", "s", columns))
+    epochs = EpochFile(made.root / "epochFileCheckpoint")
+    epochs.append(1, 0)
+    epochs.append(3, 500)
+    shown = epochs_of(made.root, None, ("epoch", "startOffset", "endOffset")).to_pylist()
+    assert shown == [
+        {"epoch": 1, "startOffset": 0, "endOffset": 500},
+        {"epoch": 3, "startOffset": 500, "endOffset": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given_options", "problem"),
+    [
+        ({}, "'path' is missing"),
+        ({"path": "/x", "table": "queue"}, "'table' must be one of"),
+        ({"path": "/x", "tabel": "files"}, "unknown option 'tabel'"),
+        ({"path": "/x", "subscribe": "a", "subscribePattern": "b"}, "give one of"),
+        ({"path": "/x", "subscribePattern": "("}, "no regular expression"),
+        ({"path": "/x", "maxPartitionBytes": "0"}, "at least 1"),
+    ],
+)
+def test_wrong_options_are_named(given_options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        parse_store_options(given_options)
+
+
+# -- boundaries
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=12),
+    st.binary(max_size=30),
+    st.integers(0, 120),
+)
+def test_boundaries_are_those_of_the_walk_record_by_record(runs, noise: bytes, torn: int) -> None:
+    host = pack_host("127.0.0.1", 1)
+    parts = []
+    for size, count in runs:
+        message = StoredMessage(topic="t", queue_id=0, body=b"x" * size, born_host=host, store_host=host)
+        parts += [encode_record(message, queue_offset=0, physical_offset=0, store_timestamp=1)] * count
+    data = b"".join(parts)
+    data = data[: max(0, len(data) - torn)] + noise
+    starts, end = frame_starts(data)
+    assert [*starts.tolist(), end] == scan_frames(data)
