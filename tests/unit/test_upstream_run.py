@@ -40,7 +40,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
         shown: list[str] = []
         classes = [P + name for name in names]
         limits = {"method_limit_s": 1, "class_limit_s": 1}
-        return run_classes(classes, NOWHERE, tmp_path, show=shown.append, **limits), shown
+        found = Run()
+        run_classes(classes, NOWHERE, tmp_path, show=shown.append, run=found, **limits)
+        return found, shown
 
     return start
 

@@ -186,7 +186,8 @@ func trace(s setting) (seen, error) {
 	return seen{"complete": complete, "traced": traced, "kinds": kinds.bodies()}, nil
 }
 
-// request sends requests that a consumer answers through the broker.
+// request sends requests that a consumer answers through the broker. CreateReplyMessage of this version leaves the body
+// empty; every other reply gets one here.
 func request(s setting) (seen, error) {
 	p, err := s.producer()
 	if err != nil {
@@ -202,8 +203,11 @@ func request(s setting) (seen, error) {
 	defer answering.Shutdown()
 	failures := make(chan error, s.count)
 	c, err := s.consumer(s.topic, s.group, "*", func(message *primitive.MessageExt) consumer.ConsumeResult {
-		reply, err := consumer.CreateReplyMessage(message, append([]byte("reply to "), message.Body...))
+		reply, err := consumer.CreateReplyMessage(message, nil)
 		if err == nil {
+			if message.GetProperty("empty") == "" {
+				reply.Body = append([]byte("reply to "), message.Body...)
+			}
 			_, err = answering.SendSync(context.Background(), reply)
 		}
 		if err != nil {
@@ -220,20 +224,28 @@ func request(s setting) (seen, error) {
 		return nil, err
 	}
 	time.Sleep(2 * time.Second)
-	answered := 0
+	answered, empty := 0, 0
 	var last error
 	for i := 0; i < s.count; i++ {
 		body := fmt.Sprintf("request-%d", i)
-		reply, err := p.Request(context.Background(), 10*time.Second, primitive.NewMessage(s.topic, []byte(body)))
+		message := primitive.NewMessage(s.topic, []byte(body))
+		if i%2 == 1 {
+			message.WithProperty("empty", "true")
+		}
+		reply, err := p.Request(context.Background(), 10*time.Second, message)
 		if err != nil {
 			last = err
 			continue
 		}
 		if string(reply.Body) == "reply to "+body {
 			answered++
+		} else if len(reply.Body) == 0 && i%2 == 1 {
+			empty++
 		}
 	}
-	found := seen{"complete": answered == s.count, "answered": answered, "reply_failures": len(failures)}
+	found := seen{
+		"complete": answered+empty == s.count, "answered": answered, "empty": empty, "reply_failures": len(failures),
+	}
 	if len(failures) > 0 {
 		found["reply_failure"] = (<-failures).Error()
 	}

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from tests.interop.upstream import cluster, jars, results
-from tests.interop.upstream.run import run_classes
+from tests.interop.upstream.run import Run, run_classes
 
 
 def main() -> int:
@@ -53,17 +53,21 @@ def main() -> int:
         work.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         extra = dict(each.split("=", 1) for each in chosen.set)
-        with cluster.running(chosen.on, work, extra) as running:
-            run = run_classes(
-                classes,
-                running,
-                work,
-                method_limit_s=chosen.method_limit,
-                class_limit_s=chosen.class_limit,
-                show=lambda line: print(line, flush=True),
-            )
-    path = results.kept(chosen.on)
-    results.save(path, results.merged(results.load(path), run.outcomes))
+        run = Run()
+        try:
+            with cluster.running(chosen.on, work, extra) as running:
+                run_classes(
+                    classes,
+                    running,
+                    work,
+                    method_limit_s=chosen.method_limit,
+                    class_limit_s=chosen.class_limit,
+                    show=lambda line: print(line, flush=True),
+                    run=run,
+                )
+        finally:  # also of a run that was interrupted
+            path = results.kept(chosen.on)
+            results.save(path, results.merged(results.load(path), run.outcomes))
     words = [each.word for each in run.outcomes.values()]
     took = time.monotonic() - began
     print(f"{', '.join(f'{words.count(word)} {word}' for word in ('PASS', 'FAIL', 'SKIP'))} in {took:.0f} s")

@@ -25,13 +25,7 @@ BROKER_KEYS: dict[str, object] = {
     "brokerRole": "ASYNC_MASTER",
     "brokerIP1": "127.0.0.1",
     "enablePropertyFilter": "true",
-    "enableCalcFilterBitMap": "true",
-    "enableConsumeQueueExt": "true",
-    "appendAckAsync": "true",
-    "appendCkAsync": "true",
     "recallMessageEnable": "true",
-    "enableLmq": "true",
-    "enableMultiDispatch": "true",
     "loadBalancePollNameServerInterval": 500,
     "deleteWhen": EVERY_HOUR,
     "mappedFileSizeCommitLog": 100 << 20,
@@ -40,8 +34,8 @@ BROKER_KEYS: dict[str, object] = {
     "maxTransferCountOnMessageInMemory": 1024,
     "maxTransferCountOnMessageInDisk": 1024,
 }
-"""As RocketMQ's tests configure the brokers that they start (IntegrationTestBase); the rest is each system's
-default."""
+"""What the tests need of the configuration that RocketMQ gives them (IntegrationTestBase); the rest is each
+system's default."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import zipfile
@@ -92,8 +91,6 @@ def class_path() -> str:
     classes = home() / f"upstream-{state}"
     libraries = f"{home() / f'test-{RELEASE}'}/*:{home() / f'lib-{RELEASE}'}/*"
     if not classes.exists():
-        for old in home().glob("upstream-*"):
-            shutil.rmtree(old)
         with tempfile.TemporaryDirectory(dir=home()) as scratch:
             made = Path(scratch, "classes")
             subprocess.run(["javac", "-nowarn", "-d", made, "-cp", libraries, *sources], check=True)

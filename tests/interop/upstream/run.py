@@ -34,12 +34,13 @@ def run_classes(
     method_limit_s: int,
     class_limit_s: int,
     show: Callable[[str], None],
-) -> Run:
+    run: Run,
+) -> None:
     """All classes, in order. A JVM ends early after a test that took too long; the next one goes on.
 
-    `show` gets each line as it comes. What the tests print goes to ``tests.log`` below `work`.
+    `run` grows, and `show` gets each line, as they come. What the tests print goes to ``tests.log`` below
+    `work`.
     """
-    run = Run()
     left = list(classes)
     while left:
         limits = [str(method_limit_s), str(class_limit_s)]
@@ -58,7 +59,6 @@ def run_classes(
             elif line.startswith(ENDED) and (line not in EXPECTED or len(left) == before):
                 name = f"{left.pop(0).removeprefix(PREFIX)}#*"  # inside that class
                 run.outcomes[name] = Outcome("FAIL", name, reason=f"{line}; see tests.log")
-    return run
 
 
 def _lines(command: Sequence[str], work: Path) -> Iterator[str]:

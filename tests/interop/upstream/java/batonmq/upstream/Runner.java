@@ -10,11 +10,14 @@ import org.junit.AssumptionViolatedException;
 import org.junit.Ignore;
 import org.junit.internal.runners.statements.FailOnTimeout;
 import org.junit.runner.Description;
+import org.junit.runner.Request;
+import org.junit.runner.RunWith;
 import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 import org.junit.runner.notification.RunNotifier;
 import org.junit.runners.BlockJUnit4ClassRunner;
 import org.junit.runners.model.FrameworkMethod;
+import org.junit.runners.model.InitializationError;
 import org.junit.runners.model.Statement;
 import org.junit.runners.model.TestTimedOutException;
 
@@ -49,19 +52,26 @@ public final class Runner {
     }
 
     public static void main(String[] arguments) throws Exception {
+        ShortOutput printed = new ShortOutput(System.err);
+        System.setErr(new PrintStream(printed));
         System.setOut(System.err); // what the tests print
         long methodLimitS = Long.parseLong(arguments[0]);
         long classLimitS = Long.parseLong(arguments[1]);
-        for (int i = 2; i < arguments.length; i++) {
-            Runner runner = new Runner(Class.forName(arguments[i]));
-            runner.run(methodLimitS, classLimitS);
-            RemoteConfig.restoreAll();
-            print("DONE " + arguments[i]);
-            if (runner.dirty) {
-                Runtime.getRuntime().halt(DIRTY);
+        int code = 0;
+        try {
+            for (int i = 2; i < arguments.length && code == 0; i++) {
+                printed.beginClass();
+                Runner runner = new Runner(Class.forName(arguments[i]));
+                runner.run(methodLimitS, classLimitS);
+                RemoteConfig.restoreAll();
+                print("DONE " + arguments[i]);
+                code = runner.dirty ? DIRTY : 0;
             }
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            code = 1;
         }
-        Runtime.getRuntime().halt(0); // clients leave threads behind
+        Runtime.getRuntime().halt(code); // clients leave threads behind
     }
 
     /** Once for each text. */
@@ -81,14 +91,10 @@ public final class Runner {
             print("SKIP " + type.getName() + "#* 0 the class has @Ignore");
             return;
         }
-        BlockJUnit4ClassRunner tests = new BlockJUnit4ClassRunner(type) {
-            @Override
-            protected Statement methodBlock(FrameworkMethod method) {
-                Statement test = super.methodBlock(method);
-                return FailOnTimeout.builder().withTimeout(methodLimitS, TimeUnit.SECONDS).build(test);
-            }
-        };
-        tests.getDescription().getChildren().forEach(each -> left.put(name(each), ""));
+        org.junit.runner.Runner tests = type.isAnnotationPresent(RunWith.class)
+            ? Request.aClass(type).getRunner() // with the limit of the class only
+            : withLimit(methodLimitS);
+        addMethods(tests.getDescription());
         Thread watch = new Thread(() -> endAfter(classLimitS), "class limit");
         watch.setDaemon(true);
         watch.start();
@@ -98,6 +104,23 @@ public final class Runner {
         tests.run(notifier);
         watch.interrupt();
         left.keySet().forEach(each -> print(ofClass + " " + each + " 0 " + reasonOfClass));
+    }
+
+    private BlockJUnit4ClassRunner withLimit(long limitS) throws InitializationError {
+        return new BlockJUnit4ClassRunner(type) {
+            @Override
+            protected Statement methodBlock(FrameworkMethod method) {
+                Statement test = super.methodBlock(method);
+                return FailOnTimeout.builder().withTimeout(limitS, TimeUnit.SECONDS).build(test);
+            }
+        };
+    }
+
+    private void addMethods(Description tests) {
+        if (tests.isTest()) {
+            left.put(name(tests), "");
+        }
+        tests.getChildren().forEach(this::addMethods);
     }
 
     private void endAfter(long limitS) {
@@ -115,7 +138,8 @@ public final class Runner {
     }
 
     private String name(Description test) {
-        return type.getName() + "#" + (test.isTest() ? test.getMethodName() : "*");
+        // A parameterized test has its parameters in its name.
+        return type.getName() + "#" + (test.isTest() ? test.getMethodName().replaceAll("\\s+", "_") : "*");
     }
 
     private static String line(String text) {
