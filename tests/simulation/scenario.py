@@ -34,7 +34,7 @@ from tests.simulation.witness import Witness
 WORKERS = 3
 
 
-def run(seed: int, shape: Shape) -> Story:
+def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Teller] | None = None) -> Story:
     """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
@@ -46,7 +46,7 @@ def run(seed: int, shape: Shape) -> Story:
         )
         story.events = cluster.events
         with cluster.world.in_force():
-            story.trace = play(loop, seed, story.events, Teller(cluster, story, shape).tell)
+            story.trace = play(loop, seed, story.events, (teller or Teller)(cluster, story, shape).tell)
         return story
     finally:
         _close_files(root)

@@ -36,6 +36,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "getConsumerConfig": "get_consumer_config",
         "updateSubGroup": "update_sub_group",
         "deleteSubGroup": "delete_sub_group",
+        "setConsumeMode": "set_consume_mode",
         "resetOffsetByTime": "reset_offset_by_time",
         "cloneGroupOffset": "clone_group_offset",
     },
