@@ -17,6 +17,7 @@ CORES = (
     "broker/**/consumers.py",
     "broker/**/deleted_topics.py",
     "broker/**/filters.py",
+    "broker/**/held_pops.py",
     "broker/**/held_pulls.py",
     "broker/**/locks.py",
     "broker/**/offsets.py",

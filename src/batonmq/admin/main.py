@@ -38,6 +38,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "deleteSubGroup": "delete_sub_group",
         "consumerStatus": "consumer_status",
         "getConsumerStatus": "get_consumer_status",
+        "setConsumeMode": "set_consume_mode",
         "resetOffsetByTime": "reset_offset_by_time",
         "resetOffsetByTimeOld": "reset_offset_by_time_old",
         "skipAccumulatedMessage": "skip_accumulated_message",
