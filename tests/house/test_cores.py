@@ -30,7 +30,6 @@ CORES = (
     "client/pop/received.py",
     "client/process_queue.py",
     "client/rebalance.py",
-    "client/recall.py",
     "client/sharding.py",
     "client/trace_format.py",
     "common/properties.py",
