@@ -105,7 +105,7 @@ def test_a_late_decision_is_remembered_for_the_copy() -> None:
     assert w.op_offset == 1, "a new master needs op message 1 as long as the copy is there"
     w.op_read(2, [3])
     w.advance()
-    assert (w.offset, w.op_offset) == (4, 3) and not w.is_decided(0)
+    assert (w.offset, w.op_offset) == (4, 3)
 
 
 def test_a_new_master_learns_a_late_decision_from_the_op_message() -> None:
@@ -144,13 +144,17 @@ def test_offsets_beyond_the_queue_are_ignored() -> None:
     assert w.op_offset == 1
 
 
-def test_deleted_messages_are_skipped() -> None:
+def test_messages_that_cannot_be_read_are_dropped() -> None:
     w = window(5)
     w.set(3, 2)
-    w.skip(3)
+    w.drop(0, 3)
     w.advance()
     assert w.offset == 3 and w.checks(3) == 2
-    w.skip(100)
+    w.drop(4, 5)
+    w.advance()
+    assert w.offset == 3 and w.next_undecided(0, 9) == (3, 1)
+    w.drop(0, 2)
+    w.drop(w.offset, 100)
     w.advance()
     assert w.offset == 100
 

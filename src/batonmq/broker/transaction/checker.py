@@ -134,9 +134,11 @@ class Checker:
             except OSError as error:
                 log.warning("half messages from %d cannot be read now: %s", offset, error)
                 return result.next_offset
+        unread = set(range(offset, offset + result.count))
         for record in records_in(result):
             if term.ended:
                 return None
+            unread.discard(record.queue_offset)
             if not window.is_undecided(record.queue_offset):
                 continue
             try:
@@ -144,6 +146,10 @@ class Checker:
             except MessageFormatError as error:
                 log.error("half message %d cannot be checked: %s", record.queue_offset, error)
                 self._count_check(record.queue_offset)
+        if result.count == result.next_offset - offset:  # else some are deleted, which the next round finds
+            for lost in sorted(unread):
+                log.error("half message %d is damaged and left out", lost)
+                window.drop(lost, lost + 1)
         return result.next_offset
 
     def _unreadable(self, offset: int, result: GetResult) -> int | None:
@@ -152,8 +158,7 @@ class Checker:
         if result.next_offset <= offset:
             return None
         log.error("half messages %d to %d are gone", offset, result.next_offset - 1)
-        if offset <= self._term.window.offset or result.status is GetStatus.OFFSET_TOO_SMALL:
-            self._term.window.skip(result.next_offset)
+        self._term.window.drop(offset, result.next_offset)
         return result.next_offset
 
     async def _look_at(
