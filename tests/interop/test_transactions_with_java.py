@@ -76,7 +76,7 @@ def described(record: MessageExt) -> dict[str, object]:
     """What two brokers must agree on."""
     varying = {"TRACE_ON", "MSG_REGION", "CLUSTER"}
     if record.topic != TRANS_HALF_TOPIC and record.sys_flag & COMMIT:
-        # RocketMQ removes the first three after it has encoded the properties, so it stores them all the same.
+        # RocketMQ removes the first three after it has encoded the properties, so it stores them.
         # At each check it stores the message again, with the number of checks, and loses its flag.
         varying |= {"TRAN_MSG", "REAL_TOPIC", "REAL_QID", "TRANSACTION_CHECK_TIMES"}
     return {
@@ -125,7 +125,7 @@ async def story(producer: RawProducer) -> dict[str, object]:
     await until(read, "three messages")
     records = [described(message) for message in await producer.messages()]
     told["delivered"] = sorted((str(each["body"]), each["properties"]) for each in records)
-    told["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks})
+    told["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks} - {"A", "B"})
     header, record = next(each for each in producer.checks if each[0].msg_id == "D")
     told["check"] = (header.topic, header.msg_id, header.transaction_id, header.broker_name)
     told["checked record"] = {k: v for k, v in described(record).items() if k != "queue"}
