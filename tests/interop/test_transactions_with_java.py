@@ -241,7 +241,7 @@ async def test_java_transactions_survive_a_kill_of_the_master(peer: Peer, tmp_pa
 
             await until(taken_over, "the slave is master")
             await asyncio.sleep(4)
-            killed.start()
+            killed.start(wait=False)
             await until(whole, "the killed broker is back in sync")
             await asyncio.sleep(3)
         stop.touch()
