@@ -138,7 +138,7 @@ async def read(client: RemotingClient, address: str, count: int, until: float) -
             if answer.code == 0:
                 for record in decode_records(answer.body):
                     offsets[queue_id] = record.queue_offset + 1
-                    if "DUE" in record.properties:
+                    if record.properties.get("DUE", "0") != "0":
                         late.append(record.store_timestamp - int(record.properties["DUE"]))
                         found = True
         if not found:
