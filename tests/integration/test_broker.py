@@ -378,10 +378,10 @@ async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(s
         ({"sys_flag": 12}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
         ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY=soon"),
         (
-            {"properties": "TIMER_DELAY_SEC\x019\x02"},
+            {"properties": "TIMER_DELAY_SEC\x01soon\x02"},
             b"x",
-            ResponseCode.SYSTEM_ERROR,
-            "timerWheelEnable is false",
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal",
         ),
         ({"properties": "INNER_NUM\x012\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
     ],
