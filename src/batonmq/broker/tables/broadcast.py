@@ -66,7 +66,7 @@ class BroadcastOffsets:
     def first_offset(
         self, topic: str, group: str, queue_id: int, offset: int, client_id: str, from_proxy: bool
     ) -> int | None:
-        """Where a pull at `offset` has to go on instead: the client's offset here, -1 if it has none. None: it
+        """Where a pull at `offset` goes on instead: at the client's offset here, -1 if it has none. None: it
         goes on at `offset`."""
         client = self._clients.get((topic, group), {}).get(client_id)
         moved = client is not None and client.from_proxy != from_proxy
