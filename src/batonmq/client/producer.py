@@ -387,7 +387,8 @@ class Producer:
     ) -> MessageExt:
         """Send a message and wait for the reply of whoever consumes it (`Consumer.reply`).
 
-        The timeout covers both. Raises what `send` raises, and `ReplyTimeout`.
+        The timeout covers both. Raises what `send` raises, `ReplyTimeout`, and `NetError` when the producer
+        is closed meanwhile.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
