@@ -207,6 +207,8 @@ class Producer:
             SendFailed: no acknowledgement within the timeout; the message may be stored or not.
             TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
         """
+        if not self._hooks:
+            return await self._deliver(message, queue, selector, timeout_ms, None, None)
         return await self._send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
 
     async def _send(
