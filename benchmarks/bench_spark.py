@@ -1,4 +1,5 @@
-"""How fast Spark reads a topic: counting only, all default columns, and into Parquet.
+"""How fast Spark reads a topic (counting only, all default columns, and into Parquet), reads the broker's
+store directory without the broker (the same three), and writes to a topic.
 
     python -m benchmarks.bench_spark [--messages 4000000] [--size 256] [--only ours] [--pull-defaults]
 
@@ -16,7 +17,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+from pyspark.sql import functions as F
 
 from batonmq import Message, MessageQueue, Producer
 from batonmq.demo.cluster import LocalCluster
@@ -31,7 +33,7 @@ from batonmq.demo.main import BROKER_SETTINGS
 from batonmq.spark.session import spark_session
 from benchmarks.clusters import JAVA, OURS, create_topic, in_sync, make_cluster, sample, wait_for_group
 
-TOPIC = "bench"
+TOPIC, SINK_TOPIC = "bench", "sink"
 BATCH, IN_FLIGHT = 1_000, 4
 
 
@@ -106,8 +108,10 @@ def cpu_s(brokers: list[int]) -> dict[str, float]:
     return total
 
 
-def measure(session: Any, cluster: LocalCluster, messages: int, rounds: int) -> dict[str, Measured]:
-    """Every kind of read; the fastest of `rounds`."""
+def measure(
+    session: Any, cluster: LocalCluster, messages: int, rounds: int, kinds: Sequence[str]
+) -> dict[str, Measured]:
+    """Every kind of read and write, or those of `kinds`; the fastest of `rounds`."""
     options = {"namesrvAddr": cluster.namesrv_address, "subscribe": TOPIC}
 
     def read(schema: str | None = None) -> Any:
@@ -124,6 +128,32 @@ def measure(session: Any, cluster: LocalCluster, messages: int, rounds: int) -> 
     def parquet(directory: Path) -> None:
         read().write.parquet(str(directory / "out"))
 
+    def store(schema: str | None = None) -> Any:
+        reader = session.read.format("rocketmq-store").option("subscribe", TOPIC)
+        return (reader.schema(schema) if schema else reader).load(str(cluster.store_path(0)))
+
+    def offline_count(_: Path) -> None:
+        rows = store("queueOffset bigint").count()
+        assert rows == messages, f"read {rows:,} of {messages:,} messages"
+
+    def offline_columns(_: Path) -> None:
+        store().write.format("noop").mode("overwrite").save()
+
+    def offline_parquet(directory: Path) -> None:
+        store().write.parquet(str(directory / "out"))
+
+    def sink(_: Path) -> None:
+        rows = session.read.parquet(str(filled))
+        rows.write.format("rocketmq").mode("append").options(
+            namesrvAddr=cluster.namesrv_address, topic=SINK_TOPIC
+        ).save()
+
+    def sink_by_key(_: Path) -> None:
+        rows = session.read.parquet(str(filled)).withColumn("shardingKey", F.hex(F.substring("value", 1, 1)))
+        rows.write.format("rocketmq").mode("append").options(
+            namesrvAddr=cluster.namesrv_address, topic=SINK_TOPIC
+        ).save()
+
     def timed(job: Callable[[Path], None]) -> Measured:
         with TemporaryDirectory(prefix="batonmq-bench-") as directory:
             before = cpu_s([broker.pid for broker in cluster.brokers])
@@ -131,17 +161,22 @@ def measure(session: Any, cluster: LocalCluster, messages: int, rounds: int) -> 
             job(Path(directory))
             took = time.perf_counter() - began
             after = cpu_s([broker.pid for broker in cluster.brokers])
-            if job is parquet:
+            if job in (parquet, offline_parquet):
                 rows = session.read.parquet(f"{directory}/out").count()
                 assert rows == messages, f"wrote {rows:,} of {messages:,} messages"
         cost = {kind: (used - before.get(kind, 0.0)) / messages * 1e6 for kind, used in after.items()}
         return Measured(messages / took, cost)
 
-    count(Path())
-    return {
-        job.__name__: max((timed(job) for _ in range(rounds)), key=lambda m: m.rows_per_s)
-        for job in (count, columns, parquet)
-    }
+    jobs = [count, columns, parquet, offline_count, offline_columns, offline_parquet, sink, sink_by_key]
+    with TemporaryDirectory(prefix="batonmq-bench-") as directory:
+        filled = Path(directory) / "rows"
+        count(Path())
+        read("value binary").write.parquet(str(filled))
+        return {
+            job.__name__: max((timed(job) for _ in range(rounds)), key=lambda m: m.rows_per_s)
+            for job in jobs
+            if not kinds or job.__name__ in kinds
+        }
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -151,6 +186,7 @@ def measure(session: Any, cluster: LocalCluster, messages: int, rounds: int) -> 
 @click.option("--rounds", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--only", type=click.Choice(["java", "ours"]), help="Measure one of the two.")
 @click.option("--pull-defaults", is_flag=True, help="Brokers give 32 messages a pull, RocketMQ's default.")
+@click.option("--kind", "kinds", multiple=True, help="Measure only this, e.g. offline_count; repeatable.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be given again.")
 def main(
     messages: int,
@@ -159,9 +195,10 @@ def main(
     rounds: int,
     only: str | None,
     pull_defaults: bool,
+    kinds: tuple[str, ...],
     conf: tuple[str, ...],
 ) -> None:
-    """Rows a second that Spark reads from a topic of our broker and of Apache RocketMQ's."""
+    """Rows a second that Spark reads from, and writes to, a topic of our broker and of Apache RocketMQ's."""
     systems = {"ours": [OURS], "java": [JAVA], None: [OURS, JAVA]}[only]
     if only is None and shutil.which("java") is None:
         raise click.ClickException("there is no java on PATH; Spark needs a JRE >= 17")
@@ -171,14 +208,15 @@ def main(
         with running(system, bulk=not pull_defaults) as cluster:
             namesrv = cluster.namesrv_address
             asyncio.run(create_topic(cluster, TOPIC, queues))
+            asyncio.run(create_topic(cluster, SINK_TOPIC, queues))
             began = time.perf_counter()
             asyncio.run(fill(namesrv, messages, size, queues))
             click.echo(
                 f"{system}: filled with {messages:,} x {size} B in {time.perf_counter() - began:.0f} s"
             )
-            for name, read in measure(session, cluster, messages, rounds).items():
+            for name, read in measure(session, cluster, messages, rounds, kinds).items():
                 cost = ", ".join(f"{kind} {us:.1f}" for kind, us in read.cpu_us.items())
-                click.echo(f"{system}: {name:8} {read.rows_per_s:10,.0f} rows/s; CPU us a row: {cost}")
+                click.echo(f"{system}: {name:15} {read.rows_per_s:10,.0f} rows/s; CPU us a row: {cost}")
     session.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import re
 import shutil
@@ -27,6 +28,12 @@ needs_java = pytest.mark.skipif(
 Run = Callable[..., list[str]]
 
 
+def needs_part(name: str) -> pytest.MarkDecorator:
+    """Skips an example of a feature that this build's brokers do not have."""
+    missing = importlib.util.find_spec(f"batonmq.broker.{name}") is None
+    return pytest.mark.skipif(missing, reason=f"this build has no broker/{name}")
+
+
 def lines_of(*command: str) -> list[str]:
     """What a command prints; it must end well."""
     outside = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
@@ -44,9 +51,10 @@ async def until_in_sync(cluster: LocalCluster) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """Runs an example with the name server of a cluster of this test."""
-    with LocalCluster(tmp_path / "cluster", broker_settings=SETTINGS) as cluster:
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs an example with the name server of a cluster of this test; a parameter adds broker settings."""
+    settings = {**SETTINGS, **getattr(request, "param", {})}
+    with LocalCluster(tmp_path / "cluster", broker_settings=settings) as cluster:
         asyncio.run(until_in_sync(cluster))
 
         def run_example(name: str, *words: str) -> list[str]:
@@ -88,6 +96,56 @@ def test_ordered_consumer(run: Run) -> None:
     lines = run("ordered_consumer")
     assert sorted(lines[:3]) == [f"account {n}: step 2 fails and is tried again" for n in range(3)]
     assert lines[3:] == [f"account {n}: steps [0, 1, 2, 3, 4]" for n in range(3)]
+
+
+def test_dead_letters(run: Run) -> None:
+    assert run("dead_letters") == ["dead: letter-1, Dear Sir or Madam", "printed: Dear Sir or Madam"]
+
+
+def test_tracing(run: Run) -> None:
+    took, *traces = run("tracing")
+    assert re.fullmatch(r"a normal message took \d+\.\d ms", took)
+    assert traces == [f"trace of parcel-1: {kind}" for kind in ("Pub", "SubBefore", "SubAfter")]
+
+
+@needs_part("timer")
+@pytest.mark.parametrize("run", [{"recallMessageEnable": "true"}], indirect=True)
+def test_delayed_messages(run: Run) -> None:
+    lines = run("delayed_messages")
+    assert [line.split(",")[0] for line in lines] == [
+        "the dentist is cancelled",
+        "tea is ready",
+        "the train leaves",
+    ]
+
+
+@needs_part("transaction")
+def test_transactions(run: Run) -> None:
+    assert run("transactions") == ["order 18: not enough money", "delivered: 17 paid"]
+
+
+@needs_part("pop")
+def test_simple_consumer(run: Run) -> None:
+    assert run("simple_consumer") == [
+        "image 3 has to wait a second",
+        "images [0, 1, 2, 3, 4, 5] are done, 3 last",
+    ]
+
+
+@needs_part("pop")
+def test_pop_consumer(run: Run) -> None:
+    assert run("pop_consumer") == ["20 messages of one queue, each handled 1 time"]
+
+
+@needs_part("messages.replies")
+def test_request_reply(run: Run) -> None:
+    assert run("request_reply") == ["1 2 3: 6", "40 2: 42", "nothing to add: nobody replies"]
+
+
+@needs_part("sql")
+@pytest.mark.parametrize("run", [{"enablePropertyFilter": "true"}], indirect=True)
+def test_sql_selector(run: Run) -> None:
+    assert run("sql_selector") == ["large sales in the eu: ['150 in eu', '250 in eu']"]
 
 
 def test_cluster_in_a_test() -> None:

@@ -859,7 +859,7 @@ async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: 
         ({"storePathRootDir": tmp_path / "file" / "x"}, str(tmp_path / "file")),
         ({"storePathRootDir": tmp_path / "s3", "slaveTimeout": "soon"}, "slaveTimeout=soon"),
         ({"storePathRootDir": tmp_path / "s3", "messageDelayLevel": "1s 2x"}, "messageDelayLevel"),
-        ({"storePathRootDir": tmp_path / "s3", "brokerRole": "SLAVE"}, "enableControllerMode"),
+        ({"storePathRootDir": tmp_path / "s3", "brokerRole": "SLAVE"}, "brokerId=0"),
     ):
         conf = write_conf(tmp_path / "bad.conf", **keys)
         done = await asyncio.to_thread(

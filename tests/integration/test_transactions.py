@@ -9,31 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, RawProducer
 
+from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
 from batonmq.ha.config import HAConfig
-from batonmq.net import Dispatcher, RemotingClient, Reply, Request
-from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
-from batonmq.protocol.codes import MessageSysFlag, PullSysFlag, ResponseCode
+from batonmq.net import Dispatcher, RemotingClient
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.clients import Heartbeat
-from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.send import (
-    EndTransaction,
     ResumeCheckHalfMessage,
     SendBatchMessage,
-    SendMessageResponse,
-    SendMessageV2,
 )
 from batonmq.protocol.headers.client import CheckTransactionState
-from batonmq.protocol.json import encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
-from batonmq.protocol.message.ids import decode_message_id
-from batonmq.protocol.message.properties import encode_properties
-from batonmq.protocol.message.record import MessageExt, decode_record, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
@@ -42,10 +36,6 @@ from batonmq.protocol.names import (
 )
 from batonmq.store.config import StoreConfig
 
-COMMIT, ROLLBACK = MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK
-PREPARED = MessageSysFlag.TRANSACTION_PREPARED
-UNKNOWN = 0
-PULLED = (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 QUICK = {
     "transaction_time_out": 1,
     "transaction_check_interval": 50,
@@ -55,83 +45,10 @@ QUICK = {
 
 
 @dataclass
-class Half:
-    """A half message that was acknowledged."""
+class Rig(RawProducer):
+    """One of our brokers, and a producer."""
 
-    key: str
-    answer: SendMessageResponse
-
-    @property
-    def physical_offset(self) -> int:
-        return decode_message_id(self.answer.msg_id)[2]
-
-
-@dataclass
-class Rig:
-    """One broker, and a producer that answers checks with `decisions`."""
-
-    service: BrokerService
-    client: RemotingClient
-    decisions: dict[str, int] = field(default_factory=dict)
-    """Unique key -> what the producer answers to checks; without an entry it does not know."""
-    checks: list[tuple[CheckTransactionState, MessageExt]] = field(default_factory=list)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.service.port}"
-
-    async def call(self, header: Any, body: bytes = b"", **options: Any) -> Any:
-        return await self.client.call(self.address, header, body, **options)
-
-    async def connect(self, group: str = "p") -> None:
-        """Be a producer of the group."""
-        data = HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=group)])
-        await self.call(Heartbeat(), encode(data))
-
-    async def prepare(self, key: str, *, topic: str = "T", queue: int = 1, **properties: str) -> Half:
-        values = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": key, **properties}
-        header = SendMessageV2(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=queue,
-            sys_flag=PREPARED,
-            born_timestamp=self.service.broker.clock.now_ms(),
-            flag=3,
-            properties=encode_properties(values).decode(),
-        )
-        answer = await self.call(header, key.encode())
-        return Half(key, answer.header)
-
-    async def end(self, half: Half, kind: int, **fields: Any) -> None:
-        values: dict[str, Any] = {
-            "producer_group": "p",
-            "tran_state_table_offset": half.answer.queue_offset,
-            "commit_log_offset": half.physical_offset,
-            "commit_or_rollback": kind,
-            "msg_id": half.key,
-            "transaction_id": half.key,
-        }
-        await self.call(EndTransaction(**{**values, **fields}))
-
-    async def messages(self, topic: str = "T", queue: int = 1) -> list[MessageExt]:
-        header = PullMessage(
-            consumer_group="g",
-            topic=topic,
-            queue_id=queue,
-            queue_offset=0,
-            max_msg_nums=32,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=1_000,
-            sub_version=0,
-            subscription="*",
-        )
-        return decode_records((await self.call(header, accept=PULLED)).body)
-
-    async def bodies(self, topic: str = "T", queue: int = 1) -> list[str]:
-        return [message.body.decode() for message in await self.messages(topic, queue)]
+    service: BrokerService = field(kw_only=True)
 
     def stored(self, topic: str) -> list[MessageExt]:
         """All messages of queue 0 of a topic that clients may not read from."""
@@ -146,23 +63,6 @@ class Rig:
     def term(self) -> Term:
         assert self.part.term is not None
         return self.part.term
-
-    async def on_check(self, request: Request, header: CheckTransactionState) -> Reply | None:
-        record = decode_record(request.command.body)
-        self.checks.append((header, record))
-        key = record.properties["UNIQ_KEY"]
-        await request.connection.call(  # a real producer answers oneway
-            EndTransaction(
-                producer_group="p",
-                tran_state_table_offset=header.tran_state_table_offset,
-                commit_log_offset=header.commit_log_offset,
-                commit_or_rollback=self.decisions[key],
-                msg_id=key,
-                from_transaction_check=True,
-                transaction_id=header.transaction_id,
-            )
-        ) if key in self.decisions else None
-        return None
 
     def offset(self, topic: str) -> int:
         return self.service.broker.tables.offsets.query(TRANSACTION_GROUP, topic, 0)
@@ -191,7 +91,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
         service = BrokerService(BrokerConfig(**{**broker, **keys}), store, HAConfig())
         await service.start()
         dispatcher = Dispatcher()
-        rig = Rig(service, RemotingClient(dispatcher=dispatcher))
+        client = RemotingClient(dispatcher=dispatcher)
+        rig = Rig(client, f"127.0.0.1:{service.port}", service=service)
         dispatcher.on(CheckTransactionState, rig.on_check)
         running.append(rig)
         return rig
@@ -409,6 +310,28 @@ async def test_only_an_undecided_half_message_can_be_resumed(start: Starter) -> 
         assert refused.value.code == ResponseCode.SYSTEM_ERROR
     await rig.call(ResumeCheckHalfMessage(msg_id=open_one.answer.msg_id))
     assert len(rig.stored(TRANS_HALF_TOPIC)) == 2
+
+
+async def test_the_admin_command_resumes_checks(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=1)
+    await rig.connect()
+    await rig.prepare("A")
+    await until(lambda: rig.stored(TRANS_CHECK_MAX_TIME_TOPIC))
+    (given_up,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
+    rig.decisions["A"] = COMMIT
+
+    async def run(*words: str) -> Result:
+        arguments = ["resumeCheckHalfMessage", "-n", "127.0.0.1:1", *words]
+        return await asyncio.to_thread(CliRunner().invoke, admin, arguments)
+
+    bad = await run("-i", "A")
+    assert bad.exit_code != 0 and "offsetMsgId" in bad.output
+    wrong = await run("-i", given_up.offset_message_id[:-2] + "01", "-b", rig.address)
+    assert wrong.exit_code != 0 and "no half message" in wrong.output
+    done = await run("-i", given_up.offset_message_id, "-t", TRANS_CHECK_MAX_TIME_TOPIC)
+    assert done.exit_code == 0 and f"broker {rig.address} checks" in done.output
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    assert await rig.bodies() == ["A"]
 
 
 async def test_a_late_commit_of_a_message_that_was_given_up_delivers_it(start: Starter) -> None:

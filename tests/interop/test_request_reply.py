@@ -65,7 +65,7 @@ async def test_quick_rocketmqs_requests_are_answered_through_our_broker(peer, cl
 
 @pytest.mark.timeout(300)
 async def test_rocketmqs_traces_are_stored_and_found_by_its_mqadmin(peer, cluster: Cluster) -> None:
-    output = await peer.java(JAVA / "Trace.java", cluster.namesrv, "Interop")
+    output = await peer.java(JAVA / "Trace.java", cluster.namesrv, "Interop", timeout_s=200)
     assert "consumed=true" in output, output[-3000:]
     found = re.search(r"msgId=(\w+)", output)
     assert found

@@ -89,8 +89,6 @@ class ClassicStory:
     unknown: int = 0
     emptied: int = 0
     """Slaves that an operator had to empty."""
-    refused: int = 0
-    """Links that ended because the logs differ."""
     events: list[str] = field(default_factory=list)
 
 
@@ -260,7 +258,33 @@ class ClassicTeller:
         if cluster.rule.sync_flush and brokers:
             victim = pick.choice(brokers)
             faults.append((14, lambda: cluster.power_cut(victim, pick.random())))
+            faults.append((14, self._cut_before_flush))
         pick.choices([do for _, do in faults], [weight for weight, _ in faults])[0]()
+
+    def _cut_before_flush(self) -> None:
+        """The master loses its power when slaves have what its own disk has not."""
+        cluster, master = self.cluster, self.cluster.master
+        if not master.up or master.broker is None:
+            return
+        host, left = master.host, self.random.randint(0, 3)
+        assert host is not None
+        store = master.broker.store
+
+        def strike(host: Any, name: str) -> None:
+            nonlocal left
+            ahead = any(
+                node.up and node.broker is not None and node.broker.store.max_offset > store.flushed_offset
+                for node in cluster.brokers[1:]
+            )
+            if host.alive and ahead:
+                left -= 1
+                if left < 0:
+                    host.before_work = None
+                    cluster.log(f"at work: {name}")
+                    cluster.power_cut(master, 1.0)
+
+        cluster.slow_disk(master, self.random.uniform(0.02, 0.3))
+        host.before_work = strike
 
     def _reset(self) -> None:
         ends = self.cluster.connections()
@@ -350,10 +374,8 @@ class ClassicTeller:
                 continue
             one, other = master.broker.store, node.broker.store
             link = cluster.ha(node).link
-            sessions = [each for each in cluster.ha(master).listener.links if not each.closed]
-            if link is None or not sessions or other.max_offset > one.max_offset:
-                # A link to a former life of the master, which the slave does not know to be over.
-                continue
+            if link is None or link._transport is None or link._transport.remote_host is not master.host:
+                continue  # a link to a former life of the master, which the slave does not know to be over
             pair = (master.life, node.life)
             begin = max(one.min_offset, other.min_offset, self._compared.get(pair, 0))
             at = _first_difference(one, other, begin, other.max_offset)

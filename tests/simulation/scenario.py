@@ -34,7 +34,7 @@ from tests.simulation.witness import Witness
 WORKERS = 3
 
 
-def run(seed: int, shape: Shape, teller: type[Teller] | None = None) -> Story:
+def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Teller] | None = None) -> Story:
     """Tell the story of `seed`, with the traffic of `teller`; raises `Violation` (with the events before it)
     if an invariant breaks."""
     memory = Path("/dev/shm")

@@ -1,7 +1,7 @@
 """Stories with transactions: producers that commit, roll back, stay silent, or decide only when asked.
 
-Invariants, besides those of `scenario.py`: what was committed is read, and no more often than the producer has
-sent commits for it; what was rolled back, or never acknowledged, is not read; a master asks for what is
+Invariants, besides those of `scenario.py`: what was committed is read, and no more often than the producer
+has sent commits for it; what was rolled back, or never acknowledged, is not read; a master asks for what is
 undecided, so in the end nothing is.
 """
 

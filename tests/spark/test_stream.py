@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections import Counter
@@ -9,7 +10,11 @@ from collections import Counter
 import pytest
 from pyspark.errors import PySparkException
 
+from batonmq import MessageQueue
+from batonmq.client.offsets import GroupOffsets
+from batonmq.routing.session import Session
 from batonmq.spark.jobs import archive
+from batonmq.spark.lag import LagListener
 
 from .conftest import Topics, bodies
 
@@ -110,3 +115,72 @@ def test_archive_stopped_between_batches_is_exactly_once(session, topics, tmp_pa
     assert rows.count() == rows.select("queueId", "queueOffset").distinct().count() == 700
     assert finished.rows <= 700 - first + 50
     assert {"topic", "date", "properties", "msgId"} <= set(rows.columns)
+
+
+def test_a_pattern_takes_in_topics_that_appear_later(session, topics, tmp_path):
+    first = topics.make("pattern-a", queues=1)
+    topics.fill(first, {0: bodies("a", 3)})
+    given = {"subscribePattern": "pattern-.*", "maxBytesPerTrigger": 400}
+    available_now(session, topics, None, tmp_path, **given)
+    second = topics.make("pattern-b", queues=1)
+    topics.fill(second, {0: bodies("b", 4)})
+    batches = available_now(session, topics, None, tmp_path, **given)
+    assert len(batches) > 1, "four messages are more than 400 bytes"
+    assert written(session, tmp_path) == Counter(bodies("a", 3) + bodies("b", 4))
+
+
+def test_a_group_shows_the_progress_of_a_stream(session, topics, tmp_path):
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", 30), 1: bodies("b", 5)})
+    available_now(session, topics, topic, tmp_path, groupId="spark-lag", maxOffsetsPerTrigger=20)
+    topics.fill(topic, {1: bodies("c", 2)})
+    available_now(session, topics, topic, tmp_path, groupId="spark-lag")
+
+    async def committed():
+        session_ = Session(topics.namesrv)
+        try:
+            offsets = GroupOffsets(session_, "spark-lag")
+            return [await offsets.read(MessageQueue(topic, "broker-a", q)) for q in (0, 1)]
+        finally:
+            await session_.close()
+
+    found = asyncio.run(committed())
+    assert found[0] == 30 and found[1] in (5, 7), "at most what the checkpoint has"
+
+
+def test_a_micro_batch_waits_for_enough_messages_but_not_for_ever(session, topics):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    query = (
+        session.readStream.format("rocketmq")
+        .options(
+            **topics.options(topic, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="8s")
+        )
+        .load()
+        .writeStream.format("memory")
+        .queryName("held_back")
+        .start()
+    )
+    lag = LagListener()
+    session.streams.addListener(lag)
+
+    def wait_for(count: int, seconds: float) -> float:
+        began = time.monotonic()
+        while session.table("held_back").count() < count:
+            assert time.monotonic() - began < seconds
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+    try:
+        wait_for(3, 60)
+        topics.fill(topic, {0: bodies("b", 4)})
+        assert wait_for(7, 60) > 3, "four messages wait for the delay"
+        topics.fill(topic, {0: bodies("c", 12)})
+        wait_for(19, 60)
+        deadline = time.monotonic() + 30
+        while "held_back" not in lag.last and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert lag.last["held_back"].by_queue.keys() == {f"{topic}/broker-a:0"}
+    finally:
+        session.streams.removeListener(lag)
+        query.stop()

@@ -38,6 +38,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "deleteSubGroup": "delete_sub_group",
         "consumerStatus": "consumer_status",
         "getConsumerStatus": "get_consumer_status",
+        "setConsumeMode": "set_consume_mode",
         "resetOffsetByTime": "reset_offset_by_time",
         "resetOffsetByTimeOld": "reset_offset_by_time_old",
         "skipAccumulatedMessage": "skip_accumulated_message",
@@ -55,6 +56,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "queryMsgTraceById": "query_msg_trace_by_id",
         "sendMsgStatus": "send_msg_status",
         "checkMsgSendRT": "check_msg_send_rt",
+        "resumeCheckHalfMessage": "resume_check_half_message",
     },
     "Replication and controllers": {
         "getSyncStateSet": "get_sync_state_set",

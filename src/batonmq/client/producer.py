@@ -22,7 +22,6 @@ from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.hooks import Hook, Hooks, Sending, SendKind, around
 from batonmq.client.message import EncodedBatch, Message, SendResult, SendStatus
 from batonmq.client.producer_heartbeats import ProducerHeartbeats
-from batonmq.client.recall import parse_recall_handle
 from batonmq.client.replies import Replies, Requests
 from batonmq.client.session import ClientSession
 from batonmq.client.sharding import queue_of_key
@@ -48,6 +47,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
 )
+from batonmq.protocol.message.recall import decode_recall_handle
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group
 from batonmq.protocol.send.request import send_ext
@@ -211,15 +211,15 @@ class Producer:
 
     async def _send(
         self,
-        message: Message | Sequence[Message],
+        message: Message | Sequence[Message] | EncodedBatch,
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         timeout_ms: int | None = None,
         system: Mapping[str, str] | None = None,
     ) -> SendResult:
-        """`send`; ``system`` are properties that the client adds."""
-        if not self._hooks:
+        """`send`; ``system`` are properties that the client adds. Hooks do not see an `EncodedBatch`."""
+        if not self._hooks or isinstance(message, EncodedBatch):
             return await self._deliver(message, queue, selector, timeout_ms, system, None)
         messages = [message] if isinstance(message, Message) else list(message)
         if not messages:
@@ -237,7 +237,7 @@ class Producer:
 
     async def _deliver(
         self,
-        message: Message | Sequence[Message],
+        message: Message | Sequence[Message] | EncodedBatch,
         queue: MessageQueue | None,
         selector: Selector | None,
         timeout_ms: int | None,
@@ -368,7 +368,7 @@ class Producer:
             MQError: the broker refused it (NO_PERMISSION where recalling is off).
             NetError: the broker did not answer within the timeout.
         """
-        known = parse_recall_handle(handle)
+        known = decode_recall_handle(handle)
         if known.topic != topic:
             raise ValueError(f"the recall handle belongs to topic {known.topic}, not {topic}")
         answer = await self._session.call_master(

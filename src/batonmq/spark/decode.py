@@ -244,7 +244,7 @@ class Decoder:
     def batch(self, records: Records) -> pa.RecordBatch:
         """All of `records`."""
         heads, count = records.heads, len(records)
-        properties = records.properties() if self._wants_properties else None
+        properties = records.properties() if self._wants_properties else pa.array([], pa.binary())
         make: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: _bodies(records),
             "topic": lambda: _text(records.topics()),

@@ -23,8 +23,9 @@ from batonmq.protocol.message.record import scan_frames
 from batonmq.protocol.names import is_dead_letter_topic, is_retry_topic, is_system_topic
 from batonmq.routing.session import Session
 from batonmq.spark.decode import Decoder, OffsetGap
-from batonmq.spark.options import ReadOptions, Times, tls_context
+from batonmq.spark.options import ReadOptions, Times
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
+from batonmq.spark.tls import tls_context
 
 T = TypeVar("T")
 Buffer = bytes | memoryview

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batonmq.common.config import ConfigError
-from batonmq.net.tls import TlsConfig, client_context
 from batonmq.protocol.names import group_error
 from batonmq.routing.name_servers import name_server_addresses
 
@@ -39,6 +36,17 @@ class OptionError(ClearError, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """The `tls.client.*` options of a source or sink with ``tls.enable=true``; a path may be empty."""
+
+    auth_server: bool = False
+    trust_cert_path: str = ""
+    cert_path: str = ""
+    key_path: str = ""
+    key_password: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Everything a reader needs; travels to the executors."""
 
@@ -50,7 +58,7 @@ class ReadOptions:
     """Regular expression: all topics that it matches in full, also those that appear later."""
     assign: Mapping[str, tuple[str, ...]] | None = None
     """Only these queues of each topic; None: all of them."""
-    starting_offsets: OffsetSpec
+    starting_offsets: OffsetSpec = EARLIEST
     ending_offsets: OffsetSpec = LATEST
     starting_timestamp_ms: int | None = None
     """Store time, ms since the epoch; overrides `starting_offsets`."""
@@ -67,7 +75,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     group: str | None = None
     """Consumer group that pulls name and, for streams, that progress is committed for."""
-    tls: TlsConfig | None = None
+    tls: TlsOptions | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -206,31 +214,20 @@ OPTIONS = (
 )
 
 
-def tls_config(options: Mapping[str, str]) -> TlsConfig | None:
+def tls_options(options: Mapping[str, str]) -> TlsOptions | None:
     """What the `tls.*` options ask for; None is plain text. Raises `OptionError`."""
     given = [option.name for option in TLS_OPTIONS if option.name.lower() in options]
     if not flag(options, "tls.enable", False):
         if given and given != ["tls.enable"]:
             raise OptionError(f"option {given[-1]!r} has no effect without tls.enable=true")
         return None
-    config = TlsConfig(
-        enable=True,
-        client_auth_server=flag(options, "tls.client.authServer", False),
-        client_trust_cert_path=options.get("tls.client.trustcertpath", ""),
-        client_cert_path=options.get("tls.client.certpath", ""),
-        client_key_path=options.get("tls.client.keypath", ""),
-        client_key_password=options.get("tls.client.keypassword", ""),
+    return TlsOptions(
+        auth_server=flag(options, "tls.client.authServer", False),
+        trust_cert_path=options.get("tls.client.trustcertpath", ""),
+        cert_path=options.get("tls.client.certpath", ""),
+        key_path=options.get("tls.client.keypath", ""),
+        key_password=options.get("tls.client.keypassword", ""),
     )
-    try:
-        client_context(config)
-    except ConfigError as error:
-        raise OptionError(str(error)) from None
-    return config
-
-
-def tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
-    """For connections of this process. Raises `ConfigError`, where a file is missing on this machine."""
-    return None if config is None else client_context(config)
 
 
 def option_table() -> str:
@@ -297,7 +294,7 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         max_trigger_delay_ms=duration_ms(options, "maxTriggerDelay", 15 * 60_000),
         max_bytes_per_trigger=number(options, "maxBytesPerTrigger"),
         group=group,
-        tls=tls_config(options),
+        tls=tls_options(options),
         min_partitions=number(options, "minPartitions"),
         max_records_per_partition=number(options, "maxRecordsPerPartition"),
         fail_on_data_loss=flag(options, "failOnDataLoss", True),

@@ -96,7 +96,11 @@ class RocketMQSource(DataSource):
 
     @with_clear_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return RocketMQWriter(checked(dict(self.options), schema, overwrite))
+        """A wrong name server is an error here, as for readers."""
+        options = checked(dict(self.options), schema, overwrite)
+        with fetcher(ReadOptions(namesrv=options.namesrv, topics=(), tls=options.tls)) as fetch:
+            fetch.connect()
+        return RocketMQWriter(options)
 
     @with_clear_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
@@ -13,6 +14,9 @@ from batonmq.store.mapped import MappedFile, fetch_all
 from batonmq.store.policy import MessageFilter
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import Boundary, GetResult, GetStatus, QueueBounds
+
+MAX_EXAMINED: Final = 1 << 20
+"""Bytes of properties that one `get` filters, at least: the caller's event loop waits for it."""
 
 
 class Reader:
@@ -78,7 +82,7 @@ class Reader:
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
         runs: list[tuple[MappedFile, int, int]] = []
-        total = count = 0
+        total = count = examined = 0
         begin = end = -1
         file = None
         for physical_offset, size, code in UNIT.iter_unpack(units):
@@ -94,13 +98,17 @@ class Reader:
                 )
             if count and (count >= max_count or count >= most or total + size > min(max_bytes, most_bytes)):
                 break
+            if examined > MAX_EXAMINED:
+                break
             next_offset += 1
             if by_code is not None and not by_code(code):
                 continue
             if by_properties is not None:
                 properties = self._log.properties_at(physical_offset, size)
-                if properties is not None and not by_properties(properties):
-                    continue
+                if properties is not None:
+                    examined += len(properties)
+                    if not by_properties(properties):
+                        continue
             if physical_offset == end and file is not None and end + size <= file.base + file.size:
                 end += size
             else:

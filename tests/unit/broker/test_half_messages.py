@@ -188,6 +188,11 @@ def test_a_copy_names_the_first_message() -> None:
     assert decode_properties(third.properties)["TRAN_PREPARED_QUEUE_OFFSET"] == "9"
 
 
+@pytest.mark.parametrize("text", ["9", "10", "-1", "x", "9" * 18, "9" * 40])
+def test_an_offset_that_is_not_before_the_copy_is_none(text: str) -> None:
+    assert half.first_copy(record({"TRAN_PREPARED_QUEUE_OFFSET": text})) is None
+
+
 def test_a_message_that_was_given_up_begins_again() -> None:
     copy = half.to_half_again(record(), 3)
     stored = decode_record(encode_record(copy, queue_offset=20, physical_offset=5_000, store_timestamp=NOW))

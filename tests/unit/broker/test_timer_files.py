@@ -46,9 +46,9 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 def reopen(tmp_path: Path) -> Iterator[Callable[..., TimerStore]]:
     opened: list[TimerStore] = []
 
-    def again(checkpoint: Checkpoint = Checkpoint(T0), max_physical: int = FOREVER) -> TimerStore:
+    def again(checkpoint: Checkpoint | None = None, max_physical: int = FOREVER) -> TimerStore:
         opened.append(TimerStore(tmp_path, 1_000, FILE))
-        opened[-1].recover(checkpoint, max_physical)
+        opened[-1].recover(checkpoint or Checkpoint(T0), max_physical)
         return opened[-1]
 
     yield again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from batonmq.client.filter import Sql, sql, subscription_data
 from batonmq.client.message import Message
-from batonmq.client.recall import RecallHandle, parse_recall_handle
 from batonmq.client.sharding import queue_of_key, siphash24
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
@@ -108,34 +106,6 @@ def test_keys_stay_with_their_queue_and_spread() -> None:
     chosen = {f"key{number}": queue_of_key(queues, f"key{number}") for number in range(800)}
     assert all(queue_of_key(sorted(queues), key) == queue for key, queue in chosen.items())
     assert min(Counter(chosen.values()).values()) > 60
-
-
-def handle(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def test_a_recall_handle_is_read_with_and_without_padding() -> None:
-    expected = RecallHandle("t", "broker-a", 1795504172000, "C0A8")
-    text = handle("v1 t broker-a 1795504172000 C0A8")
-    assert parse_recall_handle(text) == parse_recall_handle(text.rstrip("=")) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "%%%",
-        "é",
-        handle("v2 t b 1 u"),
-        handle("v1 t b x u"),
-        handle("v1 t b 1"),
-        handle("v1  b 1 u"),
-        "A",
-    ],
-)
-def test_other_text_is_no_recall_handle(text: str) -> None:
-    with pytest.raises(ValueError, match="is no recall handle"):
-        parse_recall_handle(text)
 
 
 def test_expressions_over_properties() -> None:

@@ -210,7 +210,7 @@ async def test_a_delayed_message_is_recalled_at_its_broker() -> None:
             assert await producer.recall("t", handle) == "U1"
             with pytest.raises(ValueError, match="belongs to topic t"):
                 await producer.recall("u", handle)
-            with pytest.raises(ValueError, match="no recall handle"):
+            with pytest.raises(ValueError, match="recall handle is invalid"):
                 await producer.recall("t", "junk")
             refusal = MQError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
             broker.answer = lambda code: refusal if code == RequestCode.RECALL_MESSAGE else None

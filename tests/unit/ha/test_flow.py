@@ -55,12 +55,10 @@ def test_bad_values_are_named_but_not_the_secret(key: str, value: str, words: st
 
 
 def test_keys_without_meaning_say_why(caplog: pytest.LogCaptureFixture) -> None:
-    build({"haMaxGapNotInSync": ("1", "broker.conf"), "haMaxGap": ("1", "broker.conf")}, HAConfig)
+    build({"maxSlaveResendLength": ("1", "broker.conf"), "maxSlaveResend": ("1", "broker.conf")}, HAConfig)
     first, second = caplog.messages
-    assert (
-        "haMaxGapNotInSync has no effect here: in controller mode haMaxTimeSlaveNotCatchup decides" in first
-    )
-    assert "unknown key haMaxGap is ignored" in second
+    assert "maxSlaveResendLength has no effect here: a slave asks for what it misses" in first
+    assert "unknown key maxSlaveResend is ignored" in second
 
 
 def copied(

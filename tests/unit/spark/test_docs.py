@@ -7,12 +7,34 @@ from pathlib import Path
 
 from batonmq.spark.decode import COLUMNS, DEFAULT_COLUMNS
 from batonmq.spark.options import option_table
+from batonmq.spark.sink.encode import SINK_COLUMNS
+from batonmq.spark.sink.options import sink_option_table
+from batonmq.spark.store.options import store_option_table
+from batonmq.spark.store.tables import TABLE_COLUMNS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
 
 def test_the_option_table_is_that_of_the_code():
     assert option_table() in PAGE, f"docs/spark.md wants this table:\n{option_table()}"
+
+
+def test_the_tables_of_sink_and_store_options_are_those_of_the_code():
+    for table in (sink_option_table(), store_option_table()):
+        assert table in PAGE, f"docs/spark.md wants this table:\n{table}"
+
+
+def test_the_sink_s_columns_are_listed_with_their_types():
+    section = PAGE.partition("## Writing")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w<>, ]+) \|", section, re.MULTILINE))
+    assert {n: rows[n] for n in SINK_COLUMNS} == {n: " or ".join(kinds) for n, kinds in SINK_COLUMNS.items()}
+
+
+def test_the_store_s_tables_are_listed_with_their_columns():
+    section = PAGE.partition("## Stores without a broker")[2].partition("\n## ")[0]
+    for table, columns in TABLE_COLUMNS.items():
+        (row,) = re.findall(rf"^\| `{table}` \| (.+) \|$", section, re.MULTILINE)
+        assert re.findall(r"`(\w+)`", row) == list(columns)
 
 
 def test_every_column_is_listed_with_its_type():

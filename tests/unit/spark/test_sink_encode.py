@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batonmq.common.config import ConfigError
 from batonmq.protocol.message.batch import decode_batch
 from batonmq.protocol.message.ids import UniqueIds, unique_id_time_ms
 from batonmq.protocol.message.properties import decode_properties
@@ -26,6 +27,7 @@ from batonmq.spark.sink.encode import (
     check_columns,
 )
 from batonmq.spark.sink.options import parse_sink_options
+from batonmq.spark.tls import tls_context
 
 NOW = 1_790_000_000_000
 TYPES = {
@@ -237,9 +239,16 @@ def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]],
         ({"namesrvAddr": "a:1", "maxInFlight": "0"}, "at least 1"),
         ({"namesrvAddr": "a:1", "subscribe": "T"}, "unknown option 'subscribe'"),
         ({"namesrvAddr": "a:1", "tls.client.certPath": "x"}, "no effect without tls.enable"),
-        ({"namesrvAddr": "a:1", "tls.enable": "true", "tls.client.certPath": "/none"}, "/none"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         parse_sink_options(options)
+
+
+def test_a_missing_certificate_is_named() -> None:
+    options = parse_sink_options(
+        {"namesrvAddr": "a:1", "tls.enable": "true", "tls.client.certPath": "/none/cert.pem"}
+    )
+    with pytest.raises(ConfigError, match=r"/none/cert\.pem"):
+        tls_context(options.tls)

@@ -19,7 +19,7 @@ from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.protocol.tags import java_hash
-from batonmq.store import commitlog, indexer, mapped
+from batonmq.store import commitlog, indexer, mapped, reader
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
 from batonmq.store.verify import read_store, verify
@@ -215,6 +215,22 @@ def test_a_filter_sees_the_properties_of_those_whose_code_passes(opener):
     seen.clear()
     assert bodies(Filter({java_hash("b")}.__contains__, odd_fives)) == [b"5", b"7", b"9", b"15"]
     assert seen == list(range(1, 16, 2))
+
+
+@pytest.mark.pure
+def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_goes_on(opener, monkeypatch):
+    monkeypatch.setattr(reader, "MAX_EXAMINED", 200)
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, N="n" * 40) for n in range(30)])
+    none, every = Filter(None, lambda properties: False), Filter(None, lambda properties: True)
+    offset, reads = 0, 0
+    while offset < 30:
+        result = store.get("T", 0, offset, 40, message_filter=none)
+        assert result.status is GetStatus.NO_MATCHED_MESSAGE and offset < result.next_offset <= offset + 6
+        offset, reads = result.next_offset, reads + 1
+    assert reads >= 5
+    found = store.get("T", 0, 0, 40, message_filter=every)
+    assert found.status is GetStatus.FOUND and found.next_offset == found.count <= 6
 
 
 def test_a_filter_by_properties_says_that_messages_are_gone_as_any_reader_learns_it(opener):

@@ -15,7 +15,9 @@ from batonmq.protocol.bodies.clients import (
     ConsumerRunningInfo,
     GroupList,
     MessageModel,
+    MessageRequestMode,
     ProducerConnection,
+    SetMessageRequestModeRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
@@ -29,6 +31,7 @@ from batonmq.protocol.headers.broker.admin import (
     QueryTopicConsumeByWho,
     QueryTopicsByConsumer,
 )
+from batonmq.protocol.headers.broker.clients import SetMessageRequestMode
 from batonmq.protocol.headers.broker.topics import (
     DeleteSubscriptionGroup,
     GetAllTopicConfig,
@@ -107,6 +110,20 @@ async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_off
     """Delete a consumer group from brokers."""
     for address in addresses:
         await admin.ask(address, DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
+
+
+async def set_mode(
+    admin: Admin,
+    addresses: Iterable[str],
+    topic: str,
+    group: str,
+    mode: MessageRequestMode,
+    share_with: int = 0,
+) -> None:
+    """Let a group pull or pop a topic; `share_with`: clients whose queues a client pops besides its own."""
+    body = SetMessageRequestModeRequestBody(topic, group, mode, share_with)
+    for address in addresses:
+        await admin.ask(address, SetMessageRequestMode(), encode(body))
 
 
 async def consumers(admin: Admin, group: str, broker: str | None = None) -> ConsumerConnection:

@@ -73,8 +73,11 @@ class _MessageHandlers:
         )
         if header.consumer_group is not None:
             body.subscription_data = broker.tables.consumers.subscription(header.consumer_group, topic)
-            offline = f"{header.consumer_group}@{topic} is not online!"
-            body.filter_data = "null" if body.subscription_data else offline
+            if body.subscription_data is None:
+                body.filter_data = f"{header.consumer_group}@{topic} is not online!"
+            else:
+                known = broker.tables.filters.get(topic, header.consumer_group)
+                body.filter_data = "null" if known is None else encode(known.data).decode()
         if not bounds.min_offset <= header.index < bounds.max_offset:
             return Reply(
                 body=encode(body), remark=f"Index {header.index} of {queue_id}@{topic} is not exist!"

@@ -103,15 +103,17 @@ class Acknowledger:
         """Messages of one check point are consumed. `done` is called once, perhaps at once."""
         entry = self._check_points.get(key)
         if entry is None:
-            self._ack_unknown(key, offsets, receipt, done)
-            return
+            self._note_unknown(key, offsets, receipt)
+            raise _too_late()
         bits = entry.bits_of(offsets)
         if not bits:
             raise MQError(
                 ResponseCode.NO_MESSAGE, f"the receipt's batch has no message at {list(offsets)[:4]}"
             )
-        if entry.reviving or not bits & ~entry.acked:
-            done(PutStatus.PUT_OK)  # too late, or repeated
+        if entry.reviving:
+            raise _too_late()
+        if not bits & ~entry.acked:
+            done(PutStatus.PUT_OK)  # repeated
             return
         self._mark(entry, bits, done)
 
@@ -161,21 +163,15 @@ class Acknowledger:
     def _release(self, entry: Outstanding) -> None:
         self._journal.floors.release(entry.revive_queue, entry.revive_offset)
 
-    def _ack_unknown(self, key: Key, offsets: Sequence[int], receipt: Receipt, done: Done) -> None:
-        """An ack that is too late or repeated has no effect, as in RocketMQ. A check point that is not due
-        may still come from RocketMQ's timer wheel: its ack waits in the revive topic."""
+    def _note_unknown(self, key: Key, offsets: Sequence[int], receipt: Receipt) -> None:
+        """A check point that is unknown and not due may still come from the timer wheel of a RocketMQ broker
+        that had this store before: its ack waits in the revive topic."""
         due_ms = receipt.pop_time + receipt.invisible_time
         now_ms = self._broker.clock.now_ms()
-        if (
-            due_ms <= now_ms
-            or receipt.pop_time > now_ms
-            or receipt.revive_queue not in self._journal.queues()
-        ):
-            done(PutStatus.PUT_OK)
-            return
-        self.note_early(key, offsets)
-        tag, record = ack_record(key, list(offsets), receipt.broker_name)
-        self._journal.write(receipt.revive_queue, tag, record, lambda status, result: done(status))
+        if receipt.pop_time <= now_ms < due_ms and receipt.revive_queue in self._journal.queues():
+            self.note_early(key, offsets)
+            tag, record = ack_record(key, list(offsets), receipt.broker_name)
+            self._journal.write(receipt.revive_queue, tag, record, lambda status, result: None)
 
     def note_early(self, key: Key, offsets: Sequence[int]) -> None:
         """An ack whose check point is unknown so far."""
@@ -229,9 +225,7 @@ class Acknowledger:
         old = self._check_points.get(key)
         bits = 0 if old is None else old.bits_of([offset])
         if old is None or not bits or old.reviving or bits & (old.acked | old.pending):
-            raise MQError(
-                ResponseCode.NO_MESSAGE, "the message is acknowledged, or its invisible time is over"
-            )
+            raise _too_late()
         topic, group, queue_id, _, popped = key
         now_ms = self._broker.clock.now_ms()
         new = Outstanding(
@@ -244,9 +238,7 @@ class Acknowledger:
             broker_name=old.broker_name,
         )
         if new.key in self._check_points:
-            raise MQError(
-                ResponseCode.NO_MESSAGE, "the message is acknowledged, or its invisible time is over"
-            )
+            raise _too_late()
         new.physical_offset = old.physical_offset
         self._journal.write(
             new.revive_queue, CHECK_POINT, record_of(new, again=True), partial(self._changed, new)
@@ -271,6 +263,13 @@ class Acknowledger:
             fail(MQError(CODE_OF[status], status.name))
         else:
             fail(not_stored(status, self._broker.settings.store.max_message_size))
+
+
+def _too_late() -> MQError:
+    """RocketMQ answers such an ack with SUCCESS, although the message comes again."""
+    return MQError(
+        ResponseCode.NO_MESSAGE, "the message is acknowledged already, or its invisible time is over"
+    )
 
 
 def ack_record(key: Key, offsets: list[int], broker_name: str) -> tuple[str, AckRecord]:

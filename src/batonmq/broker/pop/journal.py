@@ -20,7 +20,7 @@ import msgspec
 
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop.core import Floors
-from batonmq.broker.pop.metrics import Counts
+from batonmq.broker.pop.counts import Counts
 from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
 from batonmq.protocol.message.ids import pack_address
 from batonmq.protocol.message.properties import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from batonmq.common.metrics import Kind, Metric, Point, Source
+from batonmq.common.metrics import Kind, Metric, Source
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.pop.core import CheckPoints
+    from batonmq.broker.pop.counts import Counts
     from batonmq.broker.pop.journal import Journal
     from batonmq.broker.pop.positions import Positions
 
@@ -42,27 +43,6 @@ RETRIES: Final = Metric(
     ("consumer_group", "topic", "put_status"),
 )
 METRICS: Final = (OFFSETS, CHECK_POINTS, LAG, LATENCY, IN, RETRIES)
-
-MAX_SERIES: Final = 10_000
-"""Series of one counter; groups beyond are not counted."""
-
-
-class Counts:
-    """A counter by labels."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, ...], int] = {}
-
-    def add(self, *labels: str) -> None:
-        counts = self._counts
-        known = counts.get(labels)
-        if known is not None:
-            counts[labels] = known + 1
-        elif len(counts) < MAX_SERIES:
-            counts[labels] = 1
-
-    def points(self) -> Iterator[Point]:
-        yield from list(self._counts.items())
 
 
 class PopMetrics:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.messages.internal import put
 from batonmq.broker.pop.acknowledger import ack_record
 from batonmq.broker.pop.core import REWRITE_INTERVALS_S, Outstanding, outstanding_of, record_of
+from batonmq.broker.pop.counts import Counts
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT, ORDER
-from batonmq.broker.pop.metrics import Counts
 from batonmq.broker.pop.order_core import plausible
 from batonmq.common.tasks import Tasks
 from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord

@@ -2,8 +2,9 @@
 
 Every node becomes a closure. A condition gives True, False or None (unknown); a value gives bytes (UTF-8), a
 number, a boolean or None. A message matches if the whole is True; if a value cannot be compared
-(`EvaluationError`), the whole is not. Properties are looked up in the encoded form, so nothing is decoded
-that the expression does not need.
+(`EvaluationError`), the whole is not. A few properties are looked up in the encoded form, so nothing is
+decoded that the expression does not need. Before many lookups, and if they are long, all are decoded once: a
+sender could make searches in the encoded form slow.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ from batonmq.broker.sql.parser import parse
 from batonmq.broker.sql.tree import NUMBERS, Kind, Node
 from batonmq.protocol.message.properties import find_property
 
-Test: TypeAlias = Callable[[bytes], bool | None]
-Getter: TypeAlias = Callable[[bytes], Any]
+Properties: TypeAlias = bytes | dict[bytes, bytes]
+"""Of a message: encoded, or decoded if they are long or looked up often."""
+Test: TypeAlias = Callable[[Properties], bool | None]
+Getter: TypeAlias = Callable[[Properties], Any]
 Compare: TypeAlias = Callable[[Any, Any], int]
 """Of two values that are not None: below 0, 0 or above 0. Raises `EvaluationError`."""
 
 CACHED: Final = 128
 """Compiled expressions that are kept; each takes up to a megabyte, and commonly a kilobyte."""
+MAX_LOOKUPS: Final = 4
+MAX_ENCODED: Final = 1024
+"""Beyond so many lookups in an expression, or bytes of properties, these are decoded first."""
 _REPLACEMENT: Final = "\ufffd"
 """What Java reads in place of bytes that are not UTF-8."""
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -56,18 +62,37 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
         expression.encode()
     except UnicodeEncodeError:
         raise SqlError("the expression has a character that is no Unicode text") from None
-    test = _test(parse(expression))
+    node, lookups = parse(expression)
+    test = _test(node)
     clean = _REPLACEMENT in expression
+    longest = MAX_ENCODED if lookups <= MAX_LOOKUPS else 0
 
     def matches(properties: bytes) -> bool:
         if clean:
             properties = str(properties, "utf-8", "replace").encode()
         try:
-            return test(properties) is True
+            return test(properties if len(properties) <= longest else _decoded(properties)) is True
         except EvaluationError:
             return False
 
     return matches
+
+
+def _decoded(properties: bytes) -> dict[bytes, bytes]:
+    """As `decode_properties`, without decoding the text."""
+    decoded: dict[bytes, bytes] = {}
+    for piece in properties.split(b"\2"):
+        name, _, value = piece.partition(b"\1")
+        if value and name:
+            decoded[name] = value
+    return decoded
+
+
+def _find(properties: Properties, name: bytes) -> bytes | None:
+    """The value of a property; None if it is missing."""
+    if isinstance(properties, bytes):
+        return find_property(properties, name)
+    return properties.get(name)
 
 
 # -- conditions
@@ -102,11 +127,11 @@ def _always(value: bool | None) -> Test:
 
 
 def _truth(name: bytes) -> Test:
-    return lambda properties: None if find_property(properties, name) is None else False
+    return lambda properties: None if _find(properties, name) is None else False
 
 
 def _not(inner: Test) -> Test:
-    def negate(properties: bytes) -> bool | None:
+    def negate(properties: Properties) -> bool | None:
         value = inner(properties)
         return None if value is None else not value
 
@@ -118,7 +143,7 @@ def _until(decides: bool, parts: list[Test]) -> Test:
     if len(parts) == 2:
         first, second = parts
 
-        def pair(properties: bytes) -> bool | None:
+        def pair(properties: Properties) -> bool | None:
             one = first(properties)
             if one is decides:
                 return decides
@@ -129,7 +154,7 @@ def _until(decides: bool, parts: list[Test]) -> Test:
 
         return pair
 
-    def chain(properties: bytes) -> bool | None:
+    def chain(properties: Properties) -> bool | None:
         result: bool | None = not decides
         for part in parts:
             value = part(properties)
@@ -143,8 +168,8 @@ def _until(decides: bool, parts: list[Test]) -> Test:
 
 
 def _in(name: bytes, values: frozenset[bytes], negated: bool) -> Test:
-    def contains(properties: bytes) -> bool | None:
-        value = find_property(properties, name)
+    def contains(properties: Properties) -> bool | None:
+        value = _find(properties, name)
         return None if value is None else (value in values) is not negated
 
     return contains
@@ -158,11 +183,11 @@ def _text_test(node: tree.TextTest) -> Test:
     search, negated = node.search.encode(), node.negated
     found = _TEXT_TESTS[node.word]
 
-    def test(properties: bytes) -> bool | None:
+    def test(properties: Properties) -> bool | None:
         value = get(properties)
         return value is not None and found(value, search) is not negated
 
-    def other(properties: bytes) -> bool | None:
+    def other(properties: Properties) -> bool | None:
         get(properties)
         return False
 
@@ -176,7 +201,7 @@ def _equal(left: Node, right: Node) -> Test:
     right_kind, get_right = _value(right)
     compare = _comparison(left_kind, right_kind, _compare_equal)
 
-    def equal(properties: bytes) -> bool | None:
+    def equal(properties: Properties) -> bool | None:
         one, two = get_left(properties), get_right(properties)
         if one is None:
             return True if two is None else None  # missing = 'x' is unknown, but 'x' = missing is false
@@ -186,8 +211,8 @@ def _equal(left: Node, right: Node) -> Test:
 
 
 def _equals_text(name: bytes, text: bytes) -> Test:
-    def equal(properties: bytes) -> bool | None:
-        value = find_property(properties, name)
+    def equal(properties: Properties) -> bool | None:
+        value = _find(properties, name)
         return None if value is None else value == text
 
     return equal
@@ -201,7 +226,7 @@ def _order(node: tree.Order) -> Test:
         return _order_of_integer(node.left.name.encode(), holds, get_right(b""))
     compare = _comparison(left_kind, right_kind, _compare_as_doubles)
 
-    def order(properties: bytes) -> bool | None:
+    def order(properties: Properties) -> bool | None:
         one = get_left(properties)
         if one is None:
             return None
@@ -212,8 +237,8 @@ def _order(node: tree.Order) -> Test:
 
 
 def _order_of_integer(name: bytes, holds: Callable[[Any, Any], bool], number: int) -> Test:
-    def order(properties: bytes) -> bool | None:
-        value = find_property(properties, name)
+    def order(properties: Properties) -> bool | None:
+        value = _find(properties, name)
         return None if value is None else holds(parse_integer(value, INT_MAX), number)
 
     return order
@@ -226,7 +251,7 @@ def _value(node: Node) -> tuple[Kind, Getter]:
     """The type of a node's value, and how to get it."""
     if isinstance(node, tree.Property):
         name = node.name.encode()
-        return Kind.STRING, lambda properties: find_property(properties, name)
+        return Kind.STRING, lambda properties: _find(properties, name)
     if isinstance(node, tree.Constant):
         value = node.value.encode() if isinstance(node.value, str) else node.value
         return node.kind, lambda properties: value

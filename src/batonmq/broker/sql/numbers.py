@@ -13,6 +13,8 @@ from batonmq.broker.sql.errors import EvaluationError
 
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
+MAX_NUMBER: Final = 128
+"""Bytes of a number; longer text is none here. Java reads any number of digits."""
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _DOUBLE: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?"
@@ -30,13 +32,11 @@ def parse_integer(text: bytes, most: int) -> int:
     """
     if len(text) < 10 and text.isdigit():
         return int(text)
-    read = str(text, "utf-8", "replace")
-    if _INTEGER.fullmatch(read) and (read.isascii() or max(read) < "\U00010000"):
-        digits = read.lstrip("+-").lstrip("0") or "0"
-        # Java counts digits of all scripts; leading zeros of others than ASCII go the long way round.
-        digits = "".join(str(int(digit)) for digit in digits).lstrip("0") or "0"
-        if len(digits) < 20:
-            value = -int(digits) if read[0] == "-" else int(digits)
+    if len(text) <= MAX_NUMBER:
+        read = str(text, "utf-8", "replace")
+        # Digits of all scripts count for Java, but none beyond the first 65 536 characters.
+        if _INTEGER.fullmatch(read) and max(read) < "\U00010000":
+            value = int(read)
             if -most - 1 <= value <= most:
                 return value
     raise EvaluationError("not an integer")
@@ -48,7 +48,7 @@ def parse_double(text: bytes) -> float:
     Raises:
         EvaluationError: it is not a number.
     """
-    read = str(text, "utf-8", "replace").strip(_SPACE)
+    read = str(text, "utf-8", "replace").strip(_SPACE) if len(text) <= MAX_NUMBER else ""
     if not _DOUBLE.fullmatch(read):
         raise EvaluationError("not a number")
     if read[-1] == "N":
@@ -65,7 +65,7 @@ def _hexadecimal(text: str) -> float:
     exponent = exponent.rstrip("fd")
     if not body.lstrip("+-")[2:].strip("0."):
         return -0.0 if text[0] == "-" else 0.0
-    # An exponent beyond this is beyond every double, whatever the digits before it (32767 bytes of them).
+    # An exponent beyond this is beyond every double, whatever the digits before it.
     digits = exponent.lstrip("+-").lstrip("0") or "0"
     bounded = "-" * (exponent[0] == "-") + (digits if len(digits) < 7 else "999999")
     try:

@@ -18,19 +18,22 @@ _ORDERS: Final = ("<", "<=", ">", ">=")
 _TEXT_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
-def parse(expression: str) -> Node:
-    """The condition. Raises `SqlError`."""
-    return _Parser(expression).parse()
+def parse(expression: str) -> tuple[Node, int]:
+    """The condition, and how often it names a property. Raises `SqlError`."""
+    parser = _Parser(expression)
+    return parser.parse(), parser.lookups
 
 
 class _Parser:
     """Recursive descent, one method for each rule of the grammar."""
 
     def __init__(self, expression: str) -> None:
+        self.lookups = 0
         self._expression = expression
         self._tokens = tokens_of(expression)
         self._at = 0
         self._depth = 0
+        self._terms = 0
 
     def parse(self) -> Node:
         result = tree.condition(self._or())
@@ -69,6 +72,11 @@ class _Parser:
     def _string(self) -> str:
         return self._need("string", "a string in single quotes").text[1:-1].replace("''", "'")
 
+    def _count_term(self) -> None:
+        self._terms += 1
+        if self._terms > tree.MAX_TERMS:
+            raise SqlError(f"the expression has more than {tree.MAX_TERMS} comparisons")
+
     # -- rules
 
     def _or(self) -> Node:
@@ -92,6 +100,7 @@ class _Parser:
     def _equality(self) -> Node:
         left = self._comparison()
         while token := self._take("=", "<>", "IS"):
+            self._count_term()
             if token.kind == "IS":
                 negated = self._take("NOT") is not None
                 self._need("NULL", "NULL" if negated else "NULL or NOT NULL")
@@ -107,6 +116,7 @@ class _Parser:
         left = self._unary()
         while True:
             if token := self._take(*_ORDERS):
+                self._count_term()
                 left = tree.order(token.kind, left, self._unary())
                 continue
             negated = self._take("NOT") is not None
@@ -115,7 +125,9 @@ class _Parser:
                 if negated:
                     raise self._unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
                 return left
+            self._count_term()
             if token.kind == "BETWEEN":
+                self._count_term()
                 low = self._unary()
                 self._need("AND", "AND")
                 high = self._unary()
@@ -166,6 +178,7 @@ class _Parser:
             case "NULL":
                 node = tree.NULL
             case "name":
+                self.lookups += 1
                 node = tree.Property(token.text)
             case _:
                 raise self._unexpected("a property, a value or '('")

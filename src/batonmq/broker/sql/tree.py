@@ -17,6 +17,10 @@ from batonmq.broker.sql.numbers import INT_MAX, LONG_MAX, compare_doubles
 MAX_DEPTH: Final = 100
 """Nesting of an expression; RocketMQ's limit is the stack of a thread, some thousand levels."""
 
+MAX_TERMS: Final = 500
+"""Comparisons and tests of an expression; RocketMQ sets no limit. A list behind IN is one, at any length. A
+pull evaluates them for up to 800 messages in one loop turn, at about 0.3 us each."""
+
 
 class Kind(Enum):
     """Type of a value, known before any message is seen."""

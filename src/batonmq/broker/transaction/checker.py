@@ -31,7 +31,7 @@ from batonmq.broker.transaction.half import (
 from batonmq.broker.transaction.term import BATCH, BATCH_BYTES, records_in
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.errors import MessageFormatError
-from batonmq.protocol.message.ids import encode_message_id
+from batonmq.protocol.message.ids import encode_message_id, pack_address
 from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
 from batonmq.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from batonmq.store.results import GetStatus
@@ -168,7 +168,7 @@ class Checker:
                 return
             if window.is_decided(first):  # by the offsets of the first copy
                 rolled_back = window.state(first) in (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
-                term.decide(offset, State.ROLLED_BACK if rolled_back else State.COMMITTED)
+                term.decide(record, State.ROLLED_BACK if rolled_back else State.COMMITTED)
                 return
         here = window.checks(offset)
         now_ms = self._broker.clock.now_ms()
@@ -201,7 +201,9 @@ class Checker:
 
     async def _give_up(self, record: MessageExt, checks: int, topic: str) -> None:
         self._broker.tables.topics.create_on_send_back(TRANS_CHECK_MAX_TIME_TOPIC, GIVEN_UP_QUEUES)
-        stored = await self._store(record, to_given_up(record, checks))
+        message = to_given_up(record, checks)
+        message.store_host = pack_address(self._broker.address)  # its offset id names the broker to ask
+        stored = await self._store(record, message)
         if stored is None or not self._term.window.is_undecided(record.queue_offset):
             return
         self._term.move(record.queue_offset)

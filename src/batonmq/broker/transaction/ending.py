@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.answers import not_stored, overloaded
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.transaction.core import State
-from batonmq.broker.transaction.half import ends_too_late, real_place, to_committed
+from batonmq.broker.transaction.half import ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -32,32 +32,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COMMITTED = (State.COMMITTED, State.COMMITTED_SAFE)
-_ROLLED_BACK = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
+_NO_REMARK: Final = "not set any response code"
+"""What RocketMQ sends with codes that it sets no remark for."""
+_COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
+_ROLLED_BACK: Final = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
 
 
 class _Commit:
     """A committed message on its way to the log (`Waiter`)."""
 
-    def __init__(self, handlers: TransactionEnds, term: Term, record: MessageExt, topic: str) -> None:
+    def __init__(
+        self, handlers: TransactionEnds, term: Term, record: MessageExt, original: int, topic: str
+    ) -> None:
         # Without PUT_OK nothing is lost: the half message then counts as undecided until its op message is
         # confirmed.
         self.wait = True
         self._handlers = handlers
         self._term = term
         self._record = record
+        self._original = original
         self._topic = topic
         self._state_before = term.window.state(record.queue_offset)
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
-        offset, term = self._record.queue_offset, self._term
-        requests = term.commits.pop(offset, [])
+        term = self._term
+        requests = term.commits.pop(self._original, [])
         if result is None:
-            term.window.set(offset, self._state_before)
+            term.window.set(self._record.queue_offset, self._state_before)
             self._handlers.failed(requests, status)
             return
         if not term.ended:
-            term.decide(offset, State.COMMITTED)
+            term.decide(self._record, State.COMMITTED)
             self._handlers.committed(self._record, self._topic)
         for request in requests:
             request.reply(Reply())
@@ -92,7 +97,7 @@ class TransactionEnds:
     def _master_term(self) -> Term:
         term = self._current()
         if term is None or term.ended or not self._broker.role.is_master:
-            raise MQError(ResponseCode.SLAVE_NOT_AVAILABLE, "")
+            raise MQError(ResponseCode.SLAVE_NOT_AVAILABLE, _NO_REMARK)
         return term
 
     async def _end_later(self, request: Request, header: EndTransaction) -> Reply | None:
@@ -108,24 +113,27 @@ class TransactionEnds:
 
     def _end(self, term: Term, request: Request, header: EndTransaction) -> Outcome:
         record = self._checked(term, header)
-        offset = record.queue_offset
-        state = term.window.state(offset)
+        offset, first = record.queue_offset, first_copy(record)
+        original = offset if first is None else first
+        states = {term.window.state(offset), term.window.state(original)}
+        committed, rolled_back = not states.isdisjoint(_COMMITTED), not states.isdisjoint(_ROLLED_BACK)
+        ended = committed or rolled_back or State.DECIDED in states or term.window.is_decided(original)
         if header.commit_or_rollback == MessageSysFlag.TRANSACTION_ROLLBACK:
-            if offset in term.commits or state in _COMMITTED:
+            if original in term.commits or committed:
                 raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was committed before")
-            if state not in (*_ROLLED_BACK, State.DECIDED):
-                term.decide(offset, State.ROLLED_BACK)
+            if not ended:
+                term.decide(record, State.ROLLED_BACK)
                 place = real_place(record)
                 if place is not None:
                     term.counts.roll_back(place[0])
             return Reply()
-        if state in _ROLLED_BACK:
+        if rolled_back:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if state in (*_COMMITTED, State.DECIDED):
+        if ended:
             return Reply()
-        if offset not in term.commits:
-            self._commit(term, record)
-        term.commits[offset].append(request)
+        if original not in term.commits:
+            self._commit(term, record, original)
+        term.commits[original].append(request)
         return None
 
     def _checked(self, term: Term, header: EndTransaction) -> MessageExt:
@@ -134,14 +142,14 @@ class TransactionEnds:
             raise MQError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         now_ms, timeout_ms = self._broker.clock.now_ms(), self._settings.broker.transaction_time_out
         if not header.from_transaction_check and ends_too_late(record, now_ms, timeout_ms):
-            raise MQError(ResponseCode.ILLEGAL_OPERATION, "")
+            raise MQError(ResponseCode.ILLEGAL_OPERATION, _NO_REMARK)
         if record.properties.get(PROPERTY_PRODUCER_GROUP) != header.producer_group:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if record.queue_offset != header.tran_state_table_offset:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         return record
 
-    def _commit(self, term: Term, record: MessageExt) -> None:
+    def _commit(self, term: Term, record: MessageExt, original: int) -> None:
         place = real_place(record)
         if place is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -151,9 +159,9 @@ class TransactionEnds:
             stored = broker.redirects.apply(message, properties)
         except MessageFormatError:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, self._settings.store.max_message_size) from None
-        commit = _Commit(self, term, record, place[0])
+        commit = _Commit(self, term, record, original, place[0])
         term.window.set(record.queue_offset, State.COMMITTING)
-        term.commits[record.queue_offset] = []
+        term.commits[original] = []
         broker.appender.submit(stored or message, commit)
 
     # -- outcomes

@@ -222,7 +222,7 @@ def verdict(
 def first_copy(record: MessageExt) -> int | None:
     """Queue offset of the first copy of a half message that was stored again; None for the first one."""
     offset = number_of(record.properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, -1)
-    return None if offset < 0 or offset == record.queue_offset else offset
+    return offset if 0 <= offset < record.queue_offset else None
 
 
 # -- op messages

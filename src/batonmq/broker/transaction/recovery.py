@@ -150,5 +150,5 @@ class Recovery:
         unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
         if not unique_key or unique_key != half.properties.get(PROPERTY_UNIQUE_KEY):
             return False
-        self._term.decide(half.queue_offset, State.COMMITTED)
+        self._term.decide(half, State.COMMITTED)
         return True

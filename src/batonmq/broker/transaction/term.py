@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.transaction.core import HalfWindow, State
 from batonmq.broker.transaction.counts import TransactionCounts
-from batonmq.broker.transaction.half import HALF_QUEUE, OP_TAG, offsets_of
+from batonmq.broker.transaction.half import HALF_QUEUE, OP_TAG, first_copy, offsets_of
 from batonmq.broker.transaction.op_writer import OpWriter
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import PROPERTY_TRANSACTION_MOVED
@@ -49,7 +49,8 @@ class Term:
         self.ops = OpWriter(broker)
         self.window = HalfWindow(0, 0)
         self.commits: dict[int, list[Request]] = {}
-        """Half offset -> the requests that commit it; the message is on its way to the log."""
+        """Half offset (of the first copy) -> the requests that commit it; the message is on its way to the
+        log."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
 
@@ -66,10 +67,12 @@ class Term:
 
     # -- decisions
 
-    def decide(self, offset: int, state: State) -> None:
-        """A half message was committed or rolled back: never check it again."""
-        self.window.set(offset, state)
-        self.ops.add(offset)
+    def decide(self, record: MessageExt, state: State) -> None:
+        """A half message was committed or rolled back: never check it or another copy again."""
+        for offset in (record.queue_offset, first_copy(record)):
+            if offset is not None:
+                self.window.set(offset, state)
+                self.ops.add(offset)
 
     def move(self, offset: int) -> None:
         """A half message was stored elsewhere."""

@@ -1,9 +1,9 @@
 """How many replicas hold what, as a master without controllers counts it. Pure.
 
 RocketMQ's stream does not say which slave a link belongs to, and its master counts links. A slave that has
-connected again while its former link is not closed yet would count twice. So of a link that may be a second
-one of the same slave, only what it reported of its own counts: acks above its first report. The former link
-can bring no such ack.
+connected again while its former link is not closed yet would count twice. So a link that may be the second
+one of its slave counts only for what the former link had not been sent when the slave connected again: the
+former one can acknowledge no more than that.
 """
 
 from __future__ import annotations

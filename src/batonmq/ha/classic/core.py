@@ -13,7 +13,9 @@ RocketMQ's slave reports the end of its log, and takes whatever its master sends
 lost the end of its log meanwhile, the slave then holds two histories. Here the slave reports the beginning of
 its last record instead. The master sends that record again, and the slave compares it with its own: the two
 logs are equal up to there if it is the same, as its store time and host are in it. To the master this looks
-like any slave that lacks one record. Source: RocketMQ's DefaultHAClient and DefaultHAConnection.
+like any slave that lacks one record. Until it was compared the slave reports nothing more, and the first
+report releases no send here: with RocketMQ's master, it does. Source: RocketMQ's DefaultHAClient and
+DefaultHAConnection.
 """
 
 from __future__ import annotations
@@ -69,10 +71,11 @@ class MasterSession:
         self._transfer_from = -1
 
         self.slave_id = ANONYMOUS
-        self.first_report = -1
-        """What the slave had when it connected; -1 before its first report."""
         self.ack_offset = -1
-        """The slave has the log up to here; -1 before its first report."""
+        """The last report; -1 before the first one."""
+        self.confirmed = False
+        """The slave has reported again after its first report, and so holds this log up to `ack_offset`. The
+        first report says only where its own log ends, whatever history that has."""
         self.next_offset = -1
         """Next byte to send; -1 before the first report."""
 
@@ -101,6 +104,7 @@ class MasterSession:
                 )
             else:
                 self.ack_offset = number
+                self.confirmed = True
 
     def _begin(self, offset: int, log: LogBounds) -> None:
         if offset > log.max_offset:
@@ -119,7 +123,7 @@ class MasterSession:
         else:
             self.next_offset = offset
         self._transfer_from = self.next_offset
-        self.first_report = self.ack_offset = offset
+        self.ack_offset = offset
 
     def sendable(self, log: LogBounds) -> int:
         """Bytes that the slave has not been sent. Raises `HAFrameError` if the log begins beyond them."""
@@ -192,6 +196,8 @@ class SlaveSession:
         self._last_write_ms = now_ms
         self._last_body_ms = now_ms
         self._empty = end == 0
+        self.compared_from = compare_from
+        """Where the comparison of the two logs begins."""
         self.reported = compare_from
         """The last report."""
         self.position = compare_from
@@ -248,8 +254,8 @@ class SlaveSession:
         return report(offset)
 
     def heartbeat(self, now_ms: int) -> bytes:
-        """Repeats the last report after some silence."""
-        if now_ms - self._last_write_ms < self._heartbeat_ms:
+        """Repeats the last report after some silence; none while logs are compared, see `MasterSession`."""
+        if not self.transferring or now_ms - self._last_write_ms < self._heartbeat_ms:
             return b""
         self._last_write_ms = now_ms
         return report(self.reported)

@@ -36,7 +36,7 @@ class MasterSide(Protocol):
         """The link is connected. False: it was closed again."""
 
     def entered(self, link: MasterLink) -> None:
-        """The slave has reported what it has; sets `may_be_second`."""
+        """The slave has reported what it has; sets `counts_above`."""
 
     def acked(self, link: MasterLink) -> None:
         """The slave has acknowledged more."""
@@ -73,8 +73,9 @@ class MasterLink(Link):
             if config.ha_flow_control_enable
             else None
         )
-        self.may_be_second = False
-        """The slave of an older link may be this one's: only acks above the first report count."""
+        self.counts_above = -1
+        """An older link that is open may be the same slave's: how far it had been sent the log (`copies.py`).
+        -1: there is none."""
         self.session = MasterSession(
             introduces=key is not None,
             whole_log=config.ha_send_whole_log,
@@ -86,8 +87,12 @@ class MasterLink(Link):
     @property
     def held(self) -> Held:
         """What the slave has, for `acked_by`."""
-        session = self.session
-        return Held(session.ack_offset, session.first_report if self.may_be_second else -1)
+        return Held(self.ack_offset, self.counts_above)
+
+    @property
+    def ack_offset(self) -> int:
+        """The slave has the log up to here, as far as it is known; -1 before that is known."""
+        return self.session.ack_offset if self.session.confirmed else -1
 
     def __str__(self) -> str:
         slave_id = self.session.slave_id
@@ -120,7 +125,7 @@ class MasterLink(Link):
         local, session = self._local, self.session
         if self._transport is None:
             return
-        known, acked = session.transferring, session.ack_offset
+        known, acked = session.transferring, self.ack_offset
         try:
             if self._proof is not None and not self._proof.done:
                 answer, data = self._proof.receive(data)
@@ -135,7 +140,7 @@ class MasterLink(Link):
         if session.transferring and not known:
             self._master.entered(self)
             self.pump()
-        if session.ack_offset != acked:
+        if self.ack_offset != acked:
             self._window.acked(session.ack_offset, local.clock.monotonic_us())
             self._master.acked(self)
             if self._window_full:

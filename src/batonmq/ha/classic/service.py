@@ -138,7 +138,7 @@ class ClassicHAService(Replication):
         """See `Replication.in_sync_replicas`: slaves that lag by less than haMaxGapNotInSync, and the
         master."""
         end, gap = self.local.store.max_offset, self.config.ha_max_gap_not_in_sync
-        return 1 + sum(in_sync(end, link.session.ack_offset, gap) for link in self._slaves)
+        return 1 + sum(in_sync(end, link.ack_offset, gap) for link in self._slaves)
 
     def other_members(self) -> frozenset[int]:
         """None: nobody is elected in a group without controllers."""
@@ -151,7 +151,7 @@ class ClassicHAService(Replication):
     def held_by_all(self) -> int:
         """See `Replication.held_by_all`."""
         end, gap = self.local.store.max_offset, self.config.ha_max_gap_not_in_sync
-        acks = [link.session.ack_offset for link in self._slaves]
+        acks = [link.ack_offset for link in self._slaves]
         return min([end, *(ack for ack in acks if in_sync(end, ack, gap))])
 
     def replicas(self) -> list[ReplicaStatus]:
@@ -161,9 +161,9 @@ class ClassicHAService(Replication):
             ReplicaStatus(
                 link.session.slave_id,
                 link.peer,
-                link.session.ack_offset,
+                link.ack_offset,
                 link.session.next_offset,
-                in_sync(end, link.session.ack_offset, gap),
+                in_sync(end, link.ack_offset, gap),
                 False,
                 link.bytes_per_second,
             )
@@ -185,10 +185,10 @@ class ClassicHAService(Replication):
                 if other.session.slave_id == slave_id:
                     other.close("the slave has connected again")
             elif other.peer.rpartition(":")[0] == host:
-                link.may_be_second = True
+                link.counts_above = max(link.counts_above, other.session.next_offset)
         self._slaves.append(link)
         session = link.session
-        log.info("%s has the log up to %d, sending from %d", link, session.ack_offset, session.next_offset)
+        log.info("%s reports %d, sending from %d", link, session.ack_offset, session.next_offset)
 
     def acked(self, link: MasterLink) -> None:
         self.on_progress()
@@ -198,7 +198,8 @@ class ClassicHAService(Replication):
         if link in self._slaves:
             self._slaves.remove(link)
             for other in self._slaves:
-                other.may_be_second = other.may_be_second and self._has_older(other)
+                if not self._has_older(other):
+                    other.counts_above = -1
             self.on_progress()
 
     def _has_older(self, link: MasterLink) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,8 +15,6 @@ from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from batonmq.ha.classic.local import LocalReplica
-
-log = logging.getLogger(__name__)
 
 
 class SlaveSide(Protocol):
@@ -44,8 +41,12 @@ class SlaveLink(Link):
         self.address = address
         """The master's replication port, ``host:port``."""
         end = store.max_offset
+        begin = store.last_record_begin()
+        if local.sync_flush:
+            # The first report counts as an acknowledgement.
+            begin = min(begin, store.flushed_offset)
         # 0 would mean an empty log to the master.
-        compare_from = min(max(store.last_record_begin(), 1), end - 1) if end else 0
+        compare_from = min(max(begin, 1), end - 1) if end else 0
         self.session = SlaveSession(
             compare_from=compare_from,
             end=end,
@@ -148,15 +149,13 @@ class SlaveLink(Link):
             size = len(own)
             if not size or own != data[:size]:
                 raise OtherHistory(
-                    f"the master has other bytes than this slave between {offset} and {offset + len(data)}: "
-                    f"the logs have different histories. Nothing was appended; {HOW_TO_CHOOSE}"
+                    f"the master has other bytes than this slave behind {self.session.compared_from}: the "
+                    f"logs have different histories. Nothing was appended; {HOW_TO_CHOOSE}"
                 )
             offset += size
             data = data[size:]
 
     def _refuse(self, error: HAFrameError) -> None:
-        if isinstance(error, OtherHistory):
-            log.error("master %s: %s", self.peer, error)
         self.untrusted = isinstance(error, ProofFailed | OtherHistory)
         self.close(str(error))
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batonmq.net.tls import TlsConfig
 from batonmq.protocol.names import group_error, topic_error
 from batonmq.spark.options import (
     TLS_OPTIONS,
     Option,
     OptionError,
+    TlsOptions,
     flag,
     known_options,
     name_servers,
     number,
     option_rows,
-    tls_config,
+    tls_options,
 )
 
 DEFAULT_GROUP: Final = "batonmq_spark"
@@ -39,7 +39,7 @@ class SinkOptions:
     max_batch_rows: int = 2_000
     max_in_flight: int = 8
     max_message_size: int = 4 << 20
-    tls: TlsConfig | None = None
+    tls: TlsOptions | None = None
 
 
 SINK_OPTIONS = (
@@ -105,5 +105,5 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
         max_batch_rows=number(options, "maxBatchRows") or defaults.max_batch_rows,
         max_in_flight=number(options, "maxInFlight") or defaults.max_in_flight,
         max_message_size=most,
-        tls=tls_config(options),
+        tls=tls_options(options),
     )

@@ -33,9 +33,10 @@ from batonmq.protocol.message.properties import (
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
 )
-from batonmq.spark.options import ClearError, tls_context
+from batonmq.spark.options import ClearError
 from batonmq.spark.sink.encode import Encoded, Encoder, QueueChoice, Queues, RowError, Single
 from batonmq.spark.sink.options import SinkOptions
+from batonmq.spark.tls import tls_context
 
 REFUSAL_PAUSE_S: Final = 0.1
 """Before a batch is sent again that a broker refused for now, or stored less safely than it should."""

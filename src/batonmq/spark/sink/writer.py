@@ -14,6 +14,7 @@ from batonmq.spark.options import OptionError
 from batonmq.spark.sink.encode import check_columns
 from batonmq.spark.sink.options import SinkOptions, parse_sink_options
 from batonmq.spark.sink.send import Written, write_rows
+from batonmq.spark.tls import tls_context
 
 
 @dataclass
@@ -30,6 +31,7 @@ def checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
             "messages cannot be overwritten: use mode('append'), or outputMode('append') for a stream"
         )
     parsed = parse_sink_options(options)
+    tls_context(parsed.tls)  # a missing file shows here
     check_columns([(f.name, f.dataType.simpleString()) for f in schema.fields], topic=parsed.topic)
     return parsed
 

@@ -116,7 +116,7 @@ def narrowed(selection: Selection, filters: Iterable[Any]) -> Selection:
     """The selection with Spark's filters (`pyspark.sql.datasource`) applied as far as it can express them. It
     never leaves out a record that the filters accept; Spark evaluates them again."""
     for one in filters:
-        path = getattr(one, "attribute", ())  # a negation has none
+        path: tuple[str, ...] = getattr(one, "attribute", ())  # a negation has none
         column, kind = path[0] if len(path) == 1 else "", type(one).__name__
         value = getattr(one, "value", None)
         if column in _BOUNDS and kind in _LOWER | _UPPER and value is not None:
@@ -128,7 +128,8 @@ def narrowed(selection: Selection, filters: Iterable[Any]) -> Selection:
             if column == "topic" and held is None and not selection.system_topics:
                 # The system's topics stay hidden unless the options name them.
                 values = frozenset(t for t in values if selection.wants_topic(t))
-            selection = replace(selection, **{name: values if held is None else held & values})
+            changes: dict[str, Any] = {name: values if held is None else held & values}
+            selection = replace(selection, **changes)
     return selection
 
 
@@ -139,7 +140,7 @@ _UPPER: Final = frozenset({"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEq
 def _bounded(selection: Selection, column: str, kind: str, value: Any) -> Selection:
     low_name, high_name = _BOUNDS[column]
     low, high = (_ms(value), _ms(value)) if column == "timestamp" else (value, value)
-    changes: dict[str, int] = {}
+    changes: dict[str, Any] = {}
     if kind in _LOWER:
         held = getattr(selection, low_name)
         changes[low_name] = low if held is None else max(low, held)

@@ -145,7 +145,8 @@ class TableReader(DataSourceReader):
 
     @with_clear_errors
     def partitions(self) -> Sequence[InputPartition]:
-        options, work = self._options, []
+        options = self._options
+        work: list[tuple[Any, str, str]] = []
         for root in store_roots(options.paths):
             broker = broker_name(root, options.broker_name)
             if options.table == CONSUME_QUEUES:

@@ -136,6 +136,8 @@ def test_random_expressions_agree_with_the_slow_evaluator(seed: int) -> None:
         "/*" + "*" * 65_000,
         "--" * 32_000,
         "a = 1" + " or a = 1" * 8_000,
+        "a = 1" + " or a between 1 and 2" * 250,
+        "a = 1" + " or a in ('x')" * 500,
         "a = " + "9" * 60_000,
         "a > 0." + "0" * 60_000 + "1",
         "a > 1e" + "9" * 60_000,
@@ -147,19 +149,19 @@ def test_random_expressions_agree_with_the_slow_evaluator(seed: int) -> None:
         "a = " + "'x' " * 15_000,
         "--\n" * 20_000,
     ],
-    ids=range(23),
+    ids=range(25),
 )
 def test_a_hostile_expression_is_refused_quickly(expression: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(SqlError) as error:
         compile_expression(expression)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     assert len(str(error.value)) < 200
 
 
 def test_long_chains_are_not_deep() -> None:
-    assert compile_expression(" or ".join(f"a = {n}" for n in range(5000, 0, -1)))(PROPERTIES)
-    assert not compile_expression(" and ".join(["a = 5"] * 4000 + ["a = 6"]))(PROPERTIES)
+    assert compile_expression(" or ".join(f"a = {n}" for n in range(500, 0, -1)))(PROPERTIES)
+    assert not compile_expression(" and ".join(["a = 5"] * 499 + ["a = 6"]))(PROPERTIES)
     assert compile_expression("a in (" + ",".join(f"'{n}'" for n in range(9000)) + ")")(PROPERTIES)
 
 
@@ -189,7 +191,7 @@ def test_the_last_of_two_values_counts() -> None:
         ("007", 7),
         ("2147483647", 2**31 - 1),
         ("-2147483648", -(2**31)),
-        ("0" * 5000 + "5", 5),
+        ("0" * 100 + "5", 5),
         ("٣", 3),
     ],
 )
@@ -244,3 +246,23 @@ def test_doubles_compare_as_in_java() -> None:
         assert compare_doubles(low, low) == 0
         for high in ascending[at + 1 :]:
             assert compare_doubles(low, high) < 0 < compare_doubles(high, low)
+
+
+@pytest.mark.parametrize("name", ["a", "zz"])
+@pytest.mark.parametrize(
+    "properties",
+    [b"k\x01" + b"a\x01" * 16_000, b"a\x01x\x02" * 8_000, b"a\x01" + b"1" * 32_000, b"ka\x01" * 10_000],
+    ids=range(4),
+)
+def test_properties_that_are_slow_to_search_are_bounded(name: str, properties: bytes) -> None:
+    test = compile_expression(" or ".join(f"{name} = {n} or {name} contains 'q'" for n in range(250)))
+    began = time.process_time()
+    assert test(properties) is False
+    assert time.process_time() - began < 0.5
+
+
+def test_many_lookups_and_long_properties_give_the_same_result() -> None:
+    few, many = "a = 5 and b = 'x'", "a = 5 and b = 'x' and c is null and a > 1 and a < 9"
+    for padding in ("", "y" * 5_000):
+        properties = encode_properties({"p": padding, "a": "5", "b": "x"})
+        assert compile_expression(few)(properties) and compile_expression(many)(properties)

@@ -179,7 +179,7 @@ async def test_a_slave_that_connects_again_counts_once(replicas):
     for _ in range(2):
         _, writer = await asyncio.open_connection("127.0.0.1", master.ha.port)
         links.append(writer)
-        writer.write(struct.pack(">q", end))
+        writer.write(struct.pack(">qq", end, end))
         await until(lambda: len(master.ha.replicas()) == len(links))
     assert master.ha.acked_by(2) == end
     assert master.ha.acked_by(3) == -1
@@ -189,12 +189,27 @@ async def test_a_slave_that_connects_again_counts_once(replicas):
     links[1].close()
 
 
+async def test_the_first_report_acknowledges_nothing(replicas):
+    """It says where the slave's own log ends, whatever is in that."""
+    (master,) = await replicas(1)
+    master.ha.serve()
+    end = master.put(b"written by a master that lost what the slave has there")
+    _, writer = await asyncio.open_connection("127.0.0.1", master.ha.port)
+    writer.write(struct.pack(">q", end))
+    await until(lambda: len(master.ha.replicas()) == 1)
+    assert master.ha.acked_by(2) == -1
+    assert master.ha.in_sync_replicas == 1
+    writer.write(struct.pack(">q", end))
+    await until(lambda: master.ha.acked_by(2) == end)
+    writer.close()
+
+
 async def test_a_lagging_slave_is_not_in_sync(replicas):
     (master,) = await replicas(1, HAConfig(ha_max_gap_not_in_sync=5_000))
     master.ha.serve()
     end = master.put(b"x")
     _, writer = await asyncio.open_connection("127.0.0.1", master.ha.port)
-    writer.write(struct.pack(">q", end))
+    writer.write(struct.pack(">qq", end, end))
     await until(lambda: master.ha.in_sync_replicas == 2)
     master.put(b"y" * 10_000)
     assert master.ha.in_sync_replicas == 1

@@ -99,7 +99,7 @@ class CloneGroupOffset(Header):
 
 @request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 class ResetOffset(Header):
-    """Reset a group's offsets to a time (ms); -1 is the end, -2 the beginning. Body `ResetOffsetBody`."""
+    """Reset a group's offsets to a time (ms; negative: the end) or an offset. Body `ResetOffsetBody`."""
 
     group: str
     topic: str
