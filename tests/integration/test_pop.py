@@ -13,6 +13,7 @@ from tests.integration.test_broker import configs, v2
 from batonmq.broker.pop.part import PopPart
 from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -30,7 +31,7 @@ from batonmq.protocol.headers.broker.pop import (
     PopMessage,
     PopMessageResponse,
 )
-from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic
+from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
 from batonmq.protocol.json import encode
 from batonmq.protocol.message.properties import PROPERTY_POP_CK
 from batonmq.protocol.message.record import MessageExt, decode_records
@@ -90,9 +91,10 @@ class Rig:
         assert self.broker is not None
         return await self.client.call(f"127.0.0.1:{self.broker.port}", header, body, **options)
 
-    async def create(self, topic: str = "T", queues: int = 1) -> None:
+    async def create(self, topic: str = "T", queues: int = 1, attributes: str | None = None) -> None:
         await self.call(
             CreateTopic(
+                attributes=attributes,
                 topic=topic,
                 default_topic="TBW102",
                 read_queue_nums=queues,
@@ -327,6 +329,74 @@ async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     assert [each.body for each in popped] == [b"%d" % n for n in range(1, 20, 2)]
     await rig.ack(*popped[1:])
     assert await rig.bodies(exp="odd", poll_time=3_000) == [b"1"]
+
+
+PRIORITIES = "+message.type=PRIORITY"
+
+
+@pytest.mark.parametrize(("ascending", "first"), [(True, [3, 2, 1, 0]), (False, [0, 1, 2, 3])])
+async def test_queues_of_a_priority_topic_are_popped_by_priority(
+    start: Starter, ascending: bool, first: list[int]
+) -> None:
+    rig = await start(priority_order_asc=ascending)
+    await rig.create("P", 4, PRIORITIES)
+    for _ in range(3):
+        for queue in (1, 3, 0, 2):
+            await rig.send(b"m", topic="P", queue=queue)
+    popped = [await rig.pop("P", max_msg_nums=3) for _ in range(4)]
+    assert [[each.receipt.queue_id for each in batch] for batch in popped] == [[queue] * 3 for queue in first]
+
+
+async def test_a_group_with_priority_factor_0_pops_without_priority(start: Starter) -> None:
+    rig = await start()
+    await rig.create("P", 4, PRIORITIES)
+    group = SubscriptionGroupConfig(group_name="g", attributes={"+priority.factor": "0"})
+    await rig.call(UpdateSubscriptionGroup(), encode(group))
+    first = set()
+    for _ in range(60):
+        for queue in range(4):
+            await rig.send(b"m", topic="P", queue=queue)
+        popped = await rig.pop("P", max_msg_nums=1)
+        first.add(popped[0].receipt.queue_id)
+        await rig.pop("P")
+    assert first == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("share", "retry_first"), [(0, False), (100, True)])
+async def test_retries_of_a_priority_topic_come_last_or_first(
+    start: Starter, share: int, retry_first: bool
+) -> None:
+    rig = await start(pop_from_retry_probability_for_priority=share)
+    await rig.create("P", 2, PRIORITIES)
+    await rig.send(b"again", topic="P", queue=1)
+    await rig.pop("P", invisible_time=300)
+    waiting = await rig.call(
+        Notification(consumer_group="g", topic="P", queue_id=-1, poll_time=10_000, born_time=0),
+        timeout_ms=20_000,
+    )
+    assert isinstance(waiting.header, NotificationResponse) and waiting.header.has_msg
+    await rig.send(b"new", topic="P", queue=0)
+    popped = await rig.pop("P")
+    assert [each.body for each in popped] == ([b"again", b"new"] if retry_first else [b"new", b"again"])
+
+
+async def test_retries_stay_in_their_queues_and_their_topic_grows_with_the_other(start: Starter) -> None:
+    rig = await start(use_separate_retry_queue=True)
+    await rig.create("S", 2)
+    await rig.send(b"one", topic="S", queue=1)
+    await rig.pop("S", invisible_time=300)
+    (again,) = await rig.pop("S", poll_time=10_000, invisible_time=300)
+    assert (again.body, again.receipt.retry, again.receipt.queue_id) == (b"one", "1", 1)
+    await rig.create("S", 4)
+    await rig.send(b"three", topic="S", queue=3)
+    await rig.pop("S", invisible_time=300)
+    found: dict[bytes, int] = {}
+    while len(found) < 2:
+        for each in await rig.pop("S", poll_time=10_000):
+            assert each.receipt.retry == "1"
+            found[each.body] = each.receipt.queue_id
+            await rig.ack(each, topic="S")
+    assert found == {b"one": 1, b"three": 3}
 
 
 async def test_an_ordered_group_gets_one_batch_at_a_time(start: Starter) -> None:

@@ -113,6 +113,13 @@ async def test_a_reply_reaches_the_requester_and_the_reply_topic(
     assert answer.header == SendMessageResponse(message.offset_message_id, 0, 0)
 
 
+async def test_an_empty_reply_reaches_the_requester_and_is_not_stored(rig: Rig, requester: Requester) -> None:
+    # RocketMQ's Go client up to 2.1.2 sends no others.
+    assert (await reply(rig, b"")).header == SendMessageResponse("0", 0, 0)
+    ((_, body),) = requester.received
+    assert body == b"" and not await stored(rig)
+
+
 async def test_replies_are_not_stored_if_the_configuration_says_so(tmp_path: Path) -> None:
     service = BrokerService(*configs(tmp_path / "store", store_reply_message_enable=False))
     await service.start()

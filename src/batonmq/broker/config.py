@@ -229,6 +229,13 @@ class BrokerConfig(MetricsConfig):
     """With enableRetryTopicV2: pop consumers also get what is in the retry topic of the other name."""
     pop_from_retry_probability: int = number(20, 0, 100, changeable=True)
     """Share of pops that look into the retry topic first, percent; the others look there last."""
+    pop_from_retry_probability_for_priority: int = number(0, 0, 100, changeable=True)
+    """The same for pops that take the queues of a topic with message.type=PRIORITY by priority."""
+    priority_order_asc: bool = changeable(True)
+    """In topics with message.type=PRIORITY a queue with a higher number comes first; false: a lower one."""
+    use_separate_retry_queue: bool = changeable(False)
+    """Retry topics of pop consumers get the queues of the topic, and a message stays in its queue; false: one
+    queue."""
     init_pop_offset_by_check_msg_in_mem: bool = changeable(True)
     """A pop group that starts at the end starts at the first message while that is in memory."""
     pop_response_return_actual_retry_topic: bool = changeable(False)

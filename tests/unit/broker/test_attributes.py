@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.broker.tables.attributes import NOT_BUILT, TOPIC_ATTRIBUTES, apply_change, parse_change
+from batonmq.broker.tables.attributes import (
+    GROUP_ATTRIBUTES,
+    NOT_BUILT,
+    TOPIC_ATTRIBUTES,
+    apply_change,
+    parse_change,
+)
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
@@ -82,6 +88,13 @@ def test_apply_refuses(current: dict[str, str] | None, change: dict[str, str], r
     with pytest.raises(MQError) as refused:
         apply_change(TOPIC_ATTRIBUTES, current, change)
     assert refused.value.remark == remark
+
+
+@pytest.mark.parametrize("value", ["-1", "101", "9" * 5000, "half", ""])
+def test_a_group_s_priority_factor_is_a_percentage(value: str) -> None:
+    assert apply_change(GROUP_ATTRIBUTES, None, {"+priority.factor": "0"}) == {"priority.factor": "0"}
+    with pytest.raises(MQError):
+        apply_change(GROUP_ATTRIBUTES, {}, {"+priority.factor": value})
 
 
 @pytest.mark.parametrize("change", [{f"+{key}": value} for key, value in NOT_BUILT], ids=str)

@@ -397,12 +397,14 @@ class Reviver:
             if record.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
                 properties[PROPERTY_FIRST_POP_TIME] = str(pop_time)
             properties[PROPERTY_ORIGIN_GROUP] = group
-            await self._ensure(target, group)
+            queues = 1 if dead else self._retry_queues(topic, group)
+            await self._ensure(target, group, queues)
+            queue = record.queue_id if record.queue_id < queues else 0
             try:
-                message = message_of(record, topic=target, queue_id=0, properties=properties)
+                message = message_of(record, topic=target, queue_id=queue, properties=properties)
             except MessageFormatError:
                 # The marks of a retry do not fit; the message itself matters more.
-                message = message_of(record, topic=target, queue_id=0, properties=record.properties)
+                message = message_of(record, topic=target, queue_id=queue, properties=record.properties)
             message.reconsume_times = attempts
             message.store_host = self._journal.store_host
             messages.append(message)
@@ -413,13 +415,23 @@ class Reviver:
             return topic
         return pop_retry_topic(group, topic, v2=self._broker.settings.broker.enable_retry_topic_v2)
 
-    async def _ensure(self, topic: str, group: str) -> None:
+    def _retry_queues(self, topic: str, group: str) -> int:
+        """How many queues the retry topic has; `topic` is the one that was popped, perhaps itself a retry
+        topic."""
+        if not self._broker.settings.broker.use_separate_retry_queue:
+            return 1
+        for v2 in (True, False):
+            topic = topic.removeprefix(pop_retry_topic(group, "", v2=v2))
+        origin = self._broker.tables.topics.get(topic)
+        return 1 if origin is None else max(1, origin.write_queue_nums)
+
+    async def _ensure(self, topic: str, group: str, queues: int) -> None:
         """Create a retry or dead-letter topic; slaves have it before it has messages."""
         tables = self._broker.tables
-        if topic not in tables.topics:
-            tables.topics.create_on_send_back(topic, 1)
-            if topic.startswith(RETRY_PREFIX) and tables.offsets.query(group, topic, 0) < 0:
-                tables.offsets.commit(group, topic, 0, 0)
+        if tables.topics.widen(topic, queues):
+            for queue in range(queues):
+                if topic.startswith(RETRY_PREFIX) and tables.offsets.query(group, topic, queue) < 0:
+                    tables.offsets.commit(group, topic, queue, 0)
             await tables.durable()
 
     async def _message(self, entry: Outstanding, offset: int) -> MessageExt | None:

@@ -20,6 +20,7 @@ from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop.core import Outstanding, record_of
 from batonmq.broker.pop.journal import CHECK_POINT
 from batonmq.broker.pop.order_core import order_count_info
+from batonmq.broker.tables.attributes import MESSAGE_TYPE, PRIORITY_FACTOR
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pop import PopMessage, PopMessageResponse
@@ -186,18 +187,45 @@ class Taker:
             return False
         number = broker.rng.randrange(100)
         pop.begin(broker.clock.now_ms(), number)
-        retry_first = not header.order and number < config.pop_from_retry_probability
+        by_priority = self._by_priority(pop)
+        share = config.pop_from_retry_probability
+        if by_priority:
+            share = config.pop_from_retry_probability_for_priority
+        retry_first = not header.order and number < share
         if retry_first:
             self._take_retries(pop)
         queues = topic.read_queue_nums
         if header.queue_id >= 0:
             self._take(pop, header.topic, header.queue_id)
         else:
-            for n in range(queues):
-                self._take(pop, header.topic, (number + n) % queues)
+            for queue_id in self._turn(pop, queues, by_priority):
+                self._take(pop, header.topic, queue_id)
         if not retry_first and not header.order:
             self._take_retries(pop)
         return bool(pop.taken)
+
+    def _by_priority(self, pop: Pop) -> bool:
+        """Whether this pop takes the queues of a topic in the order of their priority, as all do but those of
+        groups with a lower ``priority.factor`` (percent)."""
+        if pop.header.order or (pop.topic.attributes or {}).get(MESSAGE_TYPE) != "PRIORITY":
+            return False
+        group = self._broker.tables.subscriptions.get(pop.header.consumer_group)
+        factor = "" if group is None else (group.attributes or {}).get(PRIORITY_FACTOR, "")
+        return pop.number < (int(factor) if len(factor) <= 3 and factor.isdecimal() else 100)
+
+    def _turn(self, pop: Pop, queues: int, by_priority: bool) -> Sequence[int]:
+        """Queue ids in the order in which the pop takes them."""
+        if not by_priority:
+            return [(pop.number + n) % queues for n in range(queues)]
+        ascending = self._broker.settings.broker.priority_order_asc
+        return range(queues - 1, -1, -1) if ascending else range(queues)
+
+    def _take_retries(self, pop: Pop) -> None:
+        for name in pop.retries:
+            retry = self._broker.tables.topics.get(name)
+            if retry is not None:
+                for queue_id in self._turn(pop, retry.read_queue_nums, self._by_priority(pop)):
+                    self._take(pop, name, queue_id)
 
     def _log_full(self) -> None:
         if not self._full_logged:
@@ -210,13 +238,6 @@ class Taker:
 
     def _log_again(self) -> None:
         self._full_logged = False
-
-    def _take_retries(self, pop: Pop) -> None:
-        for name in pop.retries:
-            retry = self._broker.tables.topics.get(name)
-            if retry is not None:
-                for queue_id in range(retry.read_queue_nums):
-                    self._take(pop, name, queue_id)
 
     def _take(self, pop: Pop, topic: str, queue_id: int) -> None:
         """Take the next messages of one queue."""

@@ -1,7 +1,7 @@
-"""Topic attributes such as ``+message.type=FIFO``: parses, checks and applies changes.
+"""Attributes of topics and groups, such as ``+message.type=FIFO``: parses, checks and applies changes.
 
 A change is a map from ``+key`` (set) or ``-key`` (remove) to a value; stored attributes have the bare key.
-Source: RocketMQ's topic attributes; the remarks are those that its tools show.
+Source: `TopicAttributes` and `SubscriptionGroupAttributes`; the remarks are those that its tools show.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ NOT_BUILT: Mapping[tuple[str, str], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One known key: whether it may change after creation, and its values (None: a number >= -1)."""
+    """One known key: whether it may change after creation, and its values (None: a number in a range)."""
 
     changeable: bool
     values: tuple[str, ...] | None
+    least: int = -1
+    most: int = (1 << 63) - 1
 
     def check(self, value: str) -> None:
         if self.values is not None:
@@ -39,8 +41,8 @@ class Attribute:
             number = int(value)
         except ValueError:
             raise _refused(f'For input string: "{value}"') from None
-        if not -1 <= number < 1 << 63:
-            raise _refused(f"value is not in range(-1, {(1 << 63) - 1})")
+        if not self.least <= number <= self.most:
+            raise _refused(f"value is not in range({self.least}, {self.most})")
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
@@ -48,6 +50,11 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "cleanup.policy": Attribute(changeable=False, values=("DELETE", "COMPACTION")),
     MESSAGE_TYPE: Attribute(changeable=True, values=MESSAGE_TYPES),
     "reserve.time": Attribute(changeable=True, values=None),
+}
+PRIORITY_FACTOR = "priority.factor"
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
+    # Percent of a group's pops that take the queues of a topic by priority.
+    PRIORITY_FACTOR: Attribute(changeable=True, values=None, least=0, most=100),
 }
 
 

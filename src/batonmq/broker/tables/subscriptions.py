@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.tables.attributes import apply_change
+from batonmq.broker.tables.attributes import GROUP_ATTRIBUTES, apply_change
 from batonmq.broker.versions import next_version
 from batonmq.common.clock import Clock
 from batonmq.common.log import some
@@ -117,7 +117,7 @@ class SubscriptionTable:
             found = self._groups.get(config.group_name)
             current = None if found is None else found.attributes or {}
             values = {name: getattr(config, name) for name in config.__struct_fields__}
-            values["attributes"] = apply_change({}, current, config.attributes or {})
+            values["attributes"] = apply_change(GROUP_ATTRIBUTES, current, config.attributes or {})
             merged.append(SubscriptionGroupConfig(**values))
         if merged:
             self._put(*merged)

@@ -166,6 +166,18 @@ class TopicTable:
             self.ensure([wanted])
         return self._topics[topic]
 
+    def widen(self, topic: str, queues: int) -> bool:
+        """A topic that the broker itself needs, with at least this many queues; False if nothing changed."""
+        found = self._topics.get(topic)
+        if found is not None and min(found.read_queue_nums, found.write_queue_nums) >= queues:
+            return False
+        if found is None:
+            self.create_on_send_back(topic, queues)
+        else:
+            read, write = max(found.read_queue_nums, queues), max(found.write_queue_nums, queues)
+            self._put(_changed(found, read_queue_nums=read, write_queue_nums=write))
+        return True
+
     def ensure(self, wanted: Iterable[TopicConfig]) -> None:
         """Create the missing topics; of an existing one only `order` is changed. All are one change of the
         table."""
