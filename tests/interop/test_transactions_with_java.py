@@ -26,7 +26,7 @@ from tests.integration.group import Group, read
 from tests.integration.transactions import COMMIT, ROLLBACK, RawProducer, raw_producer
 from tests.interop.conftest import JavaProcess, Peer
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 JAVA = Path(__file__).parent / "java"
 TOPIC = "TransactionsThroughKill"
 LOG_FILE, QUEUE_FILE = 16 << 20, 20 * 1000
@@ -246,7 +246,7 @@ async def test_java_transactions_survive_a_kill_of_the_master(peer: Peer, tmp_pa
                 TOPIC,
                 "4",
                 str(stop),
-                timeout_s=200,
+                timeout_s=300,
             )
         )
         await until(made, "the Java producer has begun", 90)

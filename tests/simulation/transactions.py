@@ -1,6 +1,6 @@
 """Stories with transactions: producers that commit, roll back, stay silent, or decide only when asked.
 
-Invariants, besides those of `scenario.py`: what was committed is read, and once; what was rolled back, or never
+Invariants, besides those of `scenario.py`: what was committed is read once; what was rolled back, or never
 acknowledged, is not read; a master asks for what is undecided, so in the end nothing is.
 """
 
