@@ -25,7 +25,7 @@ from batonmq.store.config import StoreConfig
 from tests.integration.test_broker import v2
 from tests.interop.conftest import Peer
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 JAVA = Path(__file__).parent / "java"
 TOPIC = "Timed"
 LOG_FILE = 1 << 26
@@ -160,10 +160,10 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
     client = Client(java.address, remoting)
     await warm(client)
     now = int(time.time() * 1000)
-    due = {"early": now + 1_500, "java": now + 25_000, "late": now + 150_000, "rolled": now + 250_000_000}
+    due = {"early": now + 1_500, "java": now + 45_000, "late": now + 200_000, "rolled": now + 250_000_000}
     for key, due_ms in due.items():
         await client.send(key, TIMER_DELIVER_MS=due_ms)
-    recalled = await client.send("recalled", TIMER_DELIVER_MS=now + 25_000)
+    recalled = await client.send("recalled", TIMER_DELIVER_MS=now + 45_000)
     assert recalled.recall_handle
     await client.recall(recalled.recall_handle)
     await client.until_delivered("early")
@@ -210,7 +210,7 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
     client = Client(java.address, remoting)
     javas_checkpoint = decode_checkpoint(await client.checkpoint())
     assert javas_checkpoint.queue_offset == ours_checkpoint.queue_offset == 10
-    found = await client.until_delivered("early", "java", "ours", "late", timeout_s=200)
+    found = await client.until_delivered("early", "java", "ours", "late", timeout_s=300)
     not_early(found, {key: due[key] for key in ("early", "java", "ours", "late")})
     assert not {"recalled", "recalled-by-us", "rolled", "ours rolled"} & found.keys()
     assert b'"count":2' in await client.timing()
