@@ -23,7 +23,7 @@ from batonmq.protocol.headers.broker.send import RecallMessage, SendMessageRespo
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.store.config import StoreConfig
 from tests.integration.test_broker import v2
-from tests.interop.conftest import Peer
+from tests.interop.conftest import Peer, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 JAVA = Path(__file__).parent / "java"
@@ -109,11 +109,12 @@ def keys_of(root: Path) -> dict[str, object]:
 
 
 @contextlib.asynccontextmanager
-async def our_broker(root: Path) -> AsyncIterator[BrokerService]:
+async def our_broker(root: Path, namesrv_addr: str = "") -> AsyncIterator[BrokerService]:
     broker = BrokerService(
         BrokerConfig(
             broker_name="shared",
-            listen_port=0,
+            namesrv_addr=namesrv_addr,
+            listen_port=free_port(),
             bind_address="127.0.0.1",
             broker_ip1="127.0.0.1",
             vip_channel_enabled=False,
@@ -219,8 +220,7 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
 
 async def test_javas_producer_on_our_broker(peer: Peer, tmp_path: Path) -> None:
     namesrv = await peer.start("namesrv")
-    async with our_broker(tmp_path / "store") as ours:
-        await ours.broker.settings.change({"namesrvAddr": namesrv.address}, int(time.time() * 1000), 0)
+    async with our_broker(tmp_path / "store", namesrv.address):
         output = await peer.java(JAVA / "TimedMessages.java", namesrv.address, TOPIC, "40", timeout_s=180)
     lines = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     assert lines.get("complete") == "true", output
