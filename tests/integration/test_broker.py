@@ -32,7 +32,13 @@ from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Request, Response
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, HeartbeatData, SubscriptionData
+from batonmq.protocol.bodies.clients import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.bodies.statistics import SNDBCK_PUT_NUMS
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -378,10 +384,10 @@ async def test_pull_consumers_are_refused_where_only_push_consumers_are_wanted(s
         ({"sys_flag": 12}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
         ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY=soon"),
         (
-            {"properties": "TIMER_DELAY_SEC\x019\x02"},
+            {"properties": "TIMER_DELAY_SEC\x01soon\x02"},
             b"x",
-            ResponseCode.SYSTEM_ERROR,
-            "timerWheelEnable is false",
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal",
         ),
         ({"properties": "INNER_NUM\x012\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "illegal"),
     ],
@@ -718,6 +724,32 @@ async def test_a_held_pull_returns_when_its_time_is_up(start: Starter) -> None:
     answer = await rig.pull(1, sys_flag=HOLD, suspend_timeout_millis=150)
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert 0.14 < time.monotonic() - began < 2
+
+
+async def test_a_client_of_a_broadcasting_group_goes_on_where_it_was_when_a_proxy_pulls_for_it(
+    start: Starter,
+) -> None:
+    rig = await start()
+    for _ in range(5):
+        await rig.send()
+    consumer = ConsumerData("g", ConsumeType.PASSIVELY, MessageModel.BROADCASTING)
+    consumer.subscription_data_set = [SubscriptionData("T", "*")]
+    await rig.call(Heartbeat(), encode(HeartbeatData("c1", consumer_data_set=[consumer])))
+    assert (await rig.pull(3)).code == ResponseCode.SUCCESS
+
+    async def by_proxy(offset: int, client: str) -> tuple[int, int]:
+        answer = await rig.pull(offset, request_source=1, proxy_froward_client_id=client)
+        assert isinstance(answer.header, PullMessageResponse)
+        return answer.code, answer.header.next_begin_offset
+
+    assert await by_proxy(0, "c1") == (ResponseCode.PULL_OFFSET_MOVED, 3)
+    assert await by_proxy(3, "c1") == (ResponseCode.SUCCESS, 5)
+    assert (await rig.pull(1)).code == ResponseCode.PULL_OFFSET_MOVED, "back at the broker"
+    assert (await rig.pull(4)).code == ResponseCode.SUCCESS
+    assert await by_proxy(-1, "c2") == (ResponseCode.PULL_OFFSET_MOVED, 0), "nothing is known of it"
+    rig.broker.broker.tables.offsets.commit("g@broadcast", "T", 0, 2)
+    assert await by_proxy(-1, "c3") == (ResponseCode.PULL_OFFSET_MOVED, 2)
+    assert await by_proxy(2, "c3") == (ResponseCode.SUCCESS, 5)
 
 
 async def test_a_reset_offset_is_given_to_the_next_pull_once(start: Starter) -> None:

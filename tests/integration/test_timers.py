@@ -103,7 +103,7 @@ async def test_messages_come_at_their_times_and_in_order(start: Starter, precisi
             ("TIMER_DELAY_MS", 400, 400),
         ]
     ):
-        due[f"{number}"] = now_ms() + delay
+        due[f"{number}"] = begin + delay if name == "TIMER_DELIVER_MS" else now_ms() + delay
         await rig.send(b"%d" % number, properties=timed(f"{number}", **{name: value}))
     messages = await until(rig, 4)
     for message in messages:

@@ -48,7 +48,7 @@ class RawProducer:
     checks: list[tuple[CheckTransactionState, MessageExt]] = field(default_factory=list)
 
     async def call(self, header: Any, body: bytes = b"", **options: Any) -> Any:
-        return await self.client.call(self.address, header, body, **options)
+        return await self.client.call(self.address, header, body, **{"timeout_ms": 20_000, **options})
 
     async def connect(self, group: str = "p") -> None:
         """Be a producer of the group."""

@@ -43,9 +43,11 @@ async def start_cluster(peer: Peer, *names: str, settings: Mapping[str, object] 
     """Brokers of RocketMQ with these names, and what features need."""
     namesrv = await peer.start("namesrv")
     shared = {"namesrvAddr": namesrv.address, "timerWheelEnable": "true", **(settings or {})}
-    brokers = await asyncio.gather(*(peer.start("broker", {**shared, "brokerName": name}) for name in names))
-    for broker in brokers:
-        await peer.admin_until(broker.address, "clusterList", "-n", namesrv.address)
+    for name in names:
+        await peer.start("broker", {**shared, "brokerName": name})
+    async with Admin(namesrv.address) as admin, asyncio.timeout(60):
+        while len(await admin.masters()) < len(names):
+            await asyncio.sleep(0.2)
     return namesrv.address
 
 
@@ -72,7 +74,7 @@ async def test_quick_delays_recall_selectors_and_dead_letters(peer: Peer) -> Non
     consumer.subscribe("timed", "*", handle)
     consumer.subscribe("chosen", sql("amount > 3 AND region = 'eu'"), handle)
     consumer.subscribe("dead", "*", refuse)
-    async with consumer, Producer("p", namesrv) as producer:
+    async with consumer, Producer("p", namesrv, send_timeout_ms=30_000) as producer:
         began = time.time()
         await producer.send(Message("timed", b"after 2 s", delay=2))
         await producer.send(Message("timed", b"at 3 s", deliver_at=began + 3))
@@ -90,7 +92,7 @@ async def test_quick_delays_recall_selectors_and_dead_letters(peer: Peer) -> Non
     delays = {body: at - began for topic, body, at in seen if topic == "timed"}
     assert delays.keys() == {b"after 2 s", b"at 3 s"}, "the third one was recalled"
     assert delays[b"after 2 s"] > 0.9 and 1.9 < delays[b"at 3 s"] < 8, "RocketMQ rounds down to a second"
-    async with QueueReader(namesrv) as reader, Producer("p", namesrv) as producer:
+    async with QueueReader(namesrv) as reader, Producer("p", namesrv, send_timeout_ms=30_000) as producer:
         (letter,) = [message async for message in reader.dead_letters("features")]
         again = Message.from_record(letter)
         assert (again.topic, again.body, again.keys) == ("dead", b"letter", ("k",))
@@ -112,7 +114,7 @@ async def test_requests_replies_and_traces(peer: Peer) -> None:
             await responder.reply(message, b"python: " + message.body, properties={"mood": "good"})
 
         responder.subscribe("questions", "*", answer)
-        async with responder, Producer("p", namesrv, hooks=[trace]) as producer:
+        async with responder, Producer("p", namesrv, hooks=[trace], send_timeout_ms=30_000) as producer:
             replies = await asyncio.gather(
                 *(producer.request(Message("questions", b"%d" % n), timeout_ms=20_000) for n in range(5))
             )
@@ -159,7 +161,12 @@ async def test_transactions(peer: Peer) -> None:
 
     consumer = Consumer("payments", namesrv, from_where=FIRST)
     consumer.subscribe("paid", "*", lambda message: delivered.update([message.body]))
-    async with consumer, TransactionProducer("tp", namesrv, check=check) as producer:
+    async with (
+        consumer,
+        TransactionProducer(
+            "tp", namesrv, check=check, send_timeout_ms=30_000, end_timeout_ms=30_000
+        ) as producer,
+    ):
         for number in range(10):
             async with producer.transaction(Message("paid", b"%d" % number)) as transaction:
                 assert delivered[b"%d" % number] == 0
@@ -185,7 +192,7 @@ async def test_simple_consumer(peer: Peer) -> None:
     namesrv = await start_cluster(peer, "java-a", "java-b")
     await create(namesrv, {"simple": 2})
     async with (
-        Producer("p", namesrv) as producer,
+        Producer("p", namesrv, send_timeout_ms=30_000) as producer,
         SimpleConsumer("sg", namesrv, from_where=FIRST, invisible_duration=10) as consumer,
     ):
         consumer.subscribe("simple", "a || b")
@@ -241,7 +248,7 @@ async def test_pop_consumer(peer: Peer) -> None:
 
     consumer = PopConsumer("pg", namesrv, from_where=FIRST, invisible_duration=5)
     consumer.subscribe("popped", "*", handle)
-    async with consumer, Producer("p", namesrv) as producer:
+    async with consumer, Producer("p", namesrv, send_timeout_ms=30_000) as producer:
         for number in range(100):
             await producer.send(Message("popped", b"%d" % number))
         for body in (b"fails", b"dead", b"slow"):
@@ -255,7 +262,7 @@ async def test_pop_consumer(peer: Peer) -> None:
 
 
 async def keep_the_order(namesrv: str) -> None:
-    async with Producer("p", namesrv) as producer:
+    async with Producer("p", namesrv, send_timeout_ms=30_000) as producer:
         for number in range(40):
             queue = MessageQueue("popped-in-order", "java-a", number % 2)
             await producer.send(Message("popped-in-order", b"%d" % number), queue=queue)

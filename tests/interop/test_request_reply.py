@@ -58,7 +58,6 @@ async def test_quick_rocketmqs_requests_are_answered_through_our_broker(peer, cl
         -3000:
     ]
     assert output.count("reply_topic=DefaultCluster_REPLY_TOPIC SEND_OK") == 21, output[-3000:]
-    print(re.search(r"answered=.*", output))
     bounds = cluster.broker.broker.store.queue_bounds("DefaultCluster_REPLY_TOPIC", 0)
     assert bounds.max_offset == 21
 

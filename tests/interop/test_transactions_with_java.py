@@ -76,8 +76,9 @@ def described(record: MessageExt) -> dict[str, object]:
     """What two brokers must agree on."""
     varying = {"TRACE_ON", "MSG_REGION", "CLUSTER"}
     if record.topic != TRANS_HALF_TOPIC and record.sys_flag & COMMIT:
-        # RocketMQ removes them after it has encoded the properties, so they are stored all the same.
-        varying |= {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"}
+        # RocketMQ removes the first three after it has encoded the properties, so it stores them.
+        # At each check it stores the message again, with the number of checks, and loses its flag.
+        varying |= {"TRAN_MSG", "REAL_TOPIC", "REAL_QID", "TRANSACTION_CHECK_TIMES"}
     return {
         "topic": record.topic,
         "queue": (record.queue_id, record.queue_offset),
@@ -123,8 +124,8 @@ async def story(producer: RawProducer) -> dict[str, object]:
 
     await until(read, "three messages")
     records = [described(message) for message in await producer.messages()]
-    told["delivered"] = sorted((str(each["body"]), each["flags"], each["properties"]) for each in records)
-    told["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks})
+    told["delivered"] = sorted((str(each["body"]), each["properties"]) for each in records)
+    told["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks} - {"A", "B"})
     header, record = next(each for each in producer.checks if each[0].msg_id == "D")
     told["check"] = (header.topic, header.msg_id, header.transaction_id, header.broker_name)
     told["checked record"] = {k: v for k, v in described(record).items() if k != "queue"}
@@ -240,7 +241,7 @@ async def test_java_transactions_survive_a_kill_of_the_master(peer: Peer, tmp_pa
 
             await until(taken_over, "the slave is master")
             await asyncio.sleep(4)
-            killed.start()
+            killed.start(wait=False)
             await until(whole, "the killed broker is back in sync")
             await asyncio.sleep(3)
         stop.touch()

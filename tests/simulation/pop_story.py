@@ -70,7 +70,7 @@ class PopTeller(Teller):
             consumer_group=group,
             topic=TOPIC,
             queue_id=-1,
-            max_msg_nums=self.random.randint(1, 8),
+            max_msg_nums=32 if self.nemesis.over else self.random.randint(1, 16),
             invisible_time=invisible_ms,
             poll_time=1_000,
             born_time=0,
@@ -124,10 +124,8 @@ class PopTeller(Teller):
         session = self.cluster._session()
         try:
             while self._reading:
-                for record, receipt in await self._pop(
-                    session, GROUP, self.random.randint(1_000, 5_000), ordered=False
-                ):
-                    await self._handle(session, record, receipt)
+                batch = await self._pop(session, GROUP, self.random.randint(1_000, 5_000), ordered=False)
+                await asyncio.gather(*(self._handle(session, record, receipt) for record, receipt in batch))
         finally:
             await session.close()
 
@@ -137,8 +135,8 @@ class PopTeller(Teller):
             if place in self._handed_out:
                 raise Violation(f"{key} at {place} was handed out a second time")
             self._handed_out[place] = key
-        fate = self.random.random()
-        if fate < 0.1 and not self.nemesis.over:
+        fate = 1.0 if self.nemesis.over else self.random.random()
+        if fate < 0.1:
             return  # it comes again
         if fate < 0.2:
             changed = await self._change(session, receipt)

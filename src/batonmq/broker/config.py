@@ -147,6 +147,12 @@ class BrokerConfig(MetricsConfig):
     """A slave also answers PULL_OFFSET_MOVED."""
     notify_consumer_ids_changed_enable: bool = changeable(True)
     """Notify the members of a group when one joins or leaves."""
+    enable_broadcast_offset_store: bool = changeable(True)
+    """Track how far each client of a broadcasting group is, for those that move between proxy and broker."""
+    broadcast_offset_expire_second: int = number(120, 1, 1_000_000, changeable=True)
+    """Time without pulls after which such a client is forgotten, s."""
+    broadcast_offset_expire_max_second: int = number(300, 1, 1_000_000, changeable=True)
+    """The same for one that is still connected, s."""
     consumer_offset_update_version_step: int = number(500, 1, changeable=True)
     """Offset commits between two data versions."""
     reject_pull_consumer_enable: bool = changeable(False)

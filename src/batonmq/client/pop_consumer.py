@@ -130,7 +130,7 @@ class PopConsumer:
         self._handlers = Handlers(self._subscriptions, group, session.client_id, tuple(hooks))
         limit_s = renew_limit.total_seconds() if isinstance(renew_limit, timedelta) else renew_limit
         self._renewal = Renewal(self._requests, self._invisible_ms, limit_s)
-        self._acks = Acks(self._requests, session.clock)
+        self._acks = Acks(self._requests)
         self._slots = asyncio.Semaphore(concurrency)
         self._calls = Calls()
         self._loops: dict[tuple[str, str], asyncio.Task[None]] = {}

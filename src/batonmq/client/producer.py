@@ -207,6 +207,8 @@ class Producer:
             SendFailed: no acknowledgement within the timeout; the message may be stored or not.
             TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
         """
+        if not self._hooks:
+            return await self._deliver(message, queue, selector, timeout_ms, None, None)
         return await self._send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
 
     async def _send(
@@ -387,7 +389,8 @@ class Producer:
     ) -> MessageExt:
         """Send a message and wait for the reply of whoever consumes it (`Consumer.reply`).
 
-        The timeout covers both. Raises what `send` raises, and `ReplyTimeout`.
+        The timeout covers both. Raises what `send` raises, `ReplyTimeout`, and `NetError` when the producer
+        is closed meanwhile.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000

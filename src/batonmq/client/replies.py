@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from batonmq.client.errors import ReplyTimeout
 from batonmq.client.session import ClientSession
 from batonmq.net.dispatch import Dispatcher, Reply, Request
-from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.net.errors import ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionError, decompress
@@ -89,8 +89,11 @@ class Requests:
             raise ReplyTimeout(topic) from None
 
     def close(self) -> None:
-        for correlation_id in list(self._waiting):
-            self.end(correlation_id)
+        """Requests under way fail."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(self._session.client_id, "this client is closed"))
+                future.exception()  # marks it as retrieved: the request may still be on its way
 
     def _replied(self, request: Request, header: ReplyMessage) -> Reply:
         properties = decode_properties(header.properties or "")

@@ -176,9 +176,9 @@ class TransactionProducer(Producer):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._end_timeout_ms / 1000
         failure: Exception = ConnectFailed(broker_name, "has no master")
-        route = await session.refresh_or_known(message.topic)
+        route = session.known_route(message.topic)
         while True:
-            address = route.master(broker_name)
+            address = route.master(broker_name) if route is not None else None
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise TransactionUnconfirmed(transaction_id, state.name.lower(), failure) from failure
@@ -196,8 +196,13 @@ class TransactionProducer(Producer):
                     self._settle(transaction_id)
                     self._report(message, half.message_id, transaction_id, address, state, from_check=False)
                     return
-            await asyncio.sleep(OUTAGE_POLL_S)
-            route = await session.refresh_or_known(message.topic)
+            if route is not None:
+                await asyncio.sleep(OUTAGE_POLL_S)
+            try:
+                route = await session.refresh_or_known(message.topic)
+            except (NetError, MQError) as error:  # for one, a topic that was created for this message
+                failure = error
+                await asyncio.sleep(OUTAGE_POLL_S)
 
     def _decided(self, transaction_id: str, state: TransactionState) -> None:
         self._decisions[transaction_id] = state

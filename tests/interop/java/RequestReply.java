@@ -91,6 +91,10 @@ public final class RequestReply {
             }
         }, 10_000);
         done.await(15, TimeUnit.SECONDS);
+        long deadline = System.currentTimeMillis() + 10_000;
+        while (replied.get() < count + 1 && System.currentTimeMillis() < deadline) {
+            Thread.sleep(20); // the requester has its reply before the replier has the answer
+        }
         System.out.println("failed=" + failed.get());
         System.exit(0);
     }

@@ -129,6 +129,15 @@ def test_the_file_is_rocketmqs() -> None:
         again.restore(b"[1]")
 
 
+def test_one_heartbeat_compiles_a_bounded_amount_and_the_next_goes_on() -> None:
+    table = FilterTable(Clock())
+    first, second = sql("a = 'xxxxxxxxxx'", topic="T"), sql("b = 'xxxxxxxxxx'", topic="U")
+    left = table.register("g", [first, second], budget=20)
+    assert left == 4 and expression(table) is not None and expression(table, topic="U") is None
+    assert table.register("g", [first, second], budget=20) == 4
+    assert expression(table, topic="U") is not None
+
+
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filters, "MAX_FILTERS", 3)
     monkeypatch.setattr(filters, "MAX_CHARACTERS", 60)

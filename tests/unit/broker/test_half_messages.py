@@ -212,6 +212,15 @@ def test_the_producer_gets_the_record_in_its_topic_at_the_half_offsets() -> None
     assert asked.properties["TRANSACTION_CHECK_TIMES"] == "2" and asked.properties["UNIQ_KEY"] == "U"
 
 
+def test_properties_without_room_are_kept_as_they_are() -> None:
+    full = record({"fill": ""})
+    full.properties["fill"] = "x" * (32_767 - len(encode_properties(full.properties)) - 6)
+    for made in (half.to_half_again(full, 3), half.to_given_up(full, 15), half.to_resumed(full)):
+        assert decode_properties(made.properties) == full.properties
+    asked = decode_record(half.check_body(full, ("T", 3), 2, queue_offset=1, physical_offset=2))
+    assert asked.properties == full.properties
+
+
 @pytest.mark.parametrize(
     ("text", "late_ms", "refused"),
     [

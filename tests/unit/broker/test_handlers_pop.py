@@ -435,3 +435,31 @@ async def test_the_broker_shares_queues_among_the_clients_of_a_group(rig: Rig) -
         SetMessageRequestMode(), SetMessageRequestModeRequestBody("TopicJ", "g", MessageRequestMode.POP)
     )
     assert await assigned("c0") == [(-1, "POP")]
+
+
+async def test_a_new_master_believes_the_furthest_of_table_and_log(rig: Rig) -> None:
+    """One revive queue is read from an old batch on, while the later batches of others are settled."""
+    rig.broker.settings.broker = type(rig.broker.settings.broker)(broker_name="broker-a", revive_queue_num=2)
+    for n in range(6):
+        rig.served.put(0, b"%d" % n)
+        receipts = await rig.receipts()
+        if n:
+            await rig.call(ack_of(receipts[0]))
+    for _ in range(3):
+        await asyncio.to_thread(rig.broker.store.flush)
+        rig.part.journal.settle()
+    assert rig.broker.tables.offsets.query("g", "TopicJ", 0) == 6
+    await rig.restart()
+    assert await rig.receipts() == []
+
+
+async def test_a_reset_survives_a_switch_although_the_log_was_further(rig: Rig) -> None:
+    for n in range(4):
+        rig.served.put(0, b"%d" % n)
+    await rig.receipts()
+    rig.broker.tables.offsets.reset("g", "TopicJ", 0, 4)
+    assert await rig.receipts() == []
+    rig.broker.tables.offsets.reset("g", "TopicJ", 0, 2)
+    assert [each.offset for each in await rig.receipts(max_msg_nums=1)] == [2]
+    await rig.restart()
+    assert [each.offset for each in await rig.receipts()] == [3]

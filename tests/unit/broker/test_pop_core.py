@@ -163,6 +163,16 @@ def test_a_batch_blocks_its_queue_until_it_is_acknowledged_or_visible() -> None:
     assert order_core.is_done(info)
 
 
+def test_a_clock_that_runs_behind_does_not_block_a_queue_for_long() -> None:
+    info = batch(5, 6)
+    order_core.limit_wait(info, 400)
+    assert order_core.free_at(info, None, 400) == 900
+    assert order_core.bit_of(info, 6, 1_000) == 0b10
+    later = batch(5, 6)
+    order_core.limit_wait(later, 1_200)
+    assert order_core.free_at(later, None, 1_200) == 1_500
+
+
 def test_the_same_attempt_gets_its_batch_again() -> None:
     info = batch(5, attempt="x")
     assert order_core.free_at(info, "x", 1_200) is None

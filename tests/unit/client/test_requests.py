@@ -15,6 +15,7 @@ from batonmq.client.errors import ReplyTimeout
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.net.dispatch import Reply, Request
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
@@ -140,6 +141,18 @@ async def test_without_a_reply_the_request_ends_at_its_timeout() -> None:
             with pytest.raises(ReplyTimeout, match="no reply"):
                 await producer.request(Message("t", b"x"), timeout_ms=100)
             assert producer._requests._waiting == {}
+
+
+async def test_requests_under_way_fail_when_the_producer_is_closed() -> None:
+    async with FakeCluster() as cluster:
+        broker = await replying(cluster)
+        async with Producer("g", cluster.namesrv) as producer:
+            waiting = asyncio.create_task(producer.request(Message("t", b"x"), timeout_ms=10_000))
+            while not broker.sends:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+        with pytest.raises(NetError, match="closed"):
+            await waiting
 
 
 async def test_a_late_or_unknown_reply_is_dropped() -> None:

@@ -246,6 +246,25 @@ async def test_the_commit_follows_the_half_message_to_the_next_master() -> None:
             await until(lambda: any(beat.producer_data_set for beat in new.heartbeats))
 
 
+async def test_a_topic_that_was_created_for_the_half_message_is_waited_for() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(TransactionBroker, "a")
+        cluster.topic("TBW102", a=4)
+        async with producer_of(cluster) as producer, producer.transaction(Message("new", b"x")):
+            asyncio.get_running_loop().call_later(0.1, lambda: cluster.topic("new", a=4))
+        assert len(broker.ends) == 1
+
+
+async def test_a_commit_asks_the_name_server_nothing_while_the_master_stays() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker_of(TransactionBroker, "a")
+        cluster.topic("t", a=1)
+        async with producer_of(cluster) as producer:
+            async with producer.transaction(Message("t", b"x")):
+                asked = cluster.asked
+            assert cluster.asked == asked
+
+
 async def test_a_half_message_that_is_not_safe_is_rolled_back_and_nothing_runs() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker_of(TransactionBroker, "a")

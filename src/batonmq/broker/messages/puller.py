@@ -19,6 +19,7 @@ from batonmq.broker.messages.alarm import Alarm
 from batonmq.broker.messages.answers import rejected
 from batonmq.broker.messages.filters import SqlFilter, filter_of, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls
+from batonmq.broker.tables.broadcast import broadcast_group
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 MAX_PULL_BYTES: Final = 128 * 1024 * 1024
 """Most bytes that a pull may request; the limits of the store are much lower."""
+PROXY_FOR_BROADCAST: Final = 1
+"""`requestSource` of a proxy that pulls for a client of a broadcasting group (`RequestSource`)."""
 PULLING_GROUPS: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
@@ -130,6 +133,9 @@ class Puller:
         offset = None
         if broker.settings.broker.use_server_side_reset_offset:
             offset = broker.tables.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        broadcaster = self._broadcaster(header, call)
+        if offset is None and broadcaster is not None:
+            offset = self._broadcast_offset(header, broadcaster)
         if offset is not None:
             bounds = broker.store.queue_bounds(header.topic, header.queue_id)
             result = GetResult(GetStatus.OFFSET_TOO_SMALL, offset, bounds.min_offset, bounds.max_offset)
@@ -142,8 +148,53 @@ class Puller:
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             self._hold(pull)
             return None
+        if broadcaster is not None:
+            moved = code == ResponseCode.PULL_OFFSET_MOVED
+            broker.tables.broadcast.update(
+                header.topic,
+                header.consumer_group,
+                header.queue_id,
+                result.next_offset if moved else header.queue_offset,
+                broadcaster,
+                header.request_source == PROXY_FOR_BROADCAST,
+                broker.clock.now_ms(),
+            )
         answer = self._answer_of(pull, result, code, suggested, remark)
         return answer if result.fetch is None else self._fetched(result.fetch, answer)
+
+    def _broadcaster(self, header: PullMessage, call: PullCall) -> str | None:
+        """Client id if the pull is one of a broadcasting group's clients, or of a proxy for one."""
+        broker = self._broker
+        if not broker.settings.broker.enable_broadcast_offset_store:
+            return None
+        if header.request_source == PROXY_FOR_BROADCAST:
+            return header.proxy_froward_client_id
+        group = broker.tables.consumers.group(header.consumer_group)
+        if group is None or group.message_model is not MessageModel.BROADCASTING:
+            return None
+        if group.consume_type is not ConsumeType.PASSIVELY:
+            return None
+        member = group.members.get(call.client)  # type: ignore[call-overload]
+        return None if member is None else member.client_id
+
+    def _broadcast_offset(self, header: PullMessage, client_id: str) -> int | None:
+        """Where the client of a broadcasting group goes on; None: at the offset of the pull."""
+        tables, topic, queue_id = self._broker.tables, header.topic, header.queue_id
+        first = tables.broadcast.first_offset(
+            topic,
+            header.consumer_group,
+            queue_id,
+            header.queue_offset,
+            client_id,
+            header.request_source == PROXY_FOR_BROADCAST,
+        )
+        if first is None or first >= 0:
+            return first
+        committed = tables.offsets.query(broadcast_group(header.consumer_group), topic, queue_id)
+        if committed >= 0:
+            return committed
+        bounds = self._broker.store.queue_bounds(topic, queue_id)
+        return 0 if bounds.min_offset <= 0 else bounds.max_offset
 
     async def _fetched(self, fetch: Callable[[], None], answer: PullAnswer) -> PullAnswer:
         """`answer` once its records are in memory. Otherwise the write to the socket would wait for the disk

@@ -81,7 +81,6 @@ _OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDIN
 """Properties of a message that make it another kind than one with a priority."""
 _TIMER_OUT: Final = PROPERTY_TIMER_OUT_MS.encode()
 _MARKS: Final = (
-    _PREPARED,
     property_start(PROPERTY_POP_CK),
     property_start(PROPERTY_INNER_NUM),
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import CODE_OF, not_stored, rejected
+from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded, rejected
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop import order_core
 from batonmq.broker.pop.core import Key, Outstanding, record_of
@@ -78,6 +78,8 @@ class Acknowledger:
         """Raises `MQError` unless the queue exists and holds the offset; `end`: how far behind the last."""
         if not self._broker.role.is_master:
             raise rejected()
+        if self._broker.appender.backlog >= self._broker.settings.broker.send_thread_pool_queue_capacity:
+            raise overloaded()
         config = self._broker.tables.topics.get(topic)
         if config is None:
             raise MQError(

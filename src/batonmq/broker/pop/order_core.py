@@ -89,6 +89,14 @@ def free_at(info: OrderInfo | None, attempt_id: str | None, now_ms: int) -> int 
     return latest if latest > now_ms else None
 
 
+def limit_wait(info: OrderInfo, now_ms: int) -> None:
+    """On a new master: its clock may run behind the former master's, and the queue must not wait for that."""
+    invisible = info.invisible_time or 0
+    if info.pop_time > now_ms:
+        for offset in offsets_of(info):
+            info.next_visible.setdefault(offset, now_ms + invisible)
+
+
 def next_offset(info: OrderInfo) -> int:
     """The first message of the batch that is not acknowledged, or the one after the batch."""
     offsets = offsets_of(info)

@@ -265,6 +265,7 @@ class Orders:
         if before is not None:
             self._journal.floors.release(revive_queue, before)
         if not core.is_done(record.info):
+            core.limit_wait(record.info, self._broker.clock.now_ms())
             self._batches[key] = Batch(record.info)
             self._stored_at[key] = revive_offset
             self._journal.floors.hold(revive_queue, revive_offset)
@@ -280,7 +281,9 @@ class Orders:
             config = tables.topics.get(topic)
             gone = config is None or group not in tables.subscriptions or queue_id >= config.read_queue_nums
             if gone or now_ms - batch.info.last_consume > KEPT_MS:
-                if gone or key not in self._stored_at:
+                if gone and key in self._stored_at:
+                    self._journal.floors.release(self._queue_of(key), self._stored_at.pop(key))
+                if key not in self._stored_at:
                     del self._batches[key]
                 continue
             table.setdefault(f"{topic}@{group}", {})[queue_id] = batch.info

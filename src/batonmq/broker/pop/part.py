@@ -54,6 +54,8 @@ class PopPart(Part):
         )
         self.assignments = Assignments(broker)
         self._handlers = PopHandlers(broker, self.popper, self.acknowledger)
+        self._serving = False
+        """Whether this broker is master."""
         broker.tables.topics.listeners.append(self._topics_changed)
 
     def tables(self) -> Sequence[Table]:
@@ -88,6 +90,7 @@ class PopPart(Part):
         return self._handlers.unanswered
 
     def role_ending(self) -> None:
+        self._serving = False
         self.popper.release_all()
         self.acknowledger.stop()
         self.orders.stop()
@@ -97,7 +100,9 @@ class PopPart(Part):
         self.positions.clear()
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master:
+        # A master with a newer epoch goes on: its log and all that is known of it stay.
+        if role.is_master and not self._serving:
+            self._serving = True
             self.journal.begin()
             self.reviver.begin()
 

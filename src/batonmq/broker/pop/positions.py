@@ -92,6 +92,8 @@ class Positions:
         offset = self._broker.tables.offsets.take_reset(group, topic, queue_id)
         if offset is not None:
             self._ahead.pop(key, None)
+            # A move that was not committed yet may have overwritten it.
+            self._broker.tables.offsets.commit(group, topic, queue_id, offset)
         return offset
 
     # -- moving

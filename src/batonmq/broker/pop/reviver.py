@@ -56,6 +56,8 @@ SLICE: Final = 256
 SLICE_BYTES: Final = 4 << 20
 RETRY_MS: Final = 1_000
 """Pause after a refused append, and while acks of a due check point are on their way."""
+FAILED_MS: Final = 10_000
+"""Pause after an unexpected failure."""
 LOOK_AGAIN_S: Final = 10.0
 """Longest time between two looks at what is due: the wall clock may be set."""
 PIN_RECORDS: Final = 10_000
@@ -92,8 +94,8 @@ class Reviver:
         self._reviving = False
         self._moving: set[Outstanding] = set()
         """Check points that are being stored further back."""
-        self._moved_to: dict[QueueOfGroup, tuple[int, int]] = {}
-        """While the queues are read: where the newest record of each queue moves the group to."""
+        self._moves: dict[QueueOfGroup, list[tuple[int, int]]] = {}
+        """While the queues are read: next offset, and commit log offset of the check point that says so."""
         self._order_records: dict[QueueOfGroup, tuple[int, OrderRecord, int, int]] = {}
         self.retries = Counts()
         """Messages put into retry topics, by group, topic and status."""
@@ -142,7 +144,7 @@ class Reviver:
             await self._visible.wait()
             if journal.term != term:
                 return
-        self._moved_to.clear()
+        self._moves.clear()
         self._order_records.clear()
         for queue in journal.queues():
             bounds = broker.store.queue_bounds(journal.topic, queue)
@@ -219,7 +221,7 @@ class Reviver:
         if entry is None:
             return
         if read.next_offset >= 0:
-            self._moves(entry.key[:3], record.physical_offset, read.next_offset)
+            self._moves.setdefault(entry.key[:3], []).append((read.next_offset, record.physical_offset))
         known = self._check_points.get(entry.key)
         if known is not None:
             # It was stored again, further back.
@@ -257,24 +259,40 @@ class Reviver:
         known = self._order_records.get(key)
         if known is None or known[0] < record.physical_offset:
             self._order_records[key] = (record.physical_offset, read, record.queue_id, record.queue_offset)
-        self._moves(key, record.physical_offset, read.next_offset)
-
-    def _moves(self, key: QueueOfGroup, physical_offset: int, next_offset: int) -> None:
-        known = self._moved_to.get(key)
-        if known is None or known[0] < physical_offset:
-            self._moved_to[key] = (physical_offset, next_offset)
 
     def _apply_positions(self) -> None:
-        """The groups' offsets were copied some time ago; the records of the log are newer."""
-        topics = self._broker.tables.topics
-        for key, (physical_offset, next_offset) in self._moved_to.items():
-            if key[0] in topics and self._is_same_queue(key, physical_offset, next_offset):
-                position = self._positions.move(key, next_offset)
-                self._journal.after_all(partial(self._positions.commit, key, position, next_offset))
-                if key in self._order_records:
-                    _, read, queue, offset = self._order_records[key]
-                    self._orders.learn(read, queue, offset)
-        self._moved_to.clear()
+        """The groups' offsets were copied some time ago; records of the log may be newer.
+
+        The records of one group are in several revive queues, of which some are read further back than
+        others. So neither the table nor the newest record is always right: offsets only grow, and the highest
+        counts, except after a reset.
+        """
+        tables = self._broker.tables
+        for key in {*self._moves, *self._order_records}:
+            topic, group, queue_id = key
+            if topic not in tables.topics:
+                continue
+            moves = self._moves.get(key, [])
+            least = tables.offsets.query(group, topic, queue_id)
+            order = self._order_records.get(key)
+            if order is not None and self._is_same_queue(key, order[0], order[1].next_offset):
+                physical_offset, read, queue, offset = order
+                if read.info.offset_list:
+                    least = max(least, read.next_offset)
+                else:
+                    least = read.next_offset
+                    moves = [each for each in moves if each[1] > physical_offset]
+                self._orders.learn(read, queue, offset)
+            for next_offset, physical_offset in sorted(moves, reverse=True):
+                if next_offset <= least:
+                    break
+                if self._is_same_queue(key, physical_offset, next_offset):
+                    least = next_offset
+                    break
+            if least != tables.offsets.query(group, topic, queue_id):
+                position = self._positions.move(key, least)
+                self._journal.after_all(partial(self._positions.commit, key, position, least))
+        self._moves.clear()
         self._order_records.clear()
 
     def _is_same_queue(self, key: QueueOfGroup, physical_offset: int, next_offset: int) -> bool:
@@ -315,12 +333,16 @@ class Reviver:
             self.arm()
 
     async def _revive_all(self, due: list[Outstanding], term: int) -> None:
-        try:
-            await asyncio.gather(*(self._revive(entry, term) for entry in due))
-        finally:
-            if self._journal.term == term:
-                self._reviving = False
-                self.arm()
+        outcomes = await asyncio.gather(*(self._revive(entry, term) for entry in due), return_exceptions=True)
+        if self._journal.term != term:
+            return
+        for entry, outcome in zip(due, outcomes, strict=True):
+            if outcome is not None:
+                # Its messages must not stay hidden.
+                log.error("messages of topic=%s are not revived yet", entry.key[0], exc_info=outcome)
+                self._check_points.postpone(entry, self._broker.clock.now_ms() + FAILED_MS)
+        self._reviving = False
+        self.arm()
 
     async def _revive(self, entry: Outstanding, term: int) -> None:
         now_ms = self._broker.clock.now_ms()

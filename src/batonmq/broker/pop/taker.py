@@ -185,6 +185,8 @@ class Taker:
         if len(self._check_points) >= config.pop_ck_max_buffer_size:
             self._log_full()
             return False
+        if broker.appender.backlog >= config.send_thread_pool_queue_capacity:
+            return False  # replicas or disk are behind; a later look finds the messages
         number = broker.rng.randrange(100)
         pop.begin(broker.clock.now_ms(), number)
         by_priority = self._by_priority(pop)

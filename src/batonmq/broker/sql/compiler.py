@@ -35,8 +35,8 @@ Getter: TypeAlias = Callable[[Properties], Any]
 Compare: TypeAlias = Callable[[Any, Any], int]
 """Of two values that are not None: below 0, 0 or above 0. Raises `EvaluationError`."""
 
-CACHED: Final = 128
-"""Compiled expressions that are kept; each takes up to a megabyte, and commonly a kilobyte."""
+CACHED: Final = 64
+"""Compiled expressions that are kept; each takes commonly a kilobyte, and at most two megabytes."""
 MAX_LOOKUPS: Final = 4
 MAX_ENCODED: Final = 1024
 """Beyond so many lookups in an expression, or bytes of properties, these are decoded first."""

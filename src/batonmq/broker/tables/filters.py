@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_FILTERS: Final = 10_000
-MAX_CHARACTERS: Final = 16 * 1024 * 1024
+MAX_CHARACTERS: Final = 4 * 1024 * 1024
 """Of all expressions together. Beyond these two limits filters without consumers go first, the oldest before
 the others; then new filters are refused. RocketMQ has no limits."""
+MAX_COMPILED: Final = 1 << 18
+"""Characters of new expressions in one heartbeat; compiling them takes about a quarter of a second."""
 
 
 class ConsumerFilterData(Body):
@@ -64,6 +66,12 @@ class ConsumerFilter:
     def dead(self) -> bool:
         return self.data.dead_time >= self.data.born_time
 
+    def wants(self, subscription: SubscriptionData) -> bool:
+        """Whether this is the filter of that subscription."""
+        data = self.data
+        same_type = data.expression_type == subscription.expression_type
+        return same_type and data.expression == subscription.sub_string
+
 
 def compile_filter(expression: str | None, expression_type: str | None) -> Callable[[bytes], bool]:
     """The function for a filter that is not by tags. Raises `SqlError`."""
@@ -96,30 +104,45 @@ class FilterTable:
 
     # -- heartbeats
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], budget: int = MAX_COMPILED
+    ) -> int:
         """A heartbeat of the group. A subscription with a newer version replaces its filter; one with an
-        invalid expression removes it, so that pulls are answered with FILTER_DATA_NOT_EXIST."""
+        invalid expression removes it, so that pulls are answered with FILTER_DATA_NOT_EXIST.
+
+        `budget`: characters that may be compiled; returns what is left of it. Expressions beyond it are
+        ignored; the next heartbeat brings them again.
+        """
         changed = False
         for subscription in subscriptions:
-            if not is_tag_type(subscription.expression_type):
-                changed |= self._register(group, subscription)
+            if is_tag_type(subscription.expression_type) or not self._is_news(group, subscription):
+                continue
+            known = self.get(subscription.topic, group)
+            if known is not None and known.wants(subscription):
+                known.data.client_version, known.data.dead_time = subscription.sub_version, 0
+                changed = True
+                continue
+            size = len(subscription.sub_string or "")
+            if size > budget:
+                self._log_refused(group, subscription.topic, "the expressions of one heartbeat are too long")
+                continue
+            budget -= size
+            changed |= self._replace(group, subscription)
         if changed:
             self.on_change()
+        return budget
 
-    def _register(self, group: str, subscription: SubscriptionData) -> bool:
+    def _is_news(self, group: str, subscription: SubscriptionData) -> bool:
+        """Whether the filter is new, newer than the known one, or that one in use again."""
+        known = self.get(subscription.topic, group)
+        if known is None or subscription.sub_version > known.data.client_version:
+            return True
+        same_version = subscription.sub_version == known.data.client_version
+        return same_version and known.dead and known.wants(subscription)
+
+    def _replace(self, group: str, subscription: SubscriptionData) -> bool:
         topic, version = subscription.topic, subscription.sub_version
         expression, kind = subscription.sub_string, subscription.expression_type
-        known = self.get(topic, group)
-        if known is not None:
-            data = known.data
-            if version < data.client_version:
-                return False
-            if data.expression == expression and data.expression_type == kind:
-                changed = version > data.client_version or known.dead
-                data.client_version, data.dead_time = version, 0
-                return changed
-            if version == data.client_version:
-                return False
         try:
             matches = compile_filter(expression, kind)
         except SqlError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.stats import SAMPLE_INTERVAL_MS
+from batonmq.broker.tables.broadcast import broadcast_group
 from batonmq.broker.tables.copying import copy_filters, copy_groups, copy_offsets, copy_resets, copy_topics
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
@@ -165,3 +166,12 @@ class TablesPart(Part):
                     connection.close()
             tables.consumers.forget_old_subscriptions(now_ms, config.subscription_expired_timeout)
             tables.filters.sweep(tables.consumers, config.filter_data_clean_time_span)
+            least = tables.broadcast.sweep(
+                lambda group, client: tables.consumers.member(group, client) is not None,
+                now_ms,
+                config.broadcast_offset_expire_second * 1000,
+                config.broadcast_offset_expire_max_second * 1000,
+            )
+            for (topic, group), queues in least.items():
+                for queue_id, offset in queues.items():
+                    tables.offsets.commit(broadcast_group(group), topic, queue_id, offset)

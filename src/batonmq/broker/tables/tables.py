@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from batonmq.broker.tables.broadcast import BroadcastOffsets
 from batonmq.broker.tables.consumers import ConsumerTable
 from batonmq.broker.tables.locks import LockTable
 from batonmq.broker.tables.producers import ProducerTable
@@ -34,6 +35,8 @@ class Tables:
     """SQL92 filters of groups."""
     persistence: Persistence
     consumers: ConsumerTable = field(default_factory=ConsumerTable)
+    broadcast: BroadcastOffsets = field(default_factory=BroadcastOffsets)
+    """How far the clients of broadcasting groups are."""
     producers: ProducerTable = field(default_factory=ProducerTable)
     locks: LockTable[MessageQueue] = field(default_factory=LockTable)
     """Queue locks of orderly consumers."""

@@ -32,12 +32,12 @@ from batonmq.protocol.message.properties import (
 )
 from batonmq.protocol.message.record import MessageExt, StoredMessage, message_of
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, TIMER_TOPIC
-from batonmq.store.consumequeue import no_queue_reason
 
 PRECISIONS: Final = (100, 200, 500, 1_000)
 """Steps of the wheel in ms; others are rounded as RocketMQ's `setTimerPrecisionMs` does."""
 ROOM: Final = 128
 """Bytes that the properties of a waiting message leave free for those that the delivery adds."""
+_NO_PATH: Final = frozenset("/\0")
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -141,8 +141,8 @@ def delivered(record: MessageExt, enqueued_ms: int, now_ms: int) -> StoredMessag
         return None  # a client can store any properties in the timer topic
     if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9):
         return None
-    if no_queue_reason(topic, int(queue_id)) is not None:
-        return None
+    if not topic or topic in (".", "..") or not _NO_PATH.isdisjoint(topic) or len(topic.encode()) > 255:
+        return None  # its queue is a directory
     properties[PROPERTY_TIMER_ENQUEUE_MS] = str(enqueued_ms)
     properties[PROPERTY_TIMER_DEQUEUE_MS] = str(now_ms)
     return _copy(record, topic, int(queue_id), properties)

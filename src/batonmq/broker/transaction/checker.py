@@ -49,6 +49,8 @@ PAUSE_S: Final = 0.002
 """Pause between two slices of a round, for other work."""
 ATTEMPTS: Final = 3
 """Producers of a group that are tried for one check."""
+LOGGED: Final = 10
+"""Transactions given up in a round that are logged one by one."""
 _ROUNDS: Final = 64
 GIVEN_UP_QUEUES: Final = 1
 
@@ -66,6 +68,8 @@ class Checker:
         """Monotonic times of these moments."""
         self._absent: dict[str, int] = {}
         """Producer group without a reachable producer -> checks of this round that nobody received."""
+        self._given_up = self._nameless = 0
+        """In this round."""
 
     async def run(self) -> None:
         """Check every `transactionCheckInterval` until the term ends."""
@@ -95,6 +99,7 @@ class Checker:
         rules = CheckRules.of(self._settings.broker, self._settings.store.file_reserved_time)
         round_end = self._note_end()
         self._absent.clear()
+        self._given_up = self._nameless = 0
         counted: dict[str, int] = {}
         sent_before, cursor = term.counts.checks, term.window.offset
         while not term.ended:
@@ -134,9 +139,11 @@ class Checker:
             except OSError as error:
                 log.warning("half messages from %d cannot be read now: %s", offset, error)
                 return result.next_offset
+        unread = set(range(offset, offset + result.count))
         for record in records_in(result):
             if term.ended:
                 return None
+            unread.discard(record.queue_offset)
             if not window.is_undecided(record.queue_offset):
                 continue
             try:
@@ -144,6 +151,10 @@ class Checker:
             except MessageFormatError as error:
                 log.error("half message %d cannot be checked: %s", record.queue_offset, error)
                 self._count_check(record.queue_offset)
+        if result.count == result.next_offset - offset:  # else some are deleted, which the next round finds
+            for lost in sorted(unread):
+                log.error("half message %d is damaged and left out", lost)
+                window.drop(lost, lost + 1)
         return result.next_offset
 
     def _unreadable(self, offset: int, result: GetResult) -> int | None:
@@ -152,8 +163,7 @@ class Checker:
         if result.next_offset <= offset:
             return None
         log.error("half messages %d to %d are gone", offset, result.next_offset - 1)
-        if offset <= self._term.window.offset or result.status is GetStatus.OFFSET_TOO_SMALL:
-            self._term.window.skip(result.next_offset)
+        self._term.window.drop(offset, result.next_offset)
         return result.next_offset
 
     async def _look_at(
@@ -197,7 +207,8 @@ class Checker:
 
     def _count_check(self, offset: int) -> None:
         window = self._term.window
-        window.set(offset, min(window.checks(offset) + 1, MAX_CHECKS))
+        if window.is_undecided(offset):
+            window.set(offset, min(window.checks(offset) + 1, MAX_CHECKS))
 
     async def _give_up(self, record: MessageExt, checks: int, topic: str) -> None:
         self._broker.tables.topics.create_on_send_back(TRANS_CHECK_MAX_TIME_TOPIC, GIVEN_UP_QUEUES)
@@ -208,6 +219,9 @@ class Checker:
             return
         self._term.move(record.queue_offset)
         self._term.counts.give_up(topic)
+        self._given_up += 1
+        if self._given_up > LOGGED:
+            return
         log.warning(
             "transaction given up after %d checks topic=%s group=%s id=%s; see resumeCheckHalfMessage",
             checks,
@@ -232,7 +246,7 @@ class Checker:
         check does not count."""
         place, group = real_place(record), record.properties.get(PROPERTY_PRODUCER_GROUP)
         if place is None or group is None:
-            log.error("half message %d does not name its topic or producer group", record.queue_offset)
+            self._nameless += 1
             return True
         member = self._producer(group)
         if member is None:
@@ -267,5 +281,9 @@ class Checker:
     def _log(self, sent: int) -> None:
         if sent:
             log.info("%d half messages checked", sent)
+        if self._given_up > LOGGED:
+            log.warning("%d more transactions were given up", self._given_up - LOGGED)
+        if self._nameless:
+            log.error("%d half messages do not name their topic or producer group", self._nameless)
         for group, count in self._absent.items():
             log.warning("no producer of group %s is connected: %d half messages stay undecided", group, count)

@@ -198,8 +198,10 @@ class HalfWindow:
             self._late = {late: until for late, until in self._late.items() if until > self.offset}
         return before != (self.offset, self.op_offset)
 
-    def skip(self, end: int) -> None:
-        """The half messages before `end` cannot be read: they were deleted."""
+    def drop(self, begin: int, end: int) -> None:
+        """The half messages from `begin` to before `end` cannot be read, for good."""
         self.grow(end)
-        at = max(self.offset - self._start, 0)
-        self._states[at : end - self._start] = bytes([State.MOVED_SAFE]) * (end - self._start - at)
+        at = max(begin, self.offset) - self._start
+        count = end - self._start - at
+        if count > 0:
+            self._states[at : at + count] = bytes([State.MOVED_SAFE]) * count

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_S,
     PROPERTY_DELAY_LEVEL,
@@ -105,7 +106,7 @@ def to_half_again(record: MessageExt, checks: int) -> StoredMessage:
     properties = dict(record.properties)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(checks)
     properties.setdefault(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(record.queue_offset))
-    return message_of(record, topic=TRANS_HALF_TOPIC, queue_id=HALF_QUEUE, properties=properties)
+    return _copy(record, (TRANS_HALF_TOPIC, HALF_QUEUE), properties)
 
 
 def to_resumed(record: MessageExt) -> StoredMessage:
@@ -113,13 +114,22 @@ def to_resumed(record: MessageExt) -> StoredMessage:
     properties = dict(record.properties)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
     properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
-    return message_of(record, topic=TRANS_HALF_TOPIC, queue_id=HALF_QUEUE, properties=properties)
+    return _copy(record, (TRANS_HALF_TOPIC, HALF_QUEUE), properties)
 
 
 def to_given_up(record: MessageExt, checks: int) -> StoredMessage:
     """A half message for TRANS_CHECK_MAX_TIME_TOPIC."""
     properties = {**record.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(checks)}
-    return message_of(record, topic=TRANS_CHECK_MAX_TIME_TOPIC, queue_id=0, properties=properties)
+    return _copy(record, (TRANS_CHECK_MAX_TIME_TOPIC, 0), properties)
+
+
+def _copy(record: MessageExt, place: tuple[str, int], properties: Mapping[str, str]) -> StoredMessage:
+    """With `properties`, or with the record's own ones if those are too long."""
+    topic, queue_id = place
+    try:
+        return message_of(record, topic=topic, queue_id=queue_id, properties=properties)
+    except MessageFormatError:
+        return message_of(record, topic=topic, queue_id=queue_id, properties=record.properties)
 
 
 def check_body(
@@ -127,7 +137,7 @@ def check_body(
 ) -> bytes:
     """The record that a producer receives with a check: with its real topic, at the given half offsets."""
     properties = {**record.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(checks)}
-    message = message_of(record, topic=place[0], queue_id=place[1], properties=properties)
+    message = _copy(record, place, properties)
     return encode_record(
         message,
         queue_offset=queue_offset,

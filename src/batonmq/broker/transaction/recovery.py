@@ -55,8 +55,10 @@ class Recovery:
         """Learn what earlier terms decided; `Term.ready` is resolved at the end."""
         term = self._term
         # Until the whole log of the earlier terms is confirmed, some of its op messages cannot be read.
-        while self._store.dispatched_offset < self._log_end:  # noqa: ASYNC110 -- no event says so
+        while self._store.dispatched_offset < self._log_end and not term.ended:  # noqa: ASYNC110
             await asyncio.sleep(VISIBLE_POLL_S)
+        if term.ended:
+            return
         term.window = HalfWindow(
             self._stored_offset(TRANS_HALF_TOPIC), self._stored_offset(TRANS_OP_HALF_TOPIC)
         )

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batonmq.client.pop.received import batch_acks, fits_a_batch, popped, receipt_of
+from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
-from batonmq.net.errors import ConnectFailed
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, SubscriptionData
 from batonmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from batonmq.protocol.codes import ResponseCode
@@ -103,7 +104,10 @@ class PopRequests:
         messages = popped(answer.header, answer.body, topic, broker_name)
         wanted = [message for message in messages if matches(subscription, message.tags)]
         if len(wanted) < len(messages):
-            await self.ack([message for message in messages if not matches(subscription, message.tags)])
+            try:
+                await self.ack([message for message in messages if not matches(subscription, message.tags)])
+            except (NetError, MQError) as error:
+                log.info("messages with other tags come again: %s", error)
         return wanted
 
     async def has_messages(

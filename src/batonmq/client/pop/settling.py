@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from batonmq.client.pop.received import receipt_of
 from batonmq.client.pop.requests import PopRequests
 from batonmq.client.push.tasks import cancel, log, spawn
-from batonmq.common.clock import Clock
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
@@ -102,9 +101,8 @@ class Renewal:
 class Acks:
     """Acknowledges messages in batches, one request at a time to each broker."""
 
-    def __init__(self, requests: PopRequests, clock: Clock) -> None:
+    def __init__(self, requests: PopRequests) -> None:
         self._requests = requests
-        self._clock = clock
         self._queued: dict[str, list[InFlight]] = defaultdict(list)
         self._sending: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -227,14 +227,14 @@ class Encoder:
     ) -> tuple[list[tuple[str, Any]], Any]:
         """The distinct (topic, queue) pairs, and which of them each row has."""
         count = len(topic_codes)
-        spread = np.array([max(1, self._queues.count(topic)) for topic in topics], np.int64)
         numbers = np.full(count, _NO_QUEUE, np.int64)
         brokers = np.zeros(count, np.int64)
         broker_names: list[str | None] = [None]
         key = columns.get("shardingKey")
         for column in (columns.get("key"), key):  # a sharding key counts before a key
-            if column is not None:
+            if column is not None and column.null_count < count:
                 hashes, held = _hashes(column)
+                spread = np.array([max(1, self._queues.count(topic)) for topic in topics], np.int64)
                 numbers = np.where(held, hashes % spread[topic_codes], numbers)
         named = np.zeros(count, bool)
         if "queueId" in columns:

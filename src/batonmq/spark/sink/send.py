@@ -170,6 +170,11 @@ class _Sending(Queues):
                 read = await self._reader.queues(topic)
             except TopicNotExistError:
                 raise _no_topic(topic, self._options.namesrv) from None
+            except NetError as error:
+                if self._loop.time() > deadline:
+                    raise SinkError(f"topic {topic!r}: {error}") from error
+                await asyncio.sleep(REFUSAL_PAUSE_S)
+                continue
             missing = {q.broker_name for q in read} - {q.broker_name for q in write}
             if write and not missing:
                 return write

@@ -22,7 +22,7 @@ from batonmq.store.mapped import file_name, list_bases
 from batonmq.store.scan import SECTOR, Damage, blank_size, check_record
 
 EPOCH_FILE, IDENTITY_FILE = "epochFileCheckpoint", "brokerIdentity"
-WINDOW = 4 << 20
+WINDOW = 256 << 10
 """Bytes read at a time where records are checked one by one."""
 _QUEUES_FOR_CUTS = 8
 """Consume queues that are asked where a record begins near a cut: the longest ones."""

@@ -14,7 +14,7 @@ from typing import Final
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import required_body
 from batonmq.broker.sql import SqlError
-from batonmq.broker.tables.filters import compile_filter
+from batonmq.broker.tables.filters import MAX_COMPILED, compile_filter
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -96,6 +96,7 @@ class _HeartbeatRegistration:
         self._data = data
         self._version_2 = data.heartbeat_fingerprint != 0
         self._other_subscriptions = False
+        self._sql_budget = MAX_COMPILED
 
     async def register_in_slices(self) -> Reply:
         """Register all groups, and let other tasks run between the slices."""
@@ -146,7 +147,9 @@ class _HeartbeatRegistration:
                 with_subscriptions=not (self._version_2 and data.without_sub),
             )
             if broker.settings.broker.enable_property_filter:
-                broker.tables.filters.register(name, consumer.subscription_data_set)
+                self._sql_budget = broker.tables.filters.register(
+                    name, consumer.subscription_data_set, self._sql_budget
+                )
         if broker.role.is_master:  # a slave copies them with the master's topics
             broker.tables.topics.ensure(retry_topics)
         self._log("consumer connected", joined)
