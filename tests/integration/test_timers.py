@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -245,6 +247,22 @@ async def test_only_timed_messages_have_a_handle(start: Starter) -> None:
     for properties in (timed(), timed(TIMER_DELIVER_MS=5), timed(DELAY=1), "TIMER_DELAY_SEC\x015\x02"):
         answer = await rig.send(properties=properties)
         assert not answer.recall_handle or "UNIQ_KEY" not in properties
+
+
+async def test_answers_to_recalls_name_the_region_by_which_clients_trace_them(start: Starter) -> None:
+    rig = await start(recall_message_enable=True)
+    sent = await rig.send(properties=timed("gone", TIMER_DELIVER_MS=now_ms() + 9_000))
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.broker.port)
+    fields = {"topic": "T", "recallHandle": sent.recall_handle}
+    head = json.dumps({"code": 370, "opaque": 1, "flag": 0, "extFields": fields}).encode()
+    writer.write(struct.pack(">II", 4 + len(head), len(head)) + head)
+    length, head_length = struct.unpack(">II", await reader.readexactly(8))
+    answer = json.loads((await reader.readexactly(length - 4))[:head_length])
+    assert answer["extFields"] == {"msgId": "gone", "MSG_REGION": "DefaultRegion"}
+    writer.close()
+    with pytest.raises(MQError) as raised:
+        await rig.call(RecallMessage(topic="T", recall_handle="bad"))
+    assert raised.value.ext == {"MSG_REGION": "DefaultRegion"}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ BROKER_KEYS: dict[str, object] = {
     "brokerIP1": "127.0.0.1",
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
+    "popConsumerKVServiceInit": "true",
     "loadBalancePollNameServerInterval": 500,
     "deleteWhen": EVERY_HOUR,
     "mappedFileSizeCommitLog": 100 << 20,

@@ -62,6 +62,15 @@ class TimerHandlers:
         return Reply(body=self._timing.encode())
 
     async def _recall(self, request: Request, header: RecallMessage) -> Reply:
+        region = {PROPERTY_MSG_REGION: self._broker.settings.broker.region_id}  # clients trace recalls by it
+        try:
+            key = await self._recalled(request, header)
+        except MQError as error:
+            raise MQError(error.code, error.remark, region) from None
+        return Reply(ext={**RecallMessageResponse(msg_id=key).to_ext(), **region})
+
+    async def _recalled(self, request: Request, header: RecallMessage) -> str:
+        """The unique key of the message. Raises `MQError`."""
         self._check(header)
         try:
             handle = decode_recall_handle(header.recall_handle)
@@ -86,10 +95,7 @@ class TimerHandlers:
         outcome = None if stored is None else await put(broker.appender, stored)
         if outcome is None or outcome.result is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
-        return Reply(
-            RecallMessageResponse(msg_id=handle.unique_key),
-            ext={PROPERTY_MSG_REGION: broker.settings.broker.region_id},
-        )
+        return handle.unique_key
 
     def _check(self, header: RecallMessage) -> None:
         broker, config = self._broker, self._broker.settings.broker
