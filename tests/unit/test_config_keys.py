@@ -23,7 +23,6 @@ from batonmq.store.config import StoreConfig
 CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig, TlsConfig, RaftConfig)
 
 NOT_READ = {
-    "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
     "reject_transaction_message": "only true is accepted until transactional messages are built",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_property_filter": "only false is accepted until SQL92 filters are built",
