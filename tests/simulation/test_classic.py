@@ -18,7 +18,7 @@ def quiet():
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", range(32))
+@pytest.mark.parametrize("seed", range(16))
 def test_acknowledged_messages_stay_on_the_promised_number_of_replicas(seed):
     story = run(seed)
     assert story.acked

@@ -11,7 +11,7 @@ from tests.simulation.story import shape_of
 from tests.simulation.timer_mutations import MUTATIONS, violation
 from tests.simulation.timers import run_timers
 
-SEEDS = 20
+SEEDS = 8
 PATIENCE = 12
 """Seeds tried before a mutation counts as unnoticed."""
 

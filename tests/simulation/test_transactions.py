@@ -10,7 +10,7 @@ from tests.simulation.story import shape_of
 from tests.simulation.transaction_mutations import MUTATIONS, violation
 from tests.simulation.transactions import run_transactions
 
-SEEDS = 24
+SEEDS = 8
 KEPT = ["no-search", "early-checks", "repeats", "no-checks"]
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
