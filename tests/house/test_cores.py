@@ -39,6 +39,7 @@ CORES = (
     "controller/**/machine.py",
     "controller/**/replicas.py",
     "controller/**/sessions.py",
+    "ha/**/copies.py",
     "ha/**/epochs.py",
     "ha/**/flow.py",
     "ha/**/proof.py",

@@ -16,7 +16,7 @@ from tests.integration.group import Group
 
 from batonmq.net import NetError, RemotingClient
 from batonmq.protocol import headers
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.topics import CreateTopic
 from batonmq.protocol.registry import REQUESTS, Header
@@ -74,6 +74,8 @@ TEXTS = {
     "namespace": "Fuzz",
     "topicList": TOPIC,
 }
+KINDS = {"commitOrRollback": str(int(MessageSysFlag.TRANSACTION_COMMIT))}
+"""Usual numbers that are not 0."""
 NOT_ASKED = {
     RequestCode.UPDATE_BROKER_CONFIG,  # nothing in its header; its bodies are in test_bad_bodies
 }
@@ -101,7 +103,12 @@ def plausible(field: str, kind: object) -> str:
     kinds = {kind, *typing.get_args(kind)}
     if bool in kinds:
         return "false"
-    return "0" if int in kinds else TEXTS.get(field, "x")
+    return KINDS.get(field, "0") if int in kinds else TEXTS.get(field, "x")
+
+
+def is_answered(code: int, fields: dict[str, str]) -> bool:
+    """RocketMQ does not answer a producer that does not know yet how its transaction ends, nor do we."""
+    return code != RequestCode.END_TRANSACTION or fields["commitOrRollback"] == KINDS["commitOrRollback"]
 
 
 def variants(header: type[Header]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -173,7 +180,7 @@ async def test_one_wrong_field_in_any_request(group: Group, port: str) -> None:
             if port == "broker":
                 await make_topic(client, address)
             body = BODIES.get(code, b"")
-            cases = list(variants(header))
+            cases = [case for case in variants(header) if is_answered(code, case[1])]
             for start in range(0, len(cases), AT_A_TIME):
                 await asyncio.gather(*(ask(code, *case, body) for case in cases[start : start + AT_A_TIME]))
     finally:

@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_broker import configs, v2
+from tests.integration.test_broker import configs, program, v2, write_conf
 
 from batonmq.broker.pop.part import PopPart
 from batonmq.broker.service import BrokerService
@@ -67,6 +68,8 @@ class Rig:
     keys: dict[str, Any]
     client: RemotingClient = field(default_factory=RemotingClient)
     broker: BrokerService | None = None
+    address: str = ""
+    """Of a broker in another process."""
 
     async def start(self) -> None:
         self.broker = BrokerService(*configs(self.root, **self.keys))
@@ -88,8 +91,10 @@ class Rig:
         return self.broker.part(PopPart)
 
     async def call(self, header: Any, body: bytes = b"", **options: Any) -> Response:
-        assert self.broker is not None
-        return await self.client.call(f"127.0.0.1:{self.broker.port}", header, body, **options)
+        address = self.address
+        if self.broker is not None:
+            address = f"127.0.0.1:{self.broker.port}"
+        return await self.client.call(address, header, body, **options)
 
     async def create(self, topic: str = "T", queues: int = 1, attributes: str | None = None) -> None:
         await self.call(
@@ -475,3 +480,49 @@ async def test_peek_and_notification_show_what_a_pop_would_find(start: Starter) 
     with pytest.raises(MQError) as nothing:
         await rig.call(peek)
     assert nothing.value.code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_killed_broker_forgets_neither_what_is_outstanding_nor_what_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    conf = write_conf(tmp_path / "b.conf", storePathRootDir=tmp_path / "store")
+
+    def begin() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            program(conf), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            line = process.stdout.readline()
+        return process, line.partition(", ")[2].partition("]")[0]
+
+    rig = Rig(tmp_path, {})
+    process, rig.address = await asyncio.to_thread(begin)
+    try:
+        await rig.create()
+        await rig.send(*(b"%d" % n for n in range(20)))
+        popped = await rig.pop(invisible_time=4_000, max_msg_nums=12)
+        await rig.ack(*popped[:5])
+        ordered = await rig.pop(group="o", order=True, max_msg_nums=2, invisible_time=60_000)
+        await rig.ack(ordered[0], group="o")
+        process.kill()
+        process.wait()
+        await rig.client.close()
+        rig.client = RemotingClient()
+        process, rig.address = await asyncio.to_thread(begin)
+        rest = await rig.pop()
+        assert [each.body for each in rest] == [b"%d" % n for n in range(12, 20)]
+        assert await rig.bodies(group="o", order=True) == []
+        await rig.ack(ordered[1], group="o")
+        assert (await rig.bodies(group="o", order=True))[0] == b"2"
+        back: list[bytes] = []
+        while len(back) < 7:
+            again = await rig.pop(poll_time=8_000)
+            assert again
+            back += [each.body for each in again]
+            await rig.ack(*again)
+        assert sorted(back, key=int) == [b"%d" % n for n in range(5, 12)]
+    finally:
+        await rig.client.close()
+        process.kill()
+        process.wait()

@@ -23,9 +23,9 @@ from batonmq.protocol.headers.broker.send import RecallMessage, SendMessageRespo
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.store.config import StoreConfig
 from tests.integration.test_broker import v2
-from tests.interop.conftest import Peer
+from tests.interop.conftest import Peer, free_port
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 JAVA = Path(__file__).parent / "java"
 TOPIC = "Timed"
 LOG_FILE = 1 << 26
@@ -109,11 +109,12 @@ def keys_of(root: Path) -> dict[str, object]:
 
 
 @contextlib.asynccontextmanager
-async def our_broker(root: Path) -> AsyncIterator[BrokerService]:
+async def our_broker(root: Path, namesrv_addr: str = "") -> AsyncIterator[BrokerService]:
     broker = BrokerService(
         BrokerConfig(
             broker_name="shared",
-            listen_port=0,
+            namesrv_addr=namesrv_addr,
+            listen_port=free_port(),
             bind_address="127.0.0.1",
             broker_ip1="127.0.0.1",
             vip_channel_enabled=False,
@@ -160,10 +161,10 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
     client = Client(java.address, remoting)
     await warm(client)
     now = int(time.time() * 1000)
-    due = {"early": now + 1_500, "java": now + 25_000, "late": now + 150_000, "rolled": now + 250_000_000}
+    due = {"early": now + 1_500, "java": now + 45_000, "late": now + 200_000, "rolled": now + 250_000_000}
     for key, due_ms in due.items():
         await client.send(key, TIMER_DELIVER_MS=due_ms)
-    recalled = await client.send("recalled", TIMER_DELIVER_MS=now + 25_000)
+    recalled = await client.send("recalled", TIMER_DELIVER_MS=now + 45_000)
     assert recalled.recall_handle
     await client.recall(recalled.recall_handle)
     await client.until_delivered("early")
@@ -210,7 +211,7 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
     client = Client(java.address, remoting)
     javas_checkpoint = decode_checkpoint(await client.checkpoint())
     assert javas_checkpoint.queue_offset == ours_checkpoint.queue_offset == 10
-    found = await client.until_delivered("early", "java", "ours", "late", timeout_s=200)
+    found = await client.until_delivered("early", "java", "ours", "late", timeout_s=300)
     not_early(found, {key: due[key] for key in ("early", "java", "ours", "late")})
     assert not {"recalled", "recalled-by-us", "rolled", "ours rolled"} & found.keys()
     assert b'"count":2' in await client.timing()
@@ -219,8 +220,7 @@ async def test_a_store_with_waiting_messages_changes_hands_and_goes_back(
 
 async def test_javas_producer_on_our_broker(peer: Peer, tmp_path: Path) -> None:
     namesrv = await peer.start("namesrv")
-    async with our_broker(tmp_path / "store") as ours:
-        await ours.broker.settings.change({"namesrvAddr": namesrv.address}, int(time.time() * 1000), 0)
+    async with our_broker(tmp_path / "store", namesrv.address):
         output = await peer.java(JAVA / "TimedMessages.java", namesrv.address, TOPIC, "40", timeout_s=180)
     lines = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     assert lines.get("complete") == "true", output

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from batonmq.broker.messages.internal import put
 from batonmq.broker.timer import redirect
-from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.service import TimerService
-from batonmq.broker.timer.timer_store import TimerStore
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.story import Shape, shape_of
 from tests.simulation.timers import run_timers
-
-
-def _power(seed: int) -> Shape:
-    """Stories with power cuts."""
-    return Shape(replicas=(2, 2, 3)[seed % 3], sync_flush=True)
 
 
 def _early() -> list[Patch]:
@@ -26,25 +16,6 @@ def _early() -> list[Patch]:
         return deliver_ms - deliver_ms % precision_ms - precision_ms
 
     return [(redirect, "slot_of", slot_of)]
-
-
-def _leave_at_once() -> list[Patch]:
-    async def store(self: Deliverer, due: list[Any]) -> None:
-        for one in due:
-            put(self._state.broker.appender, one.message, wait=False)
-        await asyncio.sleep(0)
-
-    return [(Deliverer, "_store", store)]
-
-
-def _trust_the_wheel() -> list[Patch]:
-    def recover(self: TimerStore, checkpoint: Any, max_physical: int) -> dict[int, int]:
-        self.log.find_end(max_physical)
-        self.wheel.forget_before(checkpoint.read_ms)
-        self.count_again()
-        return {}
-
-    return [(TimerStore, "recover", recover)]
 
 
 def _forget_what_waits() -> list[Patch]:
@@ -58,23 +29,9 @@ def _forget_what_waits() -> list[Patch]:
     return [(TimerService, "lead", lead)]
 
 
-def _give_up() -> list[Patch]:
-    async def store(self: Deliverer, due: list[Any]) -> None:
-        await asyncio.gather(*[put(self._state.broker.appender, one.message) for one in due])
-
-    return [(Deliverer, "_store", store)]
-
-
 MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
     "early": Mutation("a message is put one slot before its time", _early),
-    "leave-at-once": Mutation("a slot is left before its messages are acknowledged", _leave_at_once),
-    "trust-the-wheel": Mutation(
-        "a restart takes the wheel as it is on disk", _trust_the_wheel, _power, upstream="#9735"
-    ),
-    "forget-what-waits": Mutation("a new master begins with the slots that are due now", _forget_what_waits),
-    "give-up": Mutation(
-        "messages that are refused are given up", _give_up, upstream="timers dropped after 3"
-    ),
+    "forget-what-waits": Mutation("a new master begins with what is due now", _forget_what_waits),
 }
 
 

@@ -19,7 +19,7 @@ from batonmq.client.message import Message
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt, decode_records
-from tests.simulation.cluster import SimCluster
+from tests.simulation.cluster import SimClock, SimCluster
 from tests.simulation.loop import SimLoop
 from tests.simulation.scenario import Teller, _close_files
 from tests.simulation.story import QUEUES, Shape, Story, Violation, play
@@ -100,7 +100,11 @@ class TimerTeller(Teller):
                 delay_ms = int(
                     self.random.choice((0.3, 1, 2, 5, 8, 12, 20)) * self.random.uniform(500, 1_500)
                 )
-                message = Message(TIMED, key.encode(), keys=key, properties={"TIMER_DELAY_MS": str(delay_ms)})
+                if self.random.random() < 0.5:
+                    timer = {"TIMER_DELAY_MS": str(delay_ms)}
+                else:
+                    timer = {"TIMER_DELIVER_MS": str(SimClock(self.cluster.loop).now_ms() + delay_ms)}
+                message = Message(TIMED, key.encode(), keys=key, properties=timer)
                 try:
                     await producer.send(message)
                 except (ClientError, MQError, NetError):
@@ -128,9 +132,13 @@ class TimerTeller(Teller):
 
     def _check(self, record: MessageExt) -> None:
         properties = record.properties
+        asked_ms = int(properties.get("TIMER_DELIVER_MS", 0))
         if "TIMER_OUT_MS" not in properties:
-            raise Violation(f"timed message {properties['KEYS']} came without its timer")
-        early_ms = int(properties["TIMER_OUT_MS"]) + PRECISION_MS - int(properties["TIMER_DEQUEUE_MS"])
+            # By the clock of its broker the time had passed when it was sent.
+            early_ms = asked_ms - record.store_timestamp if asked_ms else 1
+        else:
+            asked_ms = max(asked_ms, int(properties["TIMER_OUT_MS"]) + PRECISION_MS)
+            early_ms = asked_ms - int(properties["TIMER_DEQUEUE_MS"])
         if early_ms > 0:
             raise Violation(f"timed message {properties['KEYS']} came {early_ms} ms early")
         self.timers.rolled += "TIMER_ROLL_TIMES" in properties

@@ -23,7 +23,6 @@ from batonmq.store.config import StoreConfig
 CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig, TlsConfig, RaftConfig)
 
 NOT_READ = {
-    "total_replicas": "bounds inSyncReplicas; the controllers count the replicas",
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "lock_in_strict_mode": "only false is accepted until majority locks are built",

@@ -9,7 +9,8 @@ Source: `ExtraInfoUtil` and `KeyBuilder` of Apache RocketMQ 5.5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -49,26 +50,34 @@ class Receipt(NamedTuple):
         return topic_of(self.retry, topic, group)
 
 
+MAX_RECEIPT: Final = 1_024
+"""Characters; seven numbers and the name of a broker."""
+
+
 def parse_receipt(text: str) -> Receipt:
     """Raises `MQError` (INVALID_PARAMETER) unless the text is a receipt."""
-    parts = text.split(" ")
     try:
-        if len(parts) != 8:
+        if len(text) > MAX_RECEIPT:
             raise ValueError
-        start, pop_time, invisible, revive, retry, broker, queue, offset = parts
-        receipt = Receipt(
-            _number(start, _MAX_I64),
-            _number(pop_time, _MAX_I64),
-            _number(invisible, _MAX_I64),
-            _number(revive, _MAX_I32),
-            retry,
-            broker,
-            _number(queue, _MAX_I32),
-            _number(offset, _MAX_I64),
-        )
+        batch, _, offset = text.rpartition(" ")
+        return Receipt(*_parse_batch(batch), _number(offset, _MAX_I64))
     except ValueError:
         raise MQError(ResponseCode.INVALID_PARAMETER, f"no receipt of a pop: {text[:200]!r}") from None
-    return receipt
+
+
+@lru_cache(maxsize=4096)
+def _parse_batch(text: str) -> tuple[int, int, int, int, str, str, int]:
+    """All but the last value, which the receipts of one batch share. Raises ValueError."""
+    start, pop_time, invisible, revive, retry, broker, queue = text.split(" ")
+    return (
+        _number(start, _MAX_I64),
+        _number(pop_time, _MAX_I64),
+        _number(invisible, _MAX_I64),
+        _number(revive, _MAX_I32),
+        retry,
+        broker,
+        _number(queue, _MAX_I32),
+    )
 
 
 def _number(text: str, greatest: int) -> int:

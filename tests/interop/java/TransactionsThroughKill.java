@@ -55,6 +55,7 @@ public final class TransactionsThroughKill {
         producer.setNamesrvAddr(namesrv);
         producer.setPollNameServerInterval(500);
         producer.setHeartbeatBrokerInterval(1000);
+        producer.setRetryTimesWhenSendFailed(0);
         producer.setTransactionListener(new Decisions());
         producer.start();
         AtomicInteger failures = new AtomicInteger();
