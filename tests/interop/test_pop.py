@@ -15,7 +15,7 @@ from batonmq.store.config import StoreConfig
 
 JAVA = Path(__file__).parent / "java"
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def numbers(output: str) -> dict[str, int]:
@@ -50,8 +50,9 @@ async def test_quick_java_push_consumers_pop_from_our_broker(peer, tmp_path: Pat
         await peer.admin_until("ours", "clusterList", "-n", address)
         await peer.admin("updateTopic", *where, "-t", "Popped", "-r", "4", "-w", "4")
         await peer.admin("updateSubGroup", *where, "-g", "pop_group")
-        set_mode = await peer.admin("setConsumeMode", *where, "-t", "Popped", "-g", "pop_group", "-m", "POP")
-        assert "success" in set_mode, set_mode
+        await peer.admin_until(
+            "success", "setConsumeMode", *where, "-t", "Popped", "-g", "pop_group", "-m", "POP"
+        )
         output = await peer.java(JAVA / "PopPush.java", address, "Popped", "pop_group", "500")
         seen = numbers(output)
         assert seen["consumed"] == 500, output[-2000:]

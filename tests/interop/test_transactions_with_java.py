@@ -79,7 +79,8 @@ def described(record: MessageExt) -> dict[str, object]:
     if record.topic != TRANS_HALF_TOPIC and record.sys_flag & COMMIT:
         # RocketMQ removes the first three after it has encoded the properties, so it stores them.
         # At each check it stores the message again, with the number of checks, and loses its flag.
-        varying |= {"TRAN_MSG", "REAL_TOPIC", "REAL_QID", "TRANSACTION_CHECK_TIMES"}
+        varying |= {"TRAN_MSG", "REAL_TOPIC", "REAL_QID"}
+        varying |= {"TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET"}
     return {
         "topic": record.topic,
         "queue": (record.queue_id, record.queue_offset),

@@ -29,7 +29,16 @@ def test_popped_messages_are_consumed_once_and_none_is_lost(seed):
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(
-    "name", ["answered-at-once", "not-read", "floor-at-end", "acks-ignored", "late-acks", "table-positions"]
+    "name",
+    [
+        "answered-at-once",
+        "not-read",
+        "floor-at-end",
+        "acks-ignored",
+        "late-acks",
+        "table-positions",
+        "revive-all",
+    ],
 )
 def test_a_missing_guard_is_noticed(name):
     assert any(violation(name, seed) for seed in range(1, 9)), MUTATIONS[name].what

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,31 @@ async def test_a_pop_that_is_not_allowed_gets_rocketmqs_code(
     with pytest.raises(MQError) as refused:
         await rig.pop(**fields)
     assert refused.value.code == code
+
+
+async def test_a_pop_takes_what_its_sql92_filter_matches(rig: Rig) -> None:
+    rig.broker.settings.broker = replace(rig.broker.settings.broker, enable_property_filter=True)
+    for key in ("a", "b", "a"):
+        rig.served.put(0, b"x", key=key)
+    assert [r.offset for r in await rig.receipts(exp="KEYS = 'a'", exp_type="SQL92")] == [0, 2]
+    for expression in ("", "KEYS ==", None):
+        assert (
+            await rig.refused(
+                PopMessage(
+                    consumer_group="g",
+                    topic="TopicJ",
+                    queue_id=-1,
+                    max_msg_nums=32,
+                    invisible_time=60_000,
+                    poll_time=0,
+                    born_time=0,
+                    init_mode=0,
+                    exp=expression,
+                    exp_type="SQL92",
+                )
+            )
+            == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        )
 
 
 async def test_permissions_and_roles_are_checked(rig: Rig) -> None:

@@ -340,19 +340,22 @@ class Popper:
 
     def _filter(self, header: PopMessage) -> MessageFilter | None:
         broker, now_ms = self._broker, self._broker.clock.now_ms()
-        try:
-            subscription = subscription_of(header.topic, header.exp or "*", header.exp_type, now_ms)
-        except ValueError:
-            raise MQError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-            ) from None
-        if not is_tag_type(subscription.expression_type):
+        by_tags = is_tag_type(header.exp_type)
+        if not by_tags and not broker.settings.broker.enable_property_filter:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+                f"The broker does not support consumer to filter message by {header.exp_type}",
             )
+        expression = header.exp or "*" if by_tags else header.exp
+        try:
+            subscription = subscription_of(header.topic, expression, header.exp_type, now_ms)
+            message_filter = filter_of(subscription)
+        except ValueError as error:
+            raise MQError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+            ) from None
         broker.tables.consumers.remember(header.consumer_group, subscription)
-        return filter_of(subscription)
+        return message_filter
 
     # -- reading
 
