@@ -56,7 +56,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
     keys: dict[str, object] = {
         "enablePropertyFilter": "false",
         "transactionCheckInterval": 1 * SECONDS,
-        "transactionTimeOut": 2 * SECONDS,
+        # Not below RocketMQ's transactionOpBatchInterval (3 s): it would check what is committed already.
+        "transactionTimeOut": 6 * SECONDS,
     }
     with running(SYSTEM, tmp_path_factory.mktemp("go"), keys) as started:
         yield started
@@ -155,4 +156,5 @@ def test_its_traces_are_stored(go: GoClient) -> None:
 def test_its_requests_are_answered(go: GoClient) -> None:
     go.topic("GoRequest_warm")
     found = go.run("request", "-topic", go.topic("GoRequest"), count=5)
+    # RocketMQ 5.5 fails on the empty replies, which are this client's own (NullPointerException).
     assert found["complete"] and found["reply_failures"] == 0, found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.interop.upstream.results import (
+    PAGE,
     Outcome,
     differences,
     kept,
@@ -71,3 +72,12 @@ def test_reasons_name_methods_and_classes_that_ran() -> None:
     ran = load(kept("java")).values()
     names = {each.name for each in ran} | {each.test_class for each in ran}
     assert reasons().keys() <= names
+
+
+def test_the_page_shows_the_kept_outcomes() -> None:
+    assert rendered(load(kept("java")), load(kept("ours")), reasons()) in PAGE.read_text()
+
+
+def test_whatever_passes_on_rocketmq_passes_here_or_has_a_reason() -> None:
+    found = differences(load(kept("java")), load(kept("ours")), reasons())
+    assert [each.ours for each in found if each.worse and not each.reason] == []

@@ -64,7 +64,7 @@ class ReplyHandlers:
         fields = fields_of(command)
         fields.batch = False
         call = None
-        if config.store_reply_message_enable and command.body:  # RocketMQ pushes an empty reply, too
+        if config.store_reply_message_enable and command.body:  # an empty one is pushed, not stored
             call = AwaitedSend()
             self._sender.send(fields, command.body, peer, command.version, call)
             queue_id = call.queue_id

@@ -42,8 +42,9 @@ public final class RemoteBroker {
                 Cluster.admin().updateBrokerConfig(address, changes);
             }
         };
-        BrokerConfig brokerConfig = RemoteConfig.of(BrokerConfig.class, name, keys);
-        MessageStoreConfig storeConfig = RemoteConfig.of(MessageStoreConfig.class, name, keys);
+        BrokerConfig brokerConfig = RemoteConfig.of(BrokerConfig.class, new BrokerConfig(), name, keys);
+        MessageStoreConfig storeConfig =
+            RemoteConfig.of(MessageStoreConfig.class, new MessageStoreConfig(), name, keys);
         DefaultMessageStore store = remote(DefaultMessageStore.class, broker::store);
         TopicConfigManager topics = remote(TopicConfigManager.class, broker::topics);
         SubscriptionGroupManager groups = remote(SubscriptionGroupManager.class, broker::groups);
@@ -64,7 +65,7 @@ public final class RemoteBroker {
     }
 
     public static NamesrvController nameServer() {
-        NamesrvConfig config = RemoteConfig.of(NamesrvConfig.class, "name server", new RemoteConfig.Keys() {
+        RemoteConfig.Keys keys = new RemoteConfig.Keys() {
             @Override
             public Properties read() throws Exception {
                 return Cluster.admin().getNameServerConfig(null).values().iterator().next();
@@ -74,7 +75,8 @@ public final class RemoteBroker {
             public void change(Properties changes) throws Exception {
                 Cluster.admin().updateNameServerConfig(changes, null);
             }
-        });
+        };
+        NamesrvConfig config = RemoteConfig.of(NamesrvConfig.class, new NamesrvConfig(), "name server", keys);
         return remote(NamesrvController.class, call -> {
             if (call.getMethod().getName().equals("getNamesrvConfig")) {
                 return config;

@@ -25,15 +25,17 @@ final class RemoteConfig {
 
     private final String where;
     private final Keys keys;
+    private final Object defaults;
     private final Map<String, String> before = new LinkedHashMap<>();
 
-    private RemoteConfig(String where, Keys keys) {
+    private RemoteConfig(String where, Keys keys, Object defaults) {
         this.where = where;
         this.keys = keys;
+        this.defaults = defaults;
     }
 
-    static <T> T of(Class<T> type, String where, Keys keys) {
-        RemoteConfig config = new RemoteConfig(where, keys);
+    static <T> T of(Class<T> type, T defaults, String where, Keys keys) {
+        RemoteConfig config = new RemoteConfig(where, keys, defaults);
         ALL.add(config);
         return Mockito.mock(type, config::answer);
     }
@@ -57,10 +59,14 @@ final class RemoteConfig {
             set(key, String.valueOf((Object) call.getArgument(0)));
             return null;
         }
-        String key = key(name.startsWith("is") ? name.substring(2) : name.substring(3));
-        String value = (name.startsWith("get") || name.startsWith("is")) ? keys.read().getProperty(key) : null;
-        if (value == null) {
+        if (!name.startsWith("get") && !name.startsWith("is")) {
             throw Cluster.inProcessOnly(method.getDeclaringClass().getSimpleName() + "." + name);
+        }
+        String key = key(name.startsWith("is") ? name.substring(2) : name.substring(3));
+        String value = keys.read().getProperty(key);
+        if (value == null) {
+            Runner.note(where + " has no " + key + ": the test gets RocketMQ's default");
+            return method.invoke(defaults, call.getArguments());
         }
         return converted(value, method.getReturnType());
     }
