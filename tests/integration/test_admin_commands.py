@@ -71,7 +71,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
             max_index_num=10_000,
             max_hash_slot_num=2_000,
         ),
-        HAConfig(),
+        HAConfig(ha_listen_port=free_port()),
         config_path=config_file,
     )
     await broker.start()

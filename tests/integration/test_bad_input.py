@@ -16,7 +16,7 @@ from tests.integration.group import TOPIC, Group, exchange
 
 from batonmq.net import RemotingClient
 from batonmq.protocol import headers
-from batonmq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
+from batonmq.protocol.codes import FLAG_RESPONSE, MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command, encode
 from batonmq.protocol.ha_frames import Ack, SlaveHandshake
 from batonmq.protocol.headers.broker.send import SendMessageV2
@@ -197,6 +197,9 @@ async def test_no_request_of_the_protocol_makes_a_handler_fail(
     for code, header in sorted(REQUESTS.items()):
         for text in (None, *HOSTILE):
             ext = {} if text is None else dict.fromkeys(header.__struct_encode_fields__, text)
+            if code == RequestCode.END_TRANSACTION and ext:
+                # Neither commit nor rollback: no answer, as with RocketMQ.
+                ext["commitOrRollback"] = str(MessageSysFlag.TRANSACTION_COMMIT)
             for body in (b"", b"\xff\x00garbage{", b'{"a":', b"[1]", b"null"):
                 answer = await client.invoke(address, Command(code, ext, body), timeout_ms=8000)
                 assert answer.code != ResponseCode.SYSTEM_ERROR or answer.remark, (code, ext)

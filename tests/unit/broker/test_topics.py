@@ -24,11 +24,12 @@ def table(**keys: object) -> TopicTable:
 
 
 def test_system_topics_are_those_of_a_rocketmq_broker() -> None:
-    """Against the answer of RocketMQ 5.5 to GET_ALL_TOPIC_CONFIG; its RocksDB topics do not exist here."""
+    """Against the answer of RocketMQ 5.5, without timer wheel, to GET_ALL_TOPIC_CONFIG; its RocksDB topics do
+    not exist here."""
     java = json.loads((DATA / "wire" / "alltopics.json").read_bytes())["topicConfigTable"]
     made_by_test = {"TopicJ", "TopicA1", "%RETRY%GroupJ"}
     expected = {n: c for n, c in java.items() if n not in made_by_test and "ROCKSDB" not in n}
-    ours = json.loads(table().encode())["topicConfigTable"]
+    ours = json.loads(table(timer_wheel_enable=False).encode())["topicConfigTable"]
     assert ours == expected
 
 
@@ -39,6 +40,8 @@ def test_system_topics_are_those_of_a_rocketmq_broker() -> None:
         ({"cluster_topic_enable": False}, "DefaultCluster", 1),
         ({"broker_topic_enable": False}, "broker-a", 1),
         ({"trace_topic_enable": True}, "RMQ_SYS_TRACE_TOPIC", 6),
+        ({"timer_wheel_enable": True}, "rmq_sys_wheel_timer", 6),
+        ({"timer_wheel_enable": False}, "rmq_sys_wheel_timer", None),
     ],
 )
 def test_system_topics_follow_the_configuration(keys: dict[str, bool], topic: str, perm: int | None) -> None:
@@ -170,7 +173,7 @@ def test_pages_start_over_when_the_table_has_changed() -> None:
 
 def test_a_file_of_rocketmq_is_read_and_written_back_the_same() -> None:
     data = (DATA / "java" / "topics.json").read_bytes()
-    topics = table()
+    topics = table(timer_wheel_enable=False)  # as the broker that wrote it
     topics.restore(data)
     java, ours = json.loads(data), json.loads(topics.encode())
     assert ours["dataVersion"] == java["dataVersion"]
