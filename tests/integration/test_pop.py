@@ -419,6 +419,19 @@ async def test_an_ordered_group_gets_one_batch_at_a_time(start: Starter) -> None
     assert [each.body for each in await waiting] == [b"c"]
 
 
+async def test_a_pop_waits_for_the_ordered_batch_that_is_due_first(start: Starter) -> None:
+    rig = await start()
+    await rig.create("O", 2)
+    for queue, invisible_ms in ((0, 500), (1, 60_000)):
+        await rig.send(b"%d" % queue, topic="O", queue=queue)
+        assert await rig.bodies(topic="O", order=True, queue_id=queue, invisible_time=invisible_ms)
+    waiting = [
+        asyncio.ensure_future(rig.bodies(topic="O", order=True, queue_id=queue, poll_time=4_000))
+        for queue in (0, 1)
+    ]
+    assert await asyncio.gather(*waiting) == [[b"0"], []]
+
+
 async def test_an_ordered_batch_survives_a_restart(start: Starter) -> None:
     rig = await start()
     await rig.send(b"a", b"b", b"c")

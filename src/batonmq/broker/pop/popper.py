@@ -264,11 +264,14 @@ class Popper:
         if due is None:
             return
         key = (header.topic, header.consumer_group)
-        timer = self._order_timers.pop(key, None)
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(1, min(due - now_ms, MAX_POLL_MS)) / 1000
+        timer = self._order_timers.get(key)
         if timer is not None:
+            if timer.when() <= when:
+                return  # another queue is due before; then this pop is tried, too
             timer.cancel()
-        delay_s = max(1, min(due - now_ms, MAX_POLL_MS)) / 1000
-        self._order_timers[key] = asyncio.get_running_loop().call_later(delay_s, self._order_due, key)
+        self._order_timers[key] = loop.call_at(when, self._order_due, key)
 
     def _order_due(self, key: tuple[str, str]) -> None:
         del self._order_timers[key]
