@@ -477,6 +477,17 @@ async def test_a_recreated_topic_is_popped_from_its_beginning(start: Starter) ->
     assert await rig.bodies(poll_time=300) == []
 
 
+async def test_a_recreated_topic_does_not_wait_for_an_ordered_batch_of_the_old_one(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    assert await rig.bodies(order=True, attempt_id="1") == [b"a", b"b"]
+    await rig.call(DeleteTopic(topic="T"))
+    await rig.create()
+    await rig.send(b"c", b"d")
+    await rig.restart()
+    assert await rig.bodies(order=True, attempt_id="2", poll_time=500) == [b"c", b"d"]
+
+
 async def test_peek_and_notification_show_what_a_pop_would_find(start: Starter) -> None:
     rig = await start()
     ask = Notification(consumer_group="g", topic="T", queue_id=-1, poll_time=5_000, born_time=0)
