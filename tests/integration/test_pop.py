@@ -315,6 +315,17 @@ async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
     assert await rig.bodies(poll_time=3_000) == [b"b"]
 
 
+async def test_a_late_ack_may_be_repeated_for_ever(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    (popped,) = await rig.pop()
+    await rig.ack(popped)
+    for _ in range(20):
+        with pytest.raises(MQError):
+            await rig.ack(popped)
+    assert [len(offsets) for offsets in rig.part.acknowledger.early.values()] == [1]
+
+
 async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:
     rig = await start()
     await rig.send(b"a")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded, rejected
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop import order_core
-from batonmq.broker.pop.core import Key, Outstanding, record_of
+from batonmq.broker.pop.core import MOST_MESSAGES, Key, Outstanding, record_of
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT
 from batonmq.protocol.bodies.pop import AckRecord
 from batonmq.protocol.codes import ResponseCode
@@ -61,7 +61,7 @@ class Acknowledger:
         self._taker = taker
         self._waiting: dict[Key, tuple[Outstanding, list[tuple[int, Done]]]] = {}
         """Acks of this loop turn, by check point: their bits, and who waits for them."""
-        self.early: dict[Key, list[int]] = {}
+        self.early: dict[Key, set[int]] = {}
         """Acked offsets of check points that are unknown so far."""
 
     def stop(self) -> None:
@@ -176,10 +176,16 @@ class Acknowledger:
             self._journal.write(receipt.revive_queue, tag, record, lambda status, result: None)
 
     def note_early(self, key: Key, offsets: Sequence[int]) -> None:
-        """An ack whose check point is unknown so far."""
-        if len(self.early) >= MAX_EARLY:
-            del self.early[next(iter(self.early))]
-        self.early.setdefault(key, []).extend(offsets)
+        """An ack whose check point is unknown so far. Anybody may repeat it, or name any offsets."""
+        known = self.early.get(key)
+        if known is None:
+            if len(self.early) >= MAX_EARLY:
+                del self.early[next(iter(self.early))]
+            known = self.early[key] = set()
+        for offset in offsets:
+            if len(known) >= MOST_MESSAGES:
+                return
+            known.add(offset)
 
     # -- ordered groups
 
