@@ -12,6 +12,7 @@ import pytest
 from tests.integration.test_broker import configs, program, v2, write_conf
 
 from batonmq.broker.pop.part import PopPart
+from batonmq.broker.pop.taker import LOG_FULL_S
 from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient, Response
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
@@ -324,6 +325,27 @@ async def test_a_late_ack_may_be_repeated_for_ever(start: Starter) -> None:
         with pytest.raises(MQError):
             await rig.ack(popped)
     assert [len(offsets) for offsets in rig.part.acknowledger.early.values()] == [1]
+
+
+async def test_pops_that_find_too_many_unacknowledged_batches_leave_one_timer(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start(pop_ck_max_buffer_size=1)
+    await rig.send(b"a", b"b")
+    assert await rig.bodies(max_msg_nums=1) == [b"a"]
+    timers: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def counted(delay: float, *args: Any) -> asyncio.TimerHandle:
+        if delay == LOG_FULL_S:
+            timers.append(delay)
+        return call_later(delay, *args)
+
+    monkeypatch.setattr(loop, "call_later", counted)
+    for _ in range(5):
+        assert await rig.bodies() == []
+    assert timers == [LOG_FULL_S]
 
 
 async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:

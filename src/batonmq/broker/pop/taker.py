@@ -230,11 +230,12 @@ class Taker:
                     self._take(pop, name, queue_id)
 
     def _log_full(self) -> None:
-        if not self._full_logged:
-            log.warning(
-                "%d batches are handed out and unacknowledged (popCkMaxBufferSize): no pop finds messages",
-                len(self._check_points),
-            )
+        if self._full_logged:
+            return
+        log.warning(
+            "%d batches are handed out and unacknowledged (popCkMaxBufferSize): no pop finds messages",
+            len(self._check_points),
+        )
         self._full_logged = True
         asyncio.get_running_loop().call_later(LOG_FULL_S, self._log_again)
 
