@@ -44,6 +44,7 @@ from batonmq.protocol.pop import (
     parse_receipt,
     parse_start_offset_info,
     queue_offset_key,
+    retry_flag,
 )
 
 POPPED = (0, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
@@ -140,13 +141,14 @@ class Rig:
             if known is not None:
                 receipt = parse_receipt(known)
             else:
-                assert record.queue_offset in offsets["0", record.queue_id]
+                place = retry_flag(record.topic), record.queue_id
+                assert record.queue_offset in offsets[place]
                 receipt = Receipt(
-                    starts["0", record.queue_id],
+                    starts[place],
                     header.pop_time,
                     header.invisible_time,
                     header.revive_qid,
-                    "0",
+                    place[0],
                     "b",
                     record.queue_id,
                     record.queue_offset,
@@ -314,6 +316,17 @@ async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
     )
     await rig.call(BatchAckMessage(), encode(BatchAckMessageRequestBody("b", [ack])))
     assert await rig.bodies(poll_time=3_000) == [b"b"]
+
+
+async def test_a_message_without_room_for_a_receipt_comes_again(start: Starter) -> None:
+    rig = await start()
+    await rig.call(v2("T", properties=f"K\1{'x' * 32_664}\2"), b"a")
+    assert await rig.bodies(invisible_time=1) == [b"a"]
+    again = await rig.pop(poll_time=5_000)
+    assert [(each.body, each.receipt.retry) for each in again] == [(b"a", "1")]
+    await rig.ack(*again)
+    await rig.send(b"b")
+    assert await rig.bodies() == [b"b"]
 
 
 async def test_a_late_ack_may_be_repeated_for_ever(start: Starter) -> None:
