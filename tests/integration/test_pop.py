@@ -465,6 +465,16 @@ async def test_an_ordered_group_gets_one_batch_at_a_time(start: Starter) -> None
     assert [each.body for each in await waiting] == [b"c"]
 
 
+async def test_a_notification_comes_when_an_ordered_batch_is_due(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    assert await rig.bodies(order=True, invisible_time=500) == [b"a"]
+    ask = Notification(consumer_group="g", topic="T", queue_id=-1, poll_time=4_000, born_time=0, order=True)
+    answer = await rig.call(ask, timeout_ms=10_000)
+    assert isinstance(answer.header, NotificationResponse)
+    assert answer.header.has_msg
+
+
 async def test_a_pop_waits_for_the_ordered_batch_that_is_due_first(start: Starter) -> None:
     rig = await start()
     await rig.create("O", 2)
