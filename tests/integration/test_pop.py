@@ -299,6 +299,18 @@ async def test_a_changed_invisible_time_counts_from_now(start: Starter) -> None:
     assert await rig.bodies() == []
 
 
+async def test_an_old_receipt_does_not_acknowledge_after_a_change(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    popped = await rig.pop()
+    await rig.change(popped[0], 500)
+    with pytest.raises(MQError) as late:
+        await rig.ack(popped[0])
+    assert late.value.code == ResponseCode.NO_MESSAGE
+    await rig.ack(popped[1])
+    assert await rig.bodies(poll_time=5_000) == [b"a"]
+
+
 async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
     rig = await start()
     await rig.send(b"a", b"b", b"c")

@@ -112,7 +112,8 @@ class Acknowledger:
             raise MQError(
                 ResponseCode.NO_MESSAGE, f"the receipt's batch has no message at {list(offsets)[:4]}"
             )
-        if entry.reviving:
+        bits &= ~entry.changed
+        if entry.reviving or not bits:
             raise _too_late()
         if not bits & ~entry.acked:
             done(PutStatus.PUT_OK)  # repeated
@@ -150,7 +151,9 @@ class Acknowledger:
         result: PutResult | None,
     ) -> None:
         entry.pending &= ~bits
-        if result is not None:
+        if result is None:
+            entry.changed &= ~bits
+        else:
             entry.acked |= bits
             if entry.done and entry.live:
                 self.settled(entry, result.end_offset)
@@ -252,6 +255,7 @@ class Acknowledger:
             new.revive_queue, CHECK_POINT, record_of(new, again=True), partial(self._changed, new)
         )
         old.pending |= bits
+        old.changed |= bits
         self._write_ack(old, [(bits, done)])
         return new.key[4]
 
