@@ -17,7 +17,7 @@ from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient, Response
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import ResetOffset
 from batonmq.protocol.headers.broker.pop import (
@@ -554,6 +554,19 @@ async def test_a_recreated_topic_does_not_wait_for_an_ordered_batch_of_the_old_o
     await rig.send(b"c", b"d")
     await rig.restart()
     assert await rig.bodies(order=True, attempt_id="2", poll_time=500) == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("topic", ["T", "rmq_sys_REVIVE_LOG_DefaultCluster"])
+async def test_a_body_that_does_not_inflate_does_not_end_all_pops(start: Starter, topic: str) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    await rig.call(v2(topic, sys_flag=MessageSysFlag.COMPRESSED, properties="TAGS\1ck\2"), b"not compressed")
+    await rig.ask(invisible_time=2_000)
+    await rig.restart()
+    await rig.create("U")
+    await rig.send(b"b", topic="U")
+    assert await rig.bodies(topic="U") == [b"b"]
+    assert (await rig.ask(poll_time=5_000)).code == ResponseCode.SUCCESS
 
 
 async def test_peek_and_notification_show_what_a_pop_would_find(start: Starter) -> None:

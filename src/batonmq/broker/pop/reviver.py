@@ -186,7 +186,7 @@ class Reviver:
             for view in result.buffers:
                 at = 0
                 while at < len(view):
-                    record = decode_record(view, at)
+                    record = decode_record(view, at, inflate=False)
                     at += record.store_size
                     self._learn(record)
             begin = result.next_offset
@@ -307,7 +307,10 @@ class Reviver:
         if before < bounds.min_offset:
             return True
         result = self._broker.store.get(topic, queue_id, before, 1)
-        return not result.count or decode_record(result.buffers[0]).physical_offset < physical_offset
+        return (
+            not result.count
+            or decode_record(result.buffers[0], inflate=False).physical_offset < physical_offset
+        )
 
     # -- what is due
 
