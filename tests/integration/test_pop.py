@@ -12,11 +12,12 @@ import pytest
 from tests.integration.test_broker import configs, program, v2, write_conf
 
 from batonmq.broker.pop.part import PopPart
+from batonmq.broker.pop.taker import LOG_FULL_S
 from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient, Response
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import ResetOffset
 from batonmq.protocol.headers.broker.pop import (
@@ -43,6 +44,7 @@ from batonmq.protocol.pop import (
     parse_receipt,
     parse_start_offset_info,
     queue_offset_key,
+    retry_flag,
 )
 
 POPPED = (0, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
@@ -139,13 +141,14 @@ class Rig:
             if known is not None:
                 receipt = parse_receipt(known)
             else:
-                assert record.queue_offset in offsets["0", record.queue_id]
+                place = retry_flag(record.topic), record.queue_id
+                assert record.queue_offset in offsets[place]
                 receipt = Receipt(
-                    starts["0", record.queue_id],
+                    starts[place],
                     header.pop_time,
                     header.invisible_time,
                     header.revive_qid,
-                    "0",
+                    place[0],
                     "b",
                     record.queue_id,
                     record.queue_offset,
@@ -296,6 +299,18 @@ async def test_a_changed_invisible_time_counts_from_now(start: Starter) -> None:
     assert await rig.bodies() == []
 
 
+async def test_an_old_receipt_does_not_acknowledge_after_a_change(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    popped = await rig.pop()
+    await rig.change(popped[0], 500)
+    with pytest.raises(MQError) as late:
+        await rig.ack(popped[0])
+    assert late.value.code == ResponseCode.NO_MESSAGE
+    await rig.ack(popped[1])
+    assert await rig.bodies(poll_time=5_000) == [b"a"]
+
+
 async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
     rig = await start()
     await rig.send(b"a", b"b", b"c")
@@ -313,6 +328,49 @@ async def test_a_batch_of_acks_settles_its_messages(start: Starter) -> None:
     )
     await rig.call(BatchAckMessage(), encode(BatchAckMessageRequestBody("b", [ack])))
     assert await rig.bodies(poll_time=3_000) == [b"b"]
+
+
+async def test_a_message_without_room_for_a_receipt_comes_again(start: Starter) -> None:
+    rig = await start()
+    await rig.call(v2("T", properties=f"K\1{'x' * 32_664}\2"), b"a")
+    assert await rig.bodies(invisible_time=1) == [b"a"]
+    again = await rig.pop(poll_time=5_000)
+    assert [(each.body, each.receipt.retry) for each in again] == [(b"a", "1")]
+    await rig.ack(*again)
+    await rig.send(b"b")
+    assert await rig.bodies() == [b"b"]
+
+
+async def test_a_late_ack_may_be_repeated_for_ever(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    (popped,) = await rig.pop()
+    await rig.ack(popped)
+    for _ in range(20):
+        with pytest.raises(MQError):
+            await rig.ack(popped)
+    assert [len(offsets) for offsets in rig.part.acknowledger.early.values()] == [1]
+
+
+async def test_pops_that_find_too_many_unacknowledged_batches_leave_one_timer(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start(pop_ck_max_buffer_size=1)
+    await rig.send(b"a", b"b")
+    assert await rig.bodies(max_msg_nums=1) == [b"a"]
+    timers: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def counted(delay: float, *args: Any) -> asyncio.TimerHandle:
+        if delay == LOG_FULL_S:
+            timers.append(delay)
+        return call_later(delay, *args)
+
+    monkeypatch.setattr(loop, "call_later", counted)
+    for _ in range(5):
+        assert await rig.bodies() == []
+    assert timers == [LOG_FULL_S]
 
 
 async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:
@@ -419,6 +477,29 @@ async def test_an_ordered_group_gets_one_batch_at_a_time(start: Starter) -> None
     assert [each.body for each in await waiting] == [b"c"]
 
 
+async def test_a_notification_comes_when_an_ordered_batch_is_due(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    assert await rig.bodies(order=True, invisible_time=500) == [b"a"]
+    ask = Notification(consumer_group="g", topic="T", queue_id=-1, poll_time=4_000, born_time=0, order=True)
+    answer = await rig.call(ask, timeout_ms=10_000)
+    assert isinstance(answer.header, NotificationResponse)
+    assert answer.header.has_msg
+
+
+async def test_a_pop_waits_for_the_ordered_batch_that_is_due_first(start: Starter) -> None:
+    rig = await start()
+    await rig.create("O", 2)
+    for queue, invisible_ms in ((0, 500), (1, 60_000)):
+        await rig.send(b"%d" % queue, topic="O", queue=queue)
+        assert await rig.bodies(topic="O", order=True, queue_id=queue, invisible_time=invisible_ms)
+    waiting = [
+        asyncio.ensure_future(rig.bodies(topic="O", order=True, queue_id=queue, poll_time=4_000))
+        for queue in (0, 1)
+    ]
+    assert await asyncio.gather(*waiting) == [[b"0"], []]
+
+
 async def test_an_ordered_batch_survives_a_restart(start: Starter) -> None:
     rig = await start()
     await rig.send(b"a", b"b", b"c")
@@ -462,6 +543,30 @@ async def test_a_recreated_topic_is_popped_from_its_beginning(start: Starter) ->
     assert await rig.bodies() == [b"new%d" % n for n in range(9)]
     await asyncio.sleep(1.2)
     assert await rig.bodies(poll_time=300) == []
+
+
+async def test_a_recreated_topic_does_not_wait_for_an_ordered_batch_of_the_old_one(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    assert await rig.bodies(order=True, attempt_id="1") == [b"a", b"b"]
+    await rig.call(DeleteTopic(topic="T"))
+    await rig.create()
+    await rig.send(b"c", b"d")
+    await rig.restart()
+    assert await rig.bodies(order=True, attempt_id="2", poll_time=500) == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("topic", ["T", "rmq_sys_REVIVE_LOG_DefaultCluster"])
+async def test_a_body_that_does_not_inflate_does_not_end_all_pops(start: Starter, topic: str) -> None:
+    rig = await start()
+    await rig.send(b"a")
+    await rig.call(v2(topic, sys_flag=MessageSysFlag.COMPRESSED, properties="TAGS\1ck\2"), b"not compressed")
+    await rig.ask(invisible_time=2_000)
+    await rig.restart()
+    await rig.create("U")
+    await rig.send(b"b", topic="U")
+    assert await rig.bodies(topic="U") == [b"b"]
+    assert (await rig.ask(poll_time=5_000)).code == ResponseCode.SUCCESS
 
 
 async def test_peek_and_notification_show_what_a_pop_would_find(start: Starter) -> None:

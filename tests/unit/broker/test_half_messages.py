@@ -10,6 +10,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.transaction import half
 from batonmq.broker.transaction.half import PUT_BACK_AFTER_MS, CheckRules, Verdict
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, encode_record
 
@@ -219,6 +220,22 @@ def test_properties_without_room_are_kept_as_they_are() -> None:
         assert decode_properties(made.properties) == full.properties
     asked = decode_record(half.check_body(full, ("T", 3), 2, queue_offset=1, physical_offset=2))
     assert asked.properties == full.properties
+
+
+def test_a_copy_of_each_half_message_names_the_first_one() -> None:
+    accepted = 0
+    for length in range(32_500, 32_767):
+        properties = {"TRAN_MSG": "true", "UNIQ_KEY": "U", "fill": "x" * length}
+        try:
+            stored = half.to_half(message(properties), properties)
+        except MessageFormatError:
+            continue
+        accepted += 1
+        data = encode_record(stored, queue_offset=9, physical_offset=1_000, store_timestamp=NOW)
+        again = half.to_half_again(decode_record(data, inflate=False), 200)
+        copy = encode_record(again, queue_offset=10, physical_offset=99_000, store_timestamp=NOW)
+        assert half.first_copy(decode_record(copy, inflate=False)) == 9
+    assert accepted > 0
 
 
 @pytest.mark.parametrize(

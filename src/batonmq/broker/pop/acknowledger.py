@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded, rejected
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop import order_core
-from batonmq.broker.pop.core import Key, Outstanding, record_of
+from batonmq.broker.pop.core import MOST_MESSAGES, Key, Outstanding, record_of
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT
 from batonmq.protocol.bodies.pop import AckRecord
 from batonmq.protocol.codes import ResponseCode
@@ -61,7 +61,7 @@ class Acknowledger:
         self._taker = taker
         self._waiting: dict[Key, tuple[Outstanding, list[tuple[int, Done]]]] = {}
         """Acks of this loop turn, by check point: their bits, and who waits for them."""
-        self.early: dict[Key, list[int]] = {}
+        self.early: dict[Key, set[int]] = {}
         """Acked offsets of check points that are unknown so far."""
 
     def stop(self) -> None:
@@ -112,7 +112,8 @@ class Acknowledger:
             raise MQError(
                 ResponseCode.NO_MESSAGE, f"the receipt's batch has no message at {list(offsets)[:4]}"
             )
-        if entry.reviving:
+        bits &= ~entry.changed
+        if entry.reviving or not bits:
             raise _too_late()
         if not bits & ~entry.acked:
             done(PutStatus.PUT_OK)  # repeated
@@ -150,7 +151,9 @@ class Acknowledger:
         result: PutResult | None,
     ) -> None:
         entry.pending &= ~bits
-        if result is not None:
+        if result is None:
+            entry.changed &= ~bits
+        else:
             entry.acked |= bits
             if entry.done and entry.live:
                 self.settled(entry, result.end_offset)
@@ -176,10 +179,16 @@ class Acknowledger:
             self._journal.write(receipt.revive_queue, tag, record, lambda status, result: None)
 
     def note_early(self, key: Key, offsets: Sequence[int]) -> None:
-        """An ack whose check point is unknown so far."""
-        if len(self.early) >= MAX_EARLY:
-            del self.early[next(iter(self.early))]
-        self.early.setdefault(key, []).extend(offsets)
+        """An ack whose check point is unknown so far. Anybody may repeat it, or name any offsets."""
+        known = self.early.get(key)
+        if known is None:
+            if len(self.early) >= MAX_EARLY:
+                del self.early[next(iter(self.early))]
+            known = self.early[key] = set()
+        for offset in offsets:
+            if len(known) >= MOST_MESSAGES:
+                return
+            known.add(offset)
 
     # -- ordered groups
 
@@ -246,6 +255,7 @@ class Acknowledger:
             new.revive_queue, CHECK_POINT, record_of(new, again=True), partial(self._changed, new)
         )
         old.pending |= bits
+        old.changed |= bits
         self._write_ack(old, [(bits, done)])
         return new.key[4]
 

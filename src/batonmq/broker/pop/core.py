@@ -28,6 +28,7 @@ class Outstanding:
     __slots__ = (
         "acked",
         "broker_name",
+        "changed",
         "due_ms",
         "invisible_ms",
         "key",
@@ -68,6 +69,8 @@ class Outstanding:
         """Bit ``n``: message ``n`` is acknowledged, and the ack is in the log."""
         self.pending = 0
         """Bits of acks that are on their way into the log."""
+        self.changed = 0
+        """Bits of messages that are settled here because they have a check point of their own now."""
         self.suspend = suspend
         self.put_again = put_again
         """How often reviving failed."""

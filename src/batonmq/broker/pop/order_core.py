@@ -106,6 +106,12 @@ def next_offset(info: OrderInfo) -> int:
     return offsets[-1] + 1
 
 
+def end_of(record: OrderRecord) -> int:
+    """The queue offset behind the last message that the record is about."""
+    offsets = offsets_of(record.info)
+    return offsets[-1] + 1 if offsets else record.next_offset
+
+
 def is_done(info: OrderInfo) -> bool:
     return info.acked == (1 << len(info.offset_list)) - 1
 

@@ -116,6 +116,7 @@ class Popper:
             call.notify(False, full)
             return
         self._hold(waiting, header.topic, header.consumer_group, header.queue_id, header.poll_time)
+        self._wait_for_order(waiting)
 
     def peek(self, header: PeekMessage, call: PopCall) -> PopAnswer:
         """What a pop would find now. Raises `MQError`."""
@@ -206,6 +207,7 @@ class Popper:
             try:
                 if isinstance(waiting, _Notified):
                     if not self._would_find(waiting):
+                        self._wait_for_order(waiting)
                         return
                     self._held.release(held)
                     waiting.call.notify(True, False)
@@ -249,13 +251,13 @@ class Popper:
             PopAnswer(answer, (), code or ResponseCode.POLLING_TIMEOUT, GetStatus.NO_MESSAGE_IN_QUEUE.name)
         )
 
-    def _wait_for_order(self, pop: Pop) -> None:
-        """Try an ordered pop again when the batch that blocks it is due."""
-        header = pop.header
+    def _wait_for_order(self, waiting: Pop | _Notified) -> None:
+        """Try an ordered request again when the batch that blocks it is due."""
+        header = waiting.header
         if not header.order:
             return
         now_ms = self._broker.clock.now_ms()
-        queues = range(pop.topic.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
+        queues = range(waiting.topic.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
         times = [
             self._orders.free_at((header.topic, header.consumer_group, queue), header.attempt_id, now_ms)
             for queue in queues
@@ -264,11 +266,14 @@ class Popper:
         if due is None:
             return
         key = (header.topic, header.consumer_group)
-        timer = self._order_timers.pop(key, None)
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(1, min(due - now_ms, MAX_POLL_MS)) / 1000
+        timer = self._order_timers.get(key)
         if timer is not None:
+            if timer.when() <= when:
+                return  # another queue is due before; then this request is tried, too
             timer.cancel()
-        delay_s = max(1, min(due - now_ms, MAX_POLL_MS)) / 1000
-        self._order_timers[key] = asyncio.get_running_loop().call_later(delay_s, self._order_due, key)
+        self._order_timers[key] = loop.call_at(when, self._order_due, key)
 
     def _order_due(self, key: tuple[str, str]) -> None:
         del self._order_timers[key]

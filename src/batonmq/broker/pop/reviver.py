@@ -18,7 +18,7 @@ from batonmq.broker.pop.acknowledger import ack_record
 from batonmq.broker.pop.core import REWRITE_INTERVALS_S, Outstanding, outstanding_of, record_of
 from batonmq.broker.pop.counts import Counts
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT, ORDER
-from batonmq.broker.pop.order_core import plausible
+from batonmq.broker.pop.order_core import end_of, plausible
 from batonmq.common.tasks import Tasks
 from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
 from batonmq.protocol.json import decode_request
@@ -186,7 +186,7 @@ class Reviver:
             for view in result.buffers:
                 at = 0
                 while at < len(view):
-                    record = decode_record(view, at)
+                    record = decode_record(view, at, inflate=False)
                     at += record.store_size
                     self._learn(record)
             begin = result.next_offset
@@ -275,7 +275,8 @@ class Reviver:
             moves = self._moves.get(key, [])
             least = tables.offsets.query(group, topic, queue_id)
             order = self._order_records.get(key)
-            if order is not None and self._is_same_queue(key, order[0], order[1].next_offset):
+            # Its batch tells more than its offset, which may be the first one of both topics.
+            if order is not None and self._is_same_queue(key, order[0], end_of(order[1])):
                 physical_offset, read, queue, offset = order
                 if read.info.offset_list:
                     least = max(least, read.next_offset)
@@ -306,7 +307,10 @@ class Reviver:
         if before < bounds.min_offset:
             return True
         result = self._broker.store.get(topic, queue_id, before, 1)
-        return not result.count or decode_record(result.buffers[0]).physical_offset < physical_offset
+        return (
+            not result.count
+            or decode_record(result.buffers[0], inflate=False).physical_offset < physical_offset
+        )
 
     # -- what is due
 

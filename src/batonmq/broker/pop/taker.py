@@ -24,6 +24,7 @@ from batonmq.broker.tables.attributes import MESSAGE_TYPE, PRIORITY_FACTOR
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pop import PopMessage, PopMessageResponse
+from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_POP_CK
 from batonmq.protocol.message.record import decode_record, encode_record, message_of
@@ -230,11 +231,12 @@ class Taker:
                     self._take(pop, name, queue_id)
 
     def _log_full(self) -> None:
-        if not self._full_logged:
-            log.warning(
-                "%d batches are handed out and unacknowledged (popCkMaxBufferSize): no pop finds messages",
-                len(self._check_points),
-            )
+        if self._full_logged:
+            return
+        log.warning(
+            "%d batches are handed out and unacknowledged (popCkMaxBufferSize): no pop finds messages",
+            len(self._check_points),
+        )
         self._full_logged = True
         asyncio.get_running_loop().call_later(LOG_FULL_S, self._log_again)
 
@@ -399,7 +401,7 @@ class Taker:
                 buffers += self._rewritten(pop, each)
         return buffers
 
-    def _rewritten(self, pop: Pop, taken: _Taken) -> Iterable[bytes]:
+    def _rewritten(self, pop: Pop, taken: _Taken) -> Iterable[memoryview | bytes]:
         """Records of a retry topic, as messages of the topic that was asked for, with their receipts."""
         name = self._broker.settings.broker.broker_name
         for view in taken.result.buffers:
@@ -418,9 +420,14 @@ class Taker:
                     record.queue_offset,
                 )
                 properties = {**record.properties, PROPERTY_POP_CK: str(receipt)}
-                message = message_of(
-                    record, topic=pop.header.topic, queue_id=record.queue_id, properties=properties
-                )
+                try:
+                    message = message_of(
+                        record, topic=pop.header.topic, queue_id=record.queue_id, properties=properties
+                    )
+                except MessageFormatError:
+                    # No room for the receipt: clients make it from the answer's header, as for other topics.
+                    yield view[at - record.store_size : at]
+                    continue
                 yield encode_record(
                     message,
                     queue_offset=record.queue_offset,

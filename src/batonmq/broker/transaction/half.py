@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
+    MAX_PROPERTIES_BYTES,
     PROPERTY_CHECK_IMMUNITY_TIME_S,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
 
 HALF_QUEUE: Final = 0
+ROOM: Final = 128
+"""Bytes that the properties of a half message leave free for those of a copy."""
 PUT_BACK_AFTER_MS: Final = 600_000
 """Age from which a checked message is stored again at the end of the queue. RocketMQ does so at every check.
 Here a message stays in place, because the window remembers it; only one that would keep back the offset and
@@ -57,7 +60,7 @@ def is_prepared(message: StoredMessage, properties: Mapping[str, str]) -> bool:
 
 def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMessage:
     """The message as stored in the half queue. Raises `MessageFormatError` for properties that become too
-    long."""
+    long, or would not let a copy name the first one: both could be committed then."""
     stored = dict(properties)
     unique_key = stored.get(PROPERTY_UNIQUE_KEY)
     if unique_key:
@@ -65,12 +68,15 @@ def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMess
     stored[PROPERTY_REAL_TOPIC] = message.topic
     stored[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
     stored.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # only the broker may call it a copy
+    encoded = encode_properties(stored)
+    if len(encoded) > MAX_PROPERTIES_BYTES - ROOM:
+        raise MessageFormatError(f"properties of {len(encoded)} bytes leave no room for those of a copy")
     return replace(
         message,
         topic=TRANS_HALF_TOPIC,
         queue_id=HALF_QUEUE,
         sys_flag=message.sys_flag & ~_MASK,
-        properties=encode_properties(stored),
+        properties=encoded,
     )
 
 
