@@ -3,6 +3,7 @@
 python -m tests.simulation --seeds 1000            stories of whole clusters
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
+python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import controller_sim, raft_sim
+from tests.simulation import controller_sim, pop_story, raft_sim
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
@@ -166,6 +167,29 @@ def tell_controllers(seed: int, controllers: int | None) -> tuple[int, str | Non
 def controller(seeds: int, first: int, controllers: int | None, jobs: int) -> None:
     """Controllers and clients under faults and wrong clocks; exit code 1 if a history is not linearizable."""
     run_many(functools.partial(tell_controllers, controllers=controllers), range(first, first + seeds), jobs)
+
+
+def tell_pops(seed: int, plot: str) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = pop_story.run(seed, replace(shape_of(seed), plot=plot))
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    return (
+        seed,
+        None,
+        Counter({"acknowledged messages": len(story.acked), "master epochs": len(story.masters)}),
+    )
+
+
+@main.command()
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--plot", default="", help="This plot again and again (offsets, alone, switch, …).")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
+    """Whole clusters with pop consumers under faults; exit code 1 if a promise of pop was broken."""
+    run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":

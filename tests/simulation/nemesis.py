@@ -41,6 +41,10 @@ class Nemesis(Plots):
             "controller": (60 if shape.replace_controllers else 0, self._replace_controller),
         }
 
+    def add_plot(self, name: str, weight: int, plot: Callable[[Node], Awaitable[None]]) -> None:
+        """A plot of a story with other traffic than sends and reads."""
+        self._plots[name] = (weight, plot)
+
     async def run(self) -> None:
         """Faults for as long as the story's shape says."""
         cluster, pick = self.cluster, self.random

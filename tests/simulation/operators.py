@@ -149,6 +149,15 @@ class Operators(Faults):
                 raise Violation(f"topic {name} was made, and {node.name} has {topic}")
         self._end(master)
 
+    async def announce(self, master: Node) -> None:
+        """A topic is made, so that the slaves copy the tables at once; perhaps its answer comes late."""
+        self._topics += 1
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                await self.cluster.on(self.cluster.client_host, self._create(f"made{self._topics}", 1))
+        except (TimeoutError, ClientError, NetError, MQError, LookupError) as error:
+            self.cluster.log(f"topic was not made: {error!r}")
+
     async def _create(self, topic: str, queues: int) -> None:
         async with self.cluster.admin() as admin:
             await admin.create_topic(topic, queues)

@@ -6,8 +6,13 @@ invisible times. The other group is ordered. What must hold besides the rest:
 * a record is handed out at most once by pops that were answered: what was not acknowledged comes back as
   another record, in the retry topic;
 * a message whose ack was answered never comes again: there are no more such acks of a key than copies in the
-log; * everything that was sent comes until it is acknowledged; * the ordered group gets a message only if all
-before it in its queue are acknowledged or in the same batch.
+  log;
+* everything that was sent comes until it is acknowledged, whatever became of the pops that took it;
+* the ordered group gets a message only if all before it in its queue are acknowledged or in the same batch,
+  and gets it again only when its invisible time is over, also from another master.
+
+Half of the seeds refuse what fewer than two replicas would have (minInSyncReplicas). Two plots aim at the
+moment between a pop and the safety of its check point; both begin with messages that nobody has popped yet.
 """
 
 from __future__ import annotations
@@ -30,12 +35,14 @@ from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
 from batonmq.routing.session import Session
 from tests.simulation import scenario
-from tests.simulation.cluster import BROKER_NAME, SimCluster
+from tests.simulation.cluster import BROKER_NAME, HA_PORT, Node, SimCluster
 from tests.simulation.scenario import Teller
 from tests.simulation.story import TOPIC, Shape, Story, Violation
 
 GROUP, ORDERED = "poppers", "ordered"
 CONSUMERS = 2
+SLAVE_TIMEOUT_MS = 1_000
+"""A pop fails after so long without its replicas, while the SyncStateSet still has them."""
 
 
 class PopTeller(Teller):
@@ -43,6 +50,15 @@ class PopTeller(Teller):
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
         super().__init__(cluster, story, shape)
+        keys = cluster.broker_keys
+        keys["slave_timeout"] = SLAVE_TIMEOUT_MS
+        if story.seed % 2 == 0:
+            keys["min_in_sync_replicas"] = 2
+        self.nemesis.add_plot("offsets", 10, self._offsets_alone)
+        self.nemesis.add_plot("alone", 10, self._alone)
+        self._popping = asyncio.Event()
+        """Cleared while the first group lets messages pile up."""
+        self._popping.set()
         self._handed_out: dict[tuple[str, int, int], str] = {}
         """(Retry flag, queue, offset) of the records that the first group has got -> key."""
         self.answered: Counter[str] = Counter()
@@ -53,6 +69,9 @@ class PopTeller(Teller):
         """Queue -> offsets that the ordered group has acknowledged, or tried to."""
         self.ordered_done: dict[int, int] = {}
         """Queue -> last offset whose ack in the ordered group was answered."""
+        self._hidden: dict[tuple[int, int], tuple[int, float, int]] = {}
+        """(Queue, offset) that the ordered group has got -> until when it is invisible (wall ms of the
+        master), when the pop was sent (virtual s), and its invisible time (ms)."""
 
     async def _create_topic(self) -> None:
         await super()._create_topic()
@@ -124,6 +143,7 @@ class PopTeller(Teller):
         session = self.cluster._session()
         try:
             while self._reading:
+                await self._popping.wait()
                 batch = await self._pop(session, GROUP, self.random.randint(1_000, 5_000), ordered=False)
                 await asyncio.gather(*(self._handle(session, record, receipt) for record, receipt in batch))
         finally:
@@ -172,8 +192,12 @@ class PopTeller(Teller):
         session = self.cluster._session()
         try:
             while self._reading:
-                batch = await self._pop(session, ORDERED, 3_000, ordered=True)
+                # After a switch of the master the longer ones are not over yet.
+                invisible_ms = 3_000 if self.nemesis.over else self.random.choice((3_000, 15_000))
+                sent = self.cluster.loop.now
+                batch = await self._pop(session, ORDERED, invisible_ms, ordered=True)
                 self._check_order(batch)
+                self._check_hidden(batch, sent)
                 for _, receipt in batch:
                     if self.random.random() < 0.05 and not self.nemesis.over:
                         break
@@ -199,6 +223,64 @@ class PopTeller(Teller):
                     )
                 if offset <= self.ordered_done.get(queue, -1):
                     raise Violation(f"ordered: acknowledged {queue}:{offset} came again")
+
+    def _check_hidden(self, batch: list[tuple[MessageExt, Receipt]], sent: float) -> None:
+        """An earlier batch with the same message must have been due.
+
+        The new master's clock may be behind: then the whole invisible time counts once more.
+        """
+        with self._noting():
+            for _, receipt in batch:
+                place = receipt.queue_id, receipt.offset
+                until, before, invisible_ms = self._hidden.get(place, (0, 0.0, 0))
+                early_ms = min(
+                    until - receipt.pop_time, invisible_ms - (self.cluster.loop.now - before) * 1000
+                )
+                if early_ms > 0:
+                    raise Violation(
+                        f"ordered: {place[0]}:{place[1]} came again {early_ms:.0f} ms before its time"
+                    )
+                due = receipt.pop_time + receipt.invisible_time
+                self._hidden[place] = due, sent, receipt.invisible_time
+
+    # -- plots
+
+    async def _pile_up(self) -> None:
+        self._popping.clear()
+        await asyncio.sleep(self.random.uniform(1.2, 2))  # the last long poll is over
+
+    async def _offsets_alone(self, master: Node) -> None:
+        """Slaves get the tables of the master, but not its log; then it is lost.
+
+        Pops that they have no check points of must not have moved the offsets in those tables.
+        """
+        cluster, pick = self.cluster, self.random
+        await self._pile_up()
+        try:
+            for end in cluster.connections():
+                if end.remote_host is master.host and end.remote_port == HA_PORT:
+                    cluster.stall(end, 10, both=True)
+        finally:
+            self._popping.set()
+        await asyncio.sleep(SLAVE_TIMEOUT_MS / 1000 + pick.uniform(0.2, 1))
+        await self.nemesis.announce(master)
+        await asyncio.sleep(pick.uniform(0.2, 0.8))
+        self.nemesis._end(master)
+        await asyncio.sleep(pick.uniform(0, 3))
+
+    async def _alone(self, master: Node) -> None:
+        """The slaves are gone, and the SyncStateSet shrinks: with minInSyncReplicas pops are refused."""
+        cluster, pick = self.cluster, self.random
+        await self._pile_up()
+        try:
+            for node in cluster.brokers:
+                if node is not master:
+                    self.nemesis._end(node, cut=0.0)
+            tracker = master.broker.replication.tracker
+            await self.nemesis._until(lambda: tracker.agreed.members == {master.broker_id}, 8)
+        finally:
+            self._popping.set()
+        await asyncio.sleep(pick.uniform(0.5, 2))
 
     # -- at the end
 

@@ -6,11 +6,14 @@ import logging
 
 import pytest
 
-from tests.simulation.pop_mutations import MUTATIONS, violation
+from tests.simulation.pop_mutations import MUTATIONS, plot, violation
 from tests.simulation.pop_story import run
 from tests.simulation.story import shape_of
 
-SEEDS = 40
+SEEDS = (0, 3, 7, 8)
+"""Few, since each takes 4 to 5 s; ``python -m tests.simulation pop`` runs any number."""
+PATIENCE = 8
+"""Seeds tried before a mutation counts as unnoticed."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,24 +24,21 @@ def quiet():
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_popped_messages_are_consumed_once_and_none_is_lost(seed):
     story = run(seed, shape_of(seed))
     assert story.acked
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize(
-    "name",
-    [
-        "answered-at-once",
-        "not-read",
-        "floor-at-end",
-        "acks-ignored",
-        "late-acks",
-        "table-positions",
-        "revive-all",
-    ],
-)
+@pytest.mark.parametrize("seed", (0, 1))
+@pytest.mark.parametrize("name", ("offsets", "alone", "switch"))
+def test_so_it_is_when_pops_are_hit(name, seed):
+    story = run(seed, plot(name, seed))
+    assert story.acked
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_guard_is_noticed(name):
-    assert any(violation(name, seed) for seed in range(1, 9)), MUTATIONS[name].what
+    assert any(violation(name, seed) for seed in range(PATIENCE)), MUTATIONS[name].what
