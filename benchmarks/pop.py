@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import struct
 import time
 from collections import deque
+from pathlib import Path
 
 import click
 
@@ -169,14 +171,22 @@ async def backlog(address: str, topic: str, queues: int, messages: int, size: in
         await client.close()
 
 
+def cpu_s(pid: int | None) -> float:
+    """CPU time of a process so far; 0 for None."""
+    if pid is None:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def measure(
-    address: str, broker: str, messages: int, queues: int, size: int, in_flight: int
-) -> tuple[float, Consumer]:
-    """Messages a second, and the consumer that counted them."""
+    address: str, broker: str, messages: int, queues: int, size: int, in_flight: int, pid: int | None
+) -> tuple[float, float, Consumer]:
+    """Messages a second, CPU time of the broker (s), and the consumer that counted the messages."""
     topic = f"Pop{int(time.time())}"
     await backlog(address, topic, queues, messages, size)
     host, _, port = address.rpartition(":")
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_s(pid)
     transport, consumer = await asyncio.get_running_loop().create_connection(
         lambda: Consumer(topic, "pop_bench", broker, messages, in_flight), host, int(port)
     )
@@ -184,7 +194,7 @@ async def measure(
         await asyncio.wait_for(consumer.done, 300)
     finally:
         transport.close()
-    return messages / (time.perf_counter() - began), consumer
+    return messages / (time.perf_counter() - began), cpu_s(pid) - used, consumer
 
 
 @click.command()
@@ -194,13 +204,17 @@ async def measure(
 @click.option("--queues", default=8, show_default=True)
 @click.option("--size", default=1024, show_default=True, help="Bytes of a body.")
 @click.option("--in-flight", default=8, show_default=True, help="Pops at a time.")
-def main(address: str, broker: str, messages: int, queues: int, size: int, in_flight: int) -> None:
+@click.option("--pid", type=int, help="The broker's process, to say what it used.")
+def main(
+    address: str, broker: str, messages: int, queues: int, size: int, in_flight: int, pid: int | None
+) -> None:
     """Pop and acknowledge a backlog at ADDRESS."""
-    rate, consumer = asyncio.run(measure(address, broker, messages, queues, size, in_flight))
+    rate, used_s, consumer = asyncio.run(measure(address, broker, messages, queues, size, in_flight, pid))
     waits = sorted(consumer.latencies)
     click.echo(
         f"{rate:,.0f} messages/s, {messages} popped and acknowledged, {consumer.failed} acks refused; "
         f"pop {waits[len(waits) // 2] * 1e3:.2f} ms median, {waits[len(waits) * 99 // 100] * 1e3:.2f} ms p99"
+        + ("" if pid is None else f"; {used_s / messages * 1e6:.0f} us of CPU a message")
     )
 
 

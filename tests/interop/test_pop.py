@@ -48,8 +48,9 @@ async def test_quick_java_push_consumers_pop_from_our_broker(peer, tmp_path: Pat
         address = f"127.0.0.1:{namesrv.port}"
         where = ("-n", address, "-c", "DefaultCluster")
         await peer.admin_until("ours", "clusterList", "-n", address)
-        await peer.admin("updateTopic", *where, "-t", "Popped", "-r", "4", "-w", "4")
-        await peer.admin("updateSubGroup", *where, "-g", "pop_group")
+        # mqadmin gives up after 5 s, which a busy machine needs to start it.
+        await peer.admin_until("success", "updateTopic", *where, "-t", "Popped", "-r", "4", "-w", "4")
+        await peer.admin_until("success", "updateSubGroup", *where, "-g", "pop_group")
         await peer.admin_until(
             "success", "setConsumeMode", *where, "-t", "Popped", "-g", "pop_group", "-m", "POP"
         )

@@ -53,6 +53,7 @@ public class PopPush {
         DefaultMQProducer producer = new DefaultMQProducer("pop_producer");
         producer.setNamesrvAddr(namesrv);
         producer.start();
+        Thread.sleep(3_000); // until both consumers pop
         for (int n = 0; n < count; n++) {
             producer.send(new Message(topic, "", String.valueOf(n), ("body" + n).getBytes()));
         }
@@ -75,5 +76,7 @@ public class PopPush {
             consumer.shutdown();
         }
         producer.shutdown();
+        // The client does not shut down the threads that consume popped messages.
+        System.exit(0);
     }
 }

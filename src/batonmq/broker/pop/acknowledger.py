@@ -267,14 +267,11 @@ class Acknowledger:
         self._journal.floors.hold(new.revive_queue, result.queue_offset)
         self._taker.on_check_point()
 
-    def fail_or(self, status: PutStatus, answer: Callable[[], None], fail: Callable[[MQError], None]) -> None:
-        """Answer a request whose record has this status."""
-        if status is PutStatus.PUT_OK:
-            answer()
-        elif status in CODE_OF:
-            fail(MQError(CODE_OF[status], status.name))
-        else:
-            fail(not_stored(status, self._broker.settings.store.max_message_size))
+    def error_of(self, status: PutStatus) -> MQError:
+        """The answer to a request whose record has this status, which is not PUT_OK."""
+        if status in CODE_OF:
+            return MQError(CODE_OF[status], status.name)
+        return not_stored(status, self._broker.settings.store.max_message_size)
 
 
 def _too_late() -> MQError:

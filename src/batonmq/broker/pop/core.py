@@ -90,12 +90,14 @@ class Outstanding:
 
     def bits_of(self, offsets: Iterable[int]) -> int:
         """Bits of those offsets that belong to this check point."""
-        bits = 0
+        bits, mine = 0, self.offsets
         for offset in offsets:
-            try:
-                bits |= 1 << self.offsets.index(offset)
-            except ValueError:
-                continue
+            # Most batches have no gaps.
+            at = offset - mine[0]
+            if 0 <= at < len(mine) and mine[at] == offset:
+                bits |= 1 << at
+            elif offset in mine:
+                bits |= 1 << mine.index(offset)
         return bits
 
     def offsets_of(self, bits: int) -> list[int]:

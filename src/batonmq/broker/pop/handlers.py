@@ -28,7 +28,7 @@ from batonmq.protocol.headers.broker.pop import (
     PollingInfoResponse,
     PopMessage,
 )
-from batonmq.protocol.pop import Receipt, parse_receipt, topic_of
+from batonmq.protocol.pop import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, topic_of
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -39,6 +39,7 @@ READY_S: Final = 5.0
 """Longest time that a request waits while a new master reads the revive queues."""
 MAX_BATCH_ACKS: Final = 10_000
 """Receipts of one BATCH_ACK_MESSAGE."""
+_ACKNOWLEDGED: Final = Reply()
 
 
 class _FramePop:
@@ -132,13 +133,20 @@ class PopHandlers:
 
         def done(status: PutStatus) -> None:
             self.unanswered -= 1
-            if not request.answered:
-                self._acks.fail_or(status, lambda: request.reply(reply), request.fail)
+            if request.answered:
+                return
+            if status is PutStatus.PUT_OK:
+                request.reply(reply)
+            else:
+                request.fail(self._acks.error_of(status))
 
         return done
 
     def _ack(self, request: Request, header: AckMessage) -> Outcome:
         receipt = parse_receipt(header.extra_info)
+        if self._popper.ready:  # as `_when_ready`: consumers acknowledge every message
+            self._ack_now(request, header, receipt)
+            return None
         return self._when_ready(lambda: self._ack_now(request, header, receipt))
 
     def _ack_now(self, request: Request, header: AckMessage, receipt: Receipt) -> None:
@@ -149,9 +157,9 @@ class PopHandlers:
             header.offset,
         )
         self._acks.check(topic, queue_id, offset, request.connection.peer, end=1)
-        done = self._done(request, Reply())
+        done = self._done(request, _ACKNOWLEDGED)
         try:
-            if receipt.ordered:
+            if receipt.revive_queue == ORDER_REVIVE_QUEUE:
                 self._acks.ack_ordered(topic, group, queue_id, offset, receipt.pop_time, done)
             else:
                 key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)
@@ -177,7 +185,7 @@ class PopHandlers:
         """As in RocketMQ, receipts that name nothing are passed over. One answer for all."""
         if not self._broker.role.is_master:
             raise rejected()
-        batch = _BatchOutcome(self._done(request, Reply()), request.fail)
+        batch = _BatchOutcome(self._done(request, _ACKNOWLEDGED), request.fail)
         for ack, differences in acks:
             try:
                 self._ack_each(ack, differences, batch)
