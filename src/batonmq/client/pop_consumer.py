@@ -36,7 +36,6 @@ from batonmq.net.dispatch import Dispatcher
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
@@ -267,7 +266,7 @@ class PopConsumer:
                 log.warning("pop of %s at %s: %s", topic, broker_name, error)
                 await self._refresh_after(OUTAGE_POLL_S if error.stale_route else 1.0, topic)
                 continue
-            except (MessageFormatError, CompressionError) as error:
+            except MessageFormatError as error:
                 log.error("messages of %s from %s cannot be read: %s", topic, broker_name, error)
                 await asyncio.sleep(UNREADABLE_PAUSE_S)
                 continue

@@ -26,7 +26,6 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
-from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
@@ -277,7 +276,7 @@ class SimpleConsumer:
         except asyncio.CancelledError:
             pop.add_done_callback(lambda done: self._keep(done, began + hidden_ms / 2000))
             raise
-        except (MessageFormatError, CompressionError) as error:
+        except MessageFormatError as error:
             # They come again after their invisible time, perhaps to a client that can read them.
             log.error("messages of %s from %s cannot be read: %s", source.topic, source.broker_name, error)
             return []

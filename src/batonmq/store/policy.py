@@ -50,3 +50,7 @@ class MessageFilter(Protocol):
     def by_properties(self) -> Callable[[bytes], bool] | None:
         """Takes the encoded properties of a message that passed `by_code`; they are read from the log, which
         may wait for the disk. None: the code was enough."""
+
+    @property
+    def weight(self) -> int:
+        """How much work `by_properties` is, 1 or more: one look examines as many times fewer bytes."""

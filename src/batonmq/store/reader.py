@@ -76,8 +76,10 @@ class Reader:
         message_filter: MessageFilter | None,
     ) -> GetResult:
         by_code = by_properties = None
+        weight = 1
         if message_filter is not None:
             by_code, by_properties = message_filter.by_code, message_filter.by_properties
+            weight = message_filter.weight
         files, max_offset = self._log.files, self._log.max_offset
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
@@ -106,7 +108,7 @@ class Reader:
             if by_properties is not None:
                 properties = self._log.properties_at(physical_offset, size)
                 if properties is not None:
-                    examined += len(properties)
+                    examined += len(properties) * weight
                     if not by_properties(properties):
                         continue
             if physical_offset == end and file is not None and end + size <= file.base + file.size:

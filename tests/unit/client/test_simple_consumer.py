@@ -18,9 +18,10 @@ from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumeType
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.headers.broker.pop import PopMessageResponse
+from batonmq.protocol.message.record import StoredMessage, encode_record
 
 from .fakes import FakeCluster
 from .pop_fakes import PopBroker
@@ -230,6 +231,30 @@ async def test_an_answer_whose_parts_do_not_fit_is_logged_and_read_again(
             broker.rewrite = lambda header: header
             (message,) = await consumer.receive(wait=3)
             assert message.body == b"x"
+
+
+async def test_a_body_that_does_not_inflate_takes_no_other_message_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=1)
+        queue = MessageQueue("t", "a", 0)
+        async with Producer("p", cluster.namesrv) as producer:
+            await producer.send(Message("t", b"before"))
+            spoiled = StoredMessage(
+                topic="t", queue_id=0, body=b"not compressed", sys_flag=MessageSysFlag.COMPRESSED
+            )
+            record = encode_record(spoiled, queue_offset=1, physical_offset=1_000, store_timestamp=0)
+            broker.log.records[queue].append(record)
+            await producer.send(Message("t", b"behind" * 10_000))
+        async with SimpleConsumer("g", cluster.namesrv, from_where=FIRST) as consumer:
+            consumer.subscribe("t")
+            messages = await consumer.receive(wait=1)
+            assert [message.body for message in messages] == [b"before", b"behind" * 10_000]
+            await consumer.ack(messages)
+        assert "cannot be read" in caplog.text
+        assert broker.acks == [("t", 0, 0), ("t", 0, 2)]
 
 
 async def test_a_receipt_that_a_sender_invented_is_not_believed() -> None:

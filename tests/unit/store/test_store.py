@@ -28,6 +28,7 @@ from batonmq.store.verify import read_store, verify
 class Filter(NamedTuple):
     by_code: Callable[[int], bool] | None
     by_properties: Callable[[bytes], bool] | None = None
+    weight: int = 1
 
 
 def numbered(opener, count, queues=1, **properties):
@@ -231,6 +232,7 @@ def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_goes_on(opener,
     assert reads >= 5
     found = store.get("T", 0, 0, 40, message_filter=every)
     assert found.status is GetStatus.FOUND and found.next_offset == found.count <= 6
+    assert store.get("T", 0, 0, 40, message_filter=none._replace(weight=5)).next_offset == 1
 
 
 def test_a_filter_by_properties_says_that_messages_are_gone_as_any_reader_learns_it(opener):

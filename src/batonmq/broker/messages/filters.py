@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from batonmq.broker.sql import weight_of
 from batonmq.broker.tables.filters import compile_filter
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.tags import ALL_TAGS, is_tag_type, tag_subscription
@@ -22,6 +23,7 @@ class TagFilter:
 
     by_properties = None
     """Not needed: the code is enough."""
+    weight = 1
 
     def __init__(self, codes: Iterable[int]) -> None:
         self.by_code = frozenset(codes).__contains__
@@ -30,13 +32,14 @@ class TagFilter:
 class SqlFilter:
     """Accepts messages whose encoded properties match."""
 
-    __slots__ = ("by_properties",)
+    __slots__ = ("by_properties", "weight")
 
     by_code = None
     """Tags say nothing about properties."""
 
-    def __init__(self, matches: Callable[[bytes], bool]) -> None:
+    def __init__(self, matches: Callable[[bytes], bool], weight: int) -> None:
         self.by_properties = matches
+        self.weight = weight
 
 
 def subscription_of(
@@ -59,7 +62,8 @@ def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
     if subscription.class_filter_mode:
         return None
     if not is_tag_type(subscription.expression_type):
-        return SqlFilter(compile_filter(subscription.sub_string, subscription.expression_type))
+        matches = compile_filter(subscription.sub_string, subscription.expression_type)
+        return SqlFilter(matches, weight_of(subscription.sub_string))
     if subscription.sub_string == ALL_TAGS:
         return None
     return TagFilter(subscription.code_set)

@@ -400,7 +400,7 @@ class Puller:
             raise MQError(
                 ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
             )
-        return SqlFilter(known.matches)
+        return SqlFilter(known.matches, known.weight)
 
     def _check_push(self, call: PullCall, name: str) -> None:
         """With rejectPullConsumerEnable only members of push groups and the system's groups may pull."""

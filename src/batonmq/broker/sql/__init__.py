@@ -4,7 +4,7 @@
 (`org.apache.rocketmq.filter`); `docs/filters.md` describes them for users. Pure.
 """
 
-from batonmq.broker.sql.compiler import compile_expression
+from batonmq.broker.sql.compiler import compile_expression, weight_of
 from batonmq.broker.sql.errors import SqlError
 
-__all__ = ["SqlError", "compile_expression"]
+__all__ = ["SqlError", "compile_expression", "weight_of"]

@@ -78,6 +78,12 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
     return matches
 
 
+@lru_cache(maxsize=CACHED)
+def weight_of(expression: str) -> int:
+    """How much more work an expression is than a common one. Raises `SqlError`."""
+    return 1 + parse(expression)[1] // MAX_LOOKUPS
+
+
 def _decoded(properties: bytes) -> dict[bytes, bytes]:
     """As `decode_properties`, without decoding the text."""
     decoded: dict[bytes, bytes] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import field
 
-from batonmq.broker.sql import SqlError, compile_expression
+from batonmq.broker.sql import SqlError, compile_expression, weight_of
 from batonmq.protocol.json import Body, decode, encode
 from batonmq.protocol.tags import SQL_EXPRESSION, is_tag_type
 
@@ -61,6 +61,8 @@ class ConsumerFilter:
 
     data: ConsumerFilterData
     matches: Callable[[bytes], bool]
+    weight: int
+    """How much work `matches` is (`MessageFilter`)."""
 
     @property
     def dead(self) -> bool:
@@ -150,7 +152,7 @@ class FilterTable:
             return self._remove(topic, group)
         now_ms = self._now_ms()
         data = ConsumerFilterData(group, topic, expression or "", kind, now_ms, 0, version)
-        if not self._put(ConsumerFilter(data, matches)):
+        if not self._put(ConsumerFilter(data, matches, weight_of(data.expression))):
             self._log_refused(group, topic, f"this broker has {self._count} filters, too many or too long")
             return self._remove(topic, group)
         log.info("filter group=%s topic=%s expression=%.200s", group, topic, expression)
@@ -217,7 +219,7 @@ class FilterTable:
                 "filter of group=%s topic=%s left out: %s", data.consumer_group, data.topic, str(error)
             )
             return False
-        return self._put(ConsumerFilter(data, matches))
+        return self._put(ConsumerFilter(data, matches, weight_of(data.expression)))
 
     # -- bounds
 

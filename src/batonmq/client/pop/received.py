@@ -1,14 +1,17 @@
-"""What a pop brought: the records with their receipts. Pure.
+"""What a pop brought: the records with their receipts. Pure, but for the log.
 
 Source: `MQClientAPIImpl.processPopResponse` of Apache RocketMQ 5.5.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from batonmq.protocol.bodies.pop import BatchAck, bit_set_of
 from batonmq.protocol.buffers import Buffer
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.compression import CompressionError, decompress
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pop import PopMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
@@ -24,6 +27,8 @@ from batonmq.protocol.pop import (
     queue_offset_key,
     retry_flag,
 )
+
+log = logging.getLogger("batonmq.client.consumer")
 
 MAX_BATCH_SPAN = 4096 * 8
 """Offsets that one `BatchAck` can cover (`MAX_BIT_SET_BYTES`)."""
@@ -42,7 +47,9 @@ def popped(answer: PopMessageResponse, records: Buffer, topic: str, broker_name:
 
     Raises:
         MessageFormatError: the parts of the answer do not fit together.
-        CompressionError: a body does not inflate.
+
+    Messages whose bodies do not inflate are left out. They come again and become dead letters in the end,
+    and do not take those along that were popped with them.
     """
     try:
         starts = parse_start_offset_info(answer.start_offset_info)
@@ -51,7 +58,7 @@ def popped(answer: PopMessageResponse, records: Buffer, topic: str, broker_name:
     except ValueError as error:
         raise MessageFormatError(f"the offsets of a pop's answer: {error}") from None
     known = {place: frozenset(listed) for place, listed in offsets.items()}
-    messages = decode_records(records)
+    messages = decode_records(records, inflate=False)
     first: dict[tuple[str, int], int] = {}
     for message in messages:
         receipt = _rewritten(message, known)
@@ -84,7 +91,19 @@ def popped(answer: PopMessageResponse, records: Buffer, topic: str, broker_name:
             message.reconsume_times = count
         message.properties.setdefault(PROPERTY_FIRST_POP_TIME, str(answer.pop_time))
         message.topic = topic
-    return messages
+    return [message for message in messages if _inflated(message)]
+
+
+def _inflated(message: MessageExt) -> bool:
+    """Inflate the body; False if it cannot be."""
+    if message.sys_flag & MessageSysFlag.COMPRESSED:
+        try:
+            message.body = decompress(message.body, message.sys_flag)
+        except CompressionError as error:
+            log.error("message %s of %s cannot be read: %s", message.message_id, message.topic, error)
+            return False
+        message.sys_flag &= ~MessageSysFlag.COMPRESSED
+    return True
 
 
 def _rewritten(message: MessageExt, known: dict[tuple[str, int], frozenset[int]]) -> Receipt | None:

@@ -74,7 +74,7 @@ class PopRequests:
         """Messages of one broker; empty when there are none within ``poll_ms``.
 
         Messages that only share the hash code of a tag are acknowledged and left out. Raises `MQError`
-        (POLLING_FULL: too many wait there), `NetError`, `MessageFormatError`, `CompressionError`.
+        (POLLING_FULL: too many wait there), `NetError`, `MessageFormatError`.
         """
         topic = subscription.topic
         first = self._options.from_where is ConsumeFromWhere.FIRST_OFFSET

@@ -8,7 +8,7 @@ import time
 import pytest
 from tests.unit.broker.sql import cases
 
-from batonmq.broker.sql import SqlError, compile_expression
+from batonmq.broker.sql import SqlError, compile_expression, weight_of
 from batonmq.broker.sql.errors import EvaluationError
 from batonmq.broker.sql.numbers import compare_doubles, parse_double, parse_integer
 from batonmq.protocol.message.properties import encode_properties
@@ -266,3 +266,7 @@ def test_many_lookups_and_long_properties_give_the_same_result() -> None:
     for padding in ("", "y" * 5_000):
         properties = encode_properties({"p": padding, "a": "5", "b": "x"})
         assert compile_expression(few)(properties) and compile_expression(many)(properties)
+
+
+def test_an_expression_over_many_properties_weighs_more() -> None:
+    assert [weight_of(" OR ".join(["a = 5"] * number)) for number in (1, 3, 4, 400)] == [1, 1, 2, 101]
