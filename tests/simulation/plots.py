@@ -180,6 +180,8 @@ class Plots(Operators):
         if not await self._order_master(young):
             return
         tracker = young.broker.replication.tracker
+        if tracker is None:
+            return  # its term has ended already
         await self._until(lambda: tracker.agreed.members >= {n.broker_id for n in cluster.brokers}, 2, 0.01)
         await asyncio.sleep(pick.uniform(0, 0.5))
         self._end(young, cut=1.0)

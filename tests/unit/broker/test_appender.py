@@ -16,6 +16,7 @@ from batonmq.common.clock import SystemClock
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
+from batonmq.store.results import PutResult
 from batonmq.store.store import MessageStore
 
 
@@ -205,4 +206,22 @@ async def test_a_master_that_became_a_slave_acknowledges_nothing_more(rigs: Any)
     rig.appender.progress()
     assert await rig.put("b") == end
     assert rig.log[1:] == [("b", PutStatus.SERVICE_NOT_AVAILABLE)]
+    await rig.appender.stop()
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_waiter_that_fails_keeps_back_no_other(rigs: Any, copies: int) -> None:
+    class Broken(RecordingWaiter):
+        def stored(self, status: PutStatus, result: PutResult | None) -> None:
+            raise ValueError("cannot answer")
+
+    rig = rigs(in_sync_replicas=copies)
+    for waiter in (Broken(rig.log, "a", True), RecordingWaiter(rig.log, "b", True)):
+        rig.appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), waiter)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rig.replicas.acks = [rig.store.max_offset, rig.store.max_offset]
+    rig.appender.progress()
+    assert rig.log == [("b", PutStatus.PUT_OK)] and rig.appender.backlog == 0
+    assert rig.visible[-1] == (("T", 0), 2)
     await rig.appender.stop()

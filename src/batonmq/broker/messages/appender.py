@@ -136,7 +136,6 @@ class Appender:
             return
         self._stats.count_append(messages, results)
         sync_flush = self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        ok = PutStatus.PUT_OK
         replicated = copies not in (None, 0, 1)
         if sync_flush or replicated:
             timeout = (
@@ -144,20 +143,16 @@ class Appender:
             )
             deadline = self._clock.monotonic_ms() + timeout
             add = self._pending.add
+            done: list[tuple[Waiter, PutResult]] = []
             for waiter, result in zip(waiters, results, strict=True):
-                if result.status is not _STORE_OK:
-                    waiter.stored(PutStatus[result.status.name], None)
-                elif waiter.wait:
+                if result.status is _STORE_OK and waiter.wait:
                     add(result.end_offset, deadline, (waiter, result))
                 else:
-                    waiter.stored(ok, result)
+                    done.append((waiter, result))
             self._alarm.arm()
         else:
-            for waiter, result in zip(waiters, results, strict=True):
-                if result.status is _STORE_OK:
-                    waiter.stored(ok, result)
-                else:
-                    waiter.stored(PutStatus[result.status.name], None)
+            done = list(zip(waiters, results, strict=True))
+        _report(done)
         if self._replication is not None:
             self._replication.wake()
         self.progress()
@@ -180,8 +175,7 @@ class Appender:
             for listener in self.listeners:
                 listener(grown)
         if self._pending:
-            for waiter, result in self._pending.complete(self._acked_offset()):
-                waiter.stored(PutStatus.PUT_OK, result)
+            _report(self._pending.complete(self._acked_offset()))
 
     def is_acked(self, end_offset: int) -> bool:
         """Whether a message that ends at `end_offset` is as safe as the configuration demands."""
@@ -304,3 +298,19 @@ class Appender:
             self._disk_failed = True
         finally:
             self._flush_task = None
+
+
+def _report(done: list[tuple[Waiter, PutResult]]) -> None:
+    """Call the waiters with the status of the store; one that fails does not keep back the others."""
+    ok = PutStatus.PUT_OK
+    waiting = iter(done)
+    while True:
+        try:
+            for waiter, result in waiting:
+                if result.status is _STORE_OK:
+                    waiter.stored(ok, result)
+                else:
+                    waiter.stored(PutStatus[result.status.name], None)
+            return
+        except Exception:
+            log.exception("a stored message could not be reported")  # and go on with the next one
