@@ -1,7 +1,7 @@
 """Guards of groups without controllers that the simulation has to miss when they are gone.
 
-Not among them: that a slave's second link does not count as another replica (`ha/classic/copies.py`). None of 80
-stories noticed its absence; `tests/unit/ha/classic/test_core.py` tests it.
+Not among them: that a slave's second link does not count as another replica (`ha/classic/copies.py`). None of
+80 stories noticed its absence; `tests/unit/ha/classic/test_core.py` tests it.
 """
 
 from __future__ import annotations
