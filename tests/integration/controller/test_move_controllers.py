@@ -53,6 +53,10 @@ def until_in_sync(cluster: LocalCluster, count: int) -> None:
     while sum(row["inSync"] for row in replicas(controller, cluster.broker_name)) < count:
         assert time.monotonic() < deadline, "the replicas do not come into sync"
         time.sleep(0.1)
+    # The master registers at the name server after the controllers know it.
+    while run("clusterList", "-n", cluster.namesrv_address).exit_code:
+        assert time.monotonic() < deadline, "the name server does not know the cluster"
+        time.sleep(0.1)
 
 
 def move(cluster: LocalCluster, target: Program) -> Result:
