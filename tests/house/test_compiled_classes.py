@@ -1,6 +1,6 @@
 """A class of a compiled module has compiled subclasses only.
 
-mypyc takes a class to have no subclasses but those that it compiles: where the type is checked, for example in
+mypyc takes a class to have no subclasses but those that it compiles. Where the type is checked, as in
 ``except HAFrameError``, an object of another subclass is a TypeError.
 """
 
