@@ -54,7 +54,7 @@ def until_in_sync(cluster: LocalCluster, count: int) -> None:
         assert time.monotonic() < deadline, "the replicas do not come into sync"
         time.sleep(0.1)
     # The master registers at the name server after the controllers know it.
-    while run("clusterList", "-n", cluster.namesrv_address).exit_code:
+    while cluster.broker_name not in run("clusterList", "-n", cluster.namesrv_address, "--json").output:
         assert time.monotonic() < deadline, "the name server does not know the cluster"
         time.sleep(0.1)
 
