@@ -79,9 +79,7 @@ def equal_logs(group: ClassicGroup) -> bool:
     return bool(ours) and {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
 
 
-async def test_a_java_slave_follows_and_acknowledges_under_our_master(
-    peer: Peer, start: Starter
-) -> None:
+async def test_a_java_slave_follows_and_acknowledges_under_our_master(peer: Peer, start: Starter) -> None:
     group = await start()
     await asyncio.to_thread(group.master.start)
     slave = await peer.start("broker", java_settings(group, 1, "SLAVE"))
