@@ -1,6 +1,6 @@
 """Wheel and timer log together: what waits, in which order, and what a restart finds.
 
-Blocking, without fsync but in `sync`. The log is written before the wheel; `open` builds the wheel anew from
+Blocking, without fsync but in `sync`. The log is written before the wheel; `open` rebuilds the wheel from
 the log, so that neither a kill nor a power cut leaves the two apart. RocketMQ trusts its wheel, and needs
 snapshots of it.
 """

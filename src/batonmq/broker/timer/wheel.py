@@ -125,7 +125,7 @@ class TimerWheel:
         os.ftruncate(self._fd, self.slots * SLOT.size)
 
     def replace(self, slots: npt.NDArray[np.void]) -> None:
-        """Write all slots anew, empty parts as holes. Raises `OSError`."""
+        """Rewrite all slots, empty parts as holes. Raises `OSError`."""
         self.empty()
         used = slots["time"] != 0
         for index in range(0, self.slots, CHUNK):

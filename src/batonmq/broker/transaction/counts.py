@@ -15,7 +15,7 @@ class TransactionCounts:
 
     def __init__(self) -> None:
         self.half: dict[str, int] = {}
-        """Topic -> undecided half messages. A round of checks counts them anew."""
+        """Topic -> undecided half messages. A round of checks recounts them."""
         self.committed: dict[str, int] = {}
         self.rolled_back: dict[str, int] = {}
         self.given_up: dict[str, int] = {}
