@@ -6,9 +6,11 @@ one feature (delayed messages, for example) belongs to that feature's part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from batonmq.broker.members import MemberGroup
 
 if TYPE_CHECKING:
     import random
@@ -50,6 +52,10 @@ class Broker:
     """For reads that wait for the disk: threads apart from those that write."""
     fail: Callable[[Exception], None]
     """Asks the program to stop this broker, with the cause; returns at once."""
+    members: MemberGroup = field(default_factory=MemberGroup)
+    """The live replicas of this broker's set, as the name servers know them."""
+    neighbours: Callable[[], Iterable[Broker]] = tuple
+    """The other brokers that run in this process; a container passes a function."""
     runtime_info: list[Callable[[], Mapping[str, object]]] = field(default_factory=list)
     """Figures of features for GET_BROKER_RUNTIME_INFO; parts add a function."""
     address: str = ""

@@ -103,6 +103,21 @@ class RoleState:
         self.master_address = address
         self.master_ha_address = ha_address
 
+    @property
+    def is_acting(self) -> bool:
+        """Whether this is a slave that acts as master."""
+        return self.kind is RoleKind.ACTING_MASTER
+
+    @property
+    def serves(self) -> bool:
+        """Whether this broker does a master's work except for taking messages: master or acting master."""
+        return self.is_master or self.kind is RoleKind.ACTING_MASTER
+
+    def set_acting(self, acting: bool) -> None:
+        """Begin or end to act as master. Only for a slave."""
+        assert self.kind in (RoleKind.SLAVE, RoleKind.ACTING_MASTER), self.kind
+        self.kind = RoleKind.ACTING_MASTER if acting else RoleKind.SLAVE
+
     def learn_master(self, address: str | None, ha_address: str | None) -> None:
         """A name server's word on where this slave's master is; None or empty changes nothing."""
         self.master_address = address or self.master_address

@@ -13,6 +13,7 @@ import contextvars
 import logging
 import random
 import socket
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -80,11 +81,13 @@ class BrokerService:
         config_path: Path | None = None,
         client: RemotingClient | None = None,
         readers: Executor | None = None,
+        neighbours: Callable[[], Iterable[Broker]] = tuple,
         log_identity: str = "",
     ) -> None:
         """`config_path`: the configuration file; `updateBrokerConfig` rewrites it. Brokers of one process may
         share `client` and `readers` (`Broker.client`, `Broker.readers`), which are not closed with a broker;
-        None: its own. `log_identity` marks this broker's log lines.
+        None: its own. `neighbours` returns the other brokers of the process. `log_identity` marks this
+        broker's log lines.
 
         Raises `ConfigError` for values that do not fit together.
         """
@@ -107,6 +110,7 @@ class BrokerService:
         self._client = client if client is not None else RemotingClient(tls=client_context(self._tls))
         self._own_readers = readers is None
         self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")
+        self._neighbours = neighbours
         self._log_identity = log_identity
         self._dispatcher = Dispatcher()
         self._dispatcher.intercept(Interceptor(closed=self._connection_closed))
@@ -226,6 +230,7 @@ class BrokerService:
             client=self._client,
             readers=self._readers,
             fail=self._fail,
+            neighbours=self._neighbours,
         )
         for kind in PARTS:
             self._parts.append(kind(broker))
