@@ -9,7 +9,8 @@
   an election timeout a leader may not know that there is another one.
 
 Requests about the controller itself (metadata, configuration) are of no class: they do not touch the state
-machine, and every controller answers them. Whoever is not to answer says CONTROLLER_NOT_LEADER.
+machine, and every controller answers them. Whoever is not to answer says CONTROLLER_NOT_LEADER. A broker that
+does not reach the leader has another controller pass its requests on (`forwarding.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from batonmq.common.config_values import to_properties
 from batonmq.controller import events, queries
 from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.effects import Outcome
-from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
+from batonmq.controller.forwarding import Forwarding
+from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, FORWARDED, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
@@ -41,7 +43,7 @@ from batonmq.protocol.bodies.controller import decode_broker_names, decode_sync_
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
@@ -67,6 +69,7 @@ class Controller(Protocol):
     proposer: Proposer
     reads: Reads
     sessions: Sessions[Connection]
+    forwarding: Forwarding
 
     @property
     def leading(self) -> bool:
@@ -98,6 +101,7 @@ class Handlers:
         for header, event in WRITES.items():
             dispatcher.on(header, partial(self._write, event))
         dispatcher.on(BrokerHeartbeat, self.on_heartbeat)
+        dispatcher.on(wire.ForwardToLeader, self.on_forward)
         for header, read in CONSISTENT_READS.items():
             dispatcher.on(header, partial(self._consistent_read, read))
         for header, read in UNSAFE_READS.items():
@@ -147,8 +151,12 @@ class Handlers:
                 code=int(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED),
                 remark=f"replica {broker_id} of broker set {header.broker_name} is not registered",
             )
-        session = controller.sessions.of(request.connection)
-        session.brokers[header.broker_name, broker_id] = controller.monotonic_ms()
+        if header.forwarded:
+            session_id = FORWARDED
+        else:
+            session = controller.sessions.of(request.connection)
+            session.brokers[header.broker_name, broker_id] = controller.monotonic_ms()
+            session_id = session.id
         if not controller.leading:
             return _NOT_LEADER
         timeout_ms = header.heartbeat_timeout_mills
@@ -157,7 +165,7 @@ class Handlers:
             header.broker_name,
             broker_id,
             header.broker_addr,
-            session.id,
+            session_id,
             timeout_ms if timeout_ms is not None and timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
             NO_EPOCH if header.epoch is None else header.epoch,
             NO_OFFSET if header.max_offset is None else header.max_offset,
@@ -168,7 +176,14 @@ class Handlers:
         def answer(outcome: Outcome) -> None:
             if outcome.effects:
                 controller.decided(outcome)
-            request.reply(HEARTBEAT_DONE if outcome.code == 0 else to_reply(outcome))
+            if outcome.code:
+                request.reply(to_reply(outcome))
+            elif header.forwarded:
+                request.reply(
+                    Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark)
+                )
+            else:
+                request.reply(HEARTBEAT_DONE)
 
         controller.proposer.submit_beat(beat, answer)
         return None
@@ -205,6 +220,9 @@ class Handlers:
             remark=f"{remark}; ask {leader_id} at {address}",
             ext=leader_fields(leader_id, address),
         )
+
+    async def on_forward(self, request: Request, header: wire.ForwardToLeader) -> Reply:
+        return await self._controller.forwarding.forward(request, header)
 
     # -- of no class: about this controller ----------------------------------------------------------------
 
@@ -415,3 +433,7 @@ CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(
 UNSAFE_READS: Mapping[type[Header], Read] = MappingProxyType({wire.GetSyncStateData: _sync_state_data})
 """Request -> what is read at once. The controller's own unsafe reads are those of its timers
 (`leadership.py`): the event that they write decides again when it is applied."""
+
+_FORWARDED: tuple[type[Header], ...] = (*WRITES, *CONSISTENT_READS, *UNSAFE_READS, BrokerHeartbeat)
+FORWARDABLE: frozenset[int] = frozenset(int(header.code) for header in _FORWARDED)
+"""Codes of the requests that a controller passes on to the leader."""

@@ -15,6 +15,8 @@ NO_OFFSET = -1
 LOWEST_PRIORITY = 2**31 - 1
 """Lower numbers are preferred; a heartbeat without priority comes last (Java: Integer.MAX_VALUE)."""
 UNKNOWN_SESSION = 0
+FORWARDED = -1
+"""Session of a heartbeat that another controller passed on."""
 
 
 class LiveBroker(msgspec.Struct, array_like=True):
@@ -23,6 +25,8 @@ class LiveBroker(msgspec.Struct, array_like=True):
     updated_ms: int
     timeout_ms: int
     session: int
+    """Negative: connection -session exists, but heartbeats come through another controller, so its end does
+    not count the broker as down."""
     epoch: int
     max_offset: int
     confirm_offset: int

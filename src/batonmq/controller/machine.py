@@ -30,7 +30,7 @@ from batonmq.controller.effects import (
 )
 from batonmq.controller.elections import count_as_down, hold_election
 from batonmq.controller.events import NO_BROKER
-from batonmq.controller.heartbeats import UNKNOWN_SESSION, LiveBroker, without_heartbeat
+from batonmq.controller.heartbeats import FORWARDED, UNKNOWN_SESSION, LiveBroker, without_heartbeat
 from batonmq.controller.liveness import sets_to_elect, silent_brokers
 from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
 from batonmq.protocol.bodies.controller import (
@@ -292,14 +292,20 @@ class ControllerMachine:
                 if not broker_set.live and broker_set.master_id is not None:
                     # All were silent, so perhaps none was down: the master gets time for a heartbeat, too.
                     broker_set.live[broker_set.master_id] = without_heartbeat(now_ms, beat.timeout_ms)
-            elif beat.session < before.session:
+            elif beat.session == FORWARDED:
+                if before.session > 0 and now_ms - before.updated_ms < before.timeout_ms // 2:
+                    continue  # it also comes directly
+            elif beat.session < abs(before.session):
                 # After a partition TCP still delivers what was sent over a connection that the broker has
                 # given up, and then its close. Counting that connection would depose a healthy master.
                 continue
+            session = beat.session
+            if session == FORWARDED:
+                session = UNKNOWN_SESSION if before is None else -abs(before.session)
             broker_set.live[beat.broker_id] = LiveBroker(
                 now_ms,
                 beat.timeout_ms,
-                beat.session,
+                session,
                 beat.epoch,
                 beat.max_offset,
                 beat.confirm_offset,

@@ -105,6 +105,7 @@ REQUEST_TYPES: Final = {
         RequestCode.ADD_CONTROLLER,
         RequestCode.REMOVE_CONTROLLER,
         RequestCode.TRANSFER_CONTROLLER_LEADERSHIP,
+        RequestCode.FORWARD_TO_LEADER,
     )
 }
 """Values of `request_type`."""

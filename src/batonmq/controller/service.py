@@ -16,7 +16,8 @@ from batonmq.common.config_file import change_file
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Outcome
 from batonmq.controller.eventlog import EventLog, EventSink
-from batonmq.controller.handlers import Handlers
+from batonmq.controller.forwarding import Forwarding
+from batonmq.controller.handlers import FORWARDABLE, Handlers
 from batonmq.controller.leadership import Leadership
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import JOINING, REMOVED, Membership, founders
@@ -83,6 +84,7 @@ class ControllerService:
         self.reads: Reads
         self.membership: Membership
         self.notices: RoleChangeNotices
+        self.forwarding: Forwarding
         self.events: EventSink
         self.failed: asyncio.Future[BaseException]
         self.metrics = ControllerMetrics(self)
@@ -187,6 +189,12 @@ class ControllerService:
         )
         self.reads = Reads(self.node)
         self.notices = RoleChangeNotices(self.machine, self._notice_client)
+        self.forwarding = Forwarding(
+            self._notice_client,
+            lambda: self.membership.rpc_address(self.leader_id),
+            FORWARDABLE,
+            config.request_timeout_ms,
+        )
         self.leadership.start(self.proposer, self.notices, self.events)
         Handlers(self).register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())

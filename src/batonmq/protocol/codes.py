@@ -165,6 +165,8 @@ class RequestCode(IntEnum):
     ADD_CONTROLLER = 60004
     REMOVE_CONTROLLER = 60005
     TRANSFER_CONTROLLER_LEADERSHIP = 60006
+    FORWARD_TO_LEADER = 60007
+    """Private to this implementation: a controller passes a broker's request on to the leading one."""
 
     GET_ALL_CONSUMER_FILTER = 60020
     """A slave copies the SQL92 filters of its master."""

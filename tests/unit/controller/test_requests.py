@@ -30,6 +30,7 @@ ABOUT_THE_CONTROLLER = {
     wire.AddController,
     wire.RemoveController,
     wire.TransferControllerLeadership,
+    wire.ForwardToLeader,
 }
 NOT_FOR_CONTROLLERS = {wire.NotifyBrokerRoleChanged, wire.RaftMessage}
 

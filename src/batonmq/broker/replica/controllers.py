@@ -1,4 +1,8 @@
-"""A broker's controllers: their addresses, which of them is leader, and calls to the leader."""
+"""A broker's controllers: their addresses, which of them is leader, and calls to the leader.
+
+A leader that does not answer is *suspected*: perhaps only the way to it is cut. While it is, calls and
+heartbeats go through another controller (`routing/through.py`), and heartbeats try the direct way, too.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ import msgspec
 
 from batonmq.common.addresses import split_addresses
 from batonmq.net.connection import Response
-from batonmq.net.errors import NetError
+from batonmq.net.errors import CallTimeout, ConnectFailed, NetError
 from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
+from batonmq.routing.through import call_through
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -39,6 +44,15 @@ class Controllers:
         self._known = self._configured
         self._leader: str | None = None
         self._finding: asyncio.Task[str] | None = None
+        self._suspected: str | None = None
+        self._suspicion = asyncio.Event()
+        """Set while a leader is suspected: calls to it are given up."""
+        self._answering: str | None = None
+        """The leader whose last answer to a heartbeat came directly."""
+        self._through: str | None = None
+        """The controller that reached the leader last."""
+        self._not_forwarding: set[str] = set()
+        """Controllers that pass nothing on: those of RocketMQ."""
 
     async def stop(self) -> None:
         """Cancel the search for the leader."""
@@ -63,6 +77,7 @@ class Controllers:
             self._controller_addr = configured
             self._known = self._configured
             self._leader = self._finding = None
+            self._trust()
 
     def _require_unchanged(self, asked: str) -> None:
         """Raises `NotLeaderError` if controllerAddr is no longer `asked`."""
@@ -79,7 +94,50 @@ class Controllers:
         if leader != self._leader:
             log.info("leading controller is %s", leader)
             self._leader = leader
+        if self._suspected is not None and self._suspected != leader:
+            self._trust()
         return leader
+
+    # -- whether the leader can be reached
+
+    @property
+    def leader(self) -> str | None:
+        """Address of the leading controller; None while unknown."""
+        return self._leader
+
+    @property
+    def leader_answers(self) -> bool:
+        """Whether the leader is known and answered the last heartbeat."""
+        return self._leader is not None and self._leader == self._answering
+
+    def may_forward(self, address: str) -> bool:
+        """Whether the controller at `address` may pass requests on."""
+        return address not in self._not_forwarding
+
+    async def seek(self) -> None:
+        """The leader says that it no longer leads: look for another. Raises `MQError` if none is known."""
+        self._leader = None
+        await self._leader_address()
+
+    def suspect(self, address: str) -> bool:
+        """The leader at `address` did not answer; whether it is suspected only now."""
+        if address == self._suspected or address != self._leader or len(self._known) < 2:
+            return False
+        log.info("leading controller %s does not answer: it is asked through another controller", address)
+        self._suspected, self._answering = address, None
+        self._suspicion.set()
+        return True
+
+    def answered(self, address: str) -> None:
+        """The leader at `address` answered a heartbeat."""
+        self._answering = address
+        if address == self._suspected:
+            log.info("leading controller %s answers again", address)
+            self._trust()
+
+    def _trust(self) -> None:
+        self._suspected = self._through = None
+        self._suspicion.clear()
 
     async def _first_leader(self, asked: str) -> str:
         async def ask(address: str) -> str:
@@ -134,13 +192,78 @@ class Controllers:
         """Call the leading controller. Raises `NetError`, `MQError`; the next call searches again."""
         leader = await self._leader_address()
         try:
-            return await self._broker.client.call(
-                leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
-            )
-        except (NetError, NotLeaderError):
+            if leader == self._suspected:
+                return await self._call_through_any(leader, header, body, accept)
+            return await self._call_directly(leader, header, body, accept)
+        except (NetError, NotLeaderError) as error:
+            if isinstance(error, NetError):
+                self.suspect(leader)
             if self._leader == leader:
                 self._leader = None
             raise
+
+    async def _call_directly(
+        self, leader: str, header: Header, body: bytes, accept: Container[int]
+    ) -> Response:
+        """As `call`; raises `CallTimeout` at once if the leader is suspected meanwhile."""
+        call = asyncio.ensure_future(
+            self._broker.client.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
+        )
+        suspicion = asyncio.ensure_future(self._suspicion.wait())
+        try:
+            await asyncio.wait((call, suspicion), return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
+            raise CallTimeout(leader, "it does not answer heartbeats; this request may have been carried out")
+        finally:
+            suspicion.cancel()
+            call.cancel()
+            await asyncio.gather(call, suspicion, return_exceptions=True)
+
+    async def _call_through_any(
+        self, leader: str, header: Header, body: bytes, accept: Container[int]
+    ) -> Response:
+        """As `call`, through the other controllers in turn until one reaches the leader."""
+        others = [address for address in self._known if address != leader and self.may_forward(address)]
+        others.sort(key=lambda address: address != self._through)
+        if not others:
+            self._trust()  # nobody passes anything on: the next call takes the direct way
+        failure: NetError | MQError = NotLeaderError(
+            ResponseCode.CONTROLLER_NOT_LEADER, f"{leader} does not answer, nor can it be reached otherwise"
+        )
+        for address in others:
+            try:
+                return await self.call_through(
+                    address, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
+                )
+            except (ConnectFailed, NotLeaderError) as error:
+                failure = error
+            except MQError as error:
+                if self.may_forward(address):
+                    raise
+                failure = error
+        raise failure
+
+    async def call_through(
+        self,
+        address: str,
+        header: Header,
+        body: bytes = b"",
+        *,
+        timeout_ms: float,
+        accept: Container[int] = (ResponseCode.SUCCESS,),
+    ) -> Response:
+        """Call the leader through the controller at `address`. Raises as `routing.through.call_through`."""
+        try:
+            response = await call_through(
+                self._broker.client, address, header, body, timeout_ms=timeout_ms, accept=accept
+            )
+        except MQError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._not_forwarding.add(address)
+            raise
+        self._through = address
+        return response
 
     async def watch(self) -> None:
         """Ask for the leader every `syncControllerMetadataPeriod`."""

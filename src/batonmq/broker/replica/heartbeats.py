@@ -1,17 +1,21 @@
 """Sends a broker's heartbeats to its controllers.
 
 Each heartbeat carries epoch, offsets and priority of the replica, from which the controllers elect a master.
-Source: RocketMQ's BROKER_HEARTBEAT (904) in controller mode.
+The leader's answer shows that it can be reached; without one the other controllers pass heartbeats on to it.
+Source: RocketMQ's BROKER_HEARTBEAT (904) in controller mode, where no heartbeat is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from batonmq.net.errors import NetError
-from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError, NotLeaderError
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -22,17 +26,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANSWER_MS: Final = 900
+"""A leader that has not answered a heartbeat by then is suspected. A heartbeat that is then passed on arrives
+before a silent broker counts as down (3 s, docs/decisions/hang-3s.md). Below a second, so that the client
+keeps the connection: its end would count this broker as down at a leader that is only slow."""
+
 
 class Heartbeats:
     """`run` sends one per `brokerHeartbeatInterval`; `send` sends one more, as after a role change."""
 
-    def __init__(self, broker: Broker, ha: HAService, core: ReplicasCore, controllers: Controllers) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        ha: HAService,
+        core: ReplicasCore,
+        controllers: Controllers,
+        *,
+        on_epoch: Callable[[int], None],
+    ) -> None:
+        """`on_epoch`: called with the master epoch in the leader's answer to a forwarded heartbeat, because
+        its notices of a new master may not reach this broker."""
         self._broker = broker
         self._ha = ha
         self._core = core
         self._controllers = controllers
-        self._sending: dict[str, asyncio.Task[None]] = {}
-        """Controller address -> the heartbeat under way."""
+        self._on_epoch = on_epoch
+        self._sending: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """Way and controller address -> the heartbeat under way."""
 
     async def run(self) -> None:
         """Until cancelled, or until this master's disk fails: then the broker is stopped."""
@@ -66,18 +86,66 @@ class Heartbeats:
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
         )
-        for address in self._controllers.addresses:
-            if address not in self._sending:
-                task = asyncio.get_running_loop().create_task(self._send_to(address, header))
-                self._sending[address] = task
+        controllers = self._controllers
+        for address in controllers.addresses:
+            if address == controllers.leader:
+                self._start("leader", address, header, self._send_to_leader)
+                continue
+            self._start("other", address, header, self._broker.client.oneway)
+            if not controllers.leader_answers and controllers.may_forward(address):
+                self._start("through", address, header, self._send_through)
 
-    async def _send_to(self, address: str, header: BrokerHeartbeat) -> None:
+    def _start(
+        self,
+        way: str,
+        address: str,
+        header: BrokerHeartbeat,
+        send: Callable[[str, BrokerHeartbeat], Awaitable[None]],
+    ) -> None:
+        """Send one, unless the last one of this way is still under way."""
+        key = (way, address)
+        if key not in self._sending:
+            self._sending[key] = asyncio.get_running_loop().create_task(self._guard(key, header, send))
+
+    async def _guard(
+        self,
+        key: tuple[str, str],
+        header: BrokerHeartbeat,
+        send: Callable[[str, BrokerHeartbeat], Awaitable[None]],
+    ) -> None:
+        way, address = key
         try:
-            await self._broker.client.oneway(address, header)
-        except NetError as error:
-            log.debug("heartbeat to controller %s: %s", address, error)
+            await send(address, header)
+        except (NetError, MQError) as error:
+            log.debug("heartbeat to controller %s (%s): %s", address, way, error)
         finally:
-            self._sending.pop(address, None)
+            self._sending.pop(key, None)
+
+    async def _send_to_leader(self, address: str, header: BrokerHeartbeat) -> None:
+        controllers = self._controllers
+        try:
+            await self._broker.client.call(address, header, timeout_ms=ANSWER_MS)
+        except (NetError, NotLeaderError) as error:
+            log.debug("heartbeat to the leading controller %s: %s", address, error)
+            if controllers.suspect(address):
+                self.send()
+            if isinstance(error, NotLeaderError):
+                await controllers.seek()
+        except MQError as error:
+            if error.code == ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR:  # it has no quorum
+                controllers.suspect(address)
+            else:
+                controllers.answered(address)
+            raise
+        else:
+            controllers.answered(address)
+
+    async def _send_through(self, address: str, header: BrokerHeartbeat) -> None:
+        """Send it to the leader through the controller at `address`."""
+        forwarded = BrokerHeartbeat.from_ext({**header.to_ext(), "forwarded": "true"})
+        answer = await self._controllers.call_through(address, forwarded, timeout_ms=ANSWER_MS)
+        if isinstance(answer.header, BrokerHeartbeatReply) and answer.header.master_epoch is not None:
+            self._on_epoch(answer.header.master_epoch)
 
     def _failure(self) -> str | None:
         """Why this master must stop: its store accepts no more messages, and another replica in sync can."""

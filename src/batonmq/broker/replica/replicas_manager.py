@@ -77,7 +77,9 @@ class ReplicasManager:
         self._notices = RoleNotices(lambda: self.core.master_epoch, self._confirm)
         self._role_wanted = asyncio.Event()
         self._warnings = RepeatedWarnings(log)
-        self._heartbeats = Heartbeats(broker, self._ha, self.core, self._controllers)
+        self._heartbeats = Heartbeats(
+            broker, self._ha, self.core, self._controllers, on_epoch=self._notices.notified
+        )
         self._ha_address_search: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -192,9 +194,11 @@ class ReplicasManager:
         name = self._broker.settings.broker.broker_name
 
         async def ask(address: str) -> Role | None:
-            answer = await self._broker.client.call(
-                address, wire.GetReplicaInfo(name), timeout_ms=FIND_TIMEOUT_MS
-            )
+            controllers, query = self._controllers, wire.GetReplicaInfo(name)
+            if controllers.leader_answers or not controllers.may_forward(address):
+                answer = await self._broker.client.call(address, query, timeout_ms=FIND_TIMEOUT_MS)
+            else:
+                answer = await controllers.call_through(address, query, timeout_ms=FIND_TIMEOUT_MS)
             header = typed(answer, wire.GetReplicaInfoReply)
             return role_of(header, answer.body)
 

@@ -196,3 +196,12 @@ class RaftMessage(Header):
 
     group: str
     sender: str
+
+
+@request(RequestCode.FORWARD_TO_LEADER)
+class ForwardToLeader(Header):
+    """A broker that cannot reach the leading controller asks another one to pass a request on.
+
+    The body is the request as a frame, with its length; that of the answer is the leader's answer, likewise.
+    CONTROLLER_NOT_LEADER: this controller knows no leader, or does not reach it.
+    """

@@ -91,11 +91,19 @@ class UnregisterBroker(Header):
     broker_id: I64
 
 
-@request(RequestCode.BROKER_HEARTBEAT)
+class BrokerHeartbeatReply(Header):
+    """Of a controller, and only to a forwarded heartbeat."""
+
+    master_epoch: I32 | None = None
+
+
+@request(RequestCode.BROKER_HEARTBEAT, response=BrokerHeartbeatReply)
 class BrokerHeartbeat(Header):
     """A broker says that it lives: to name servers, and with the replication state to controllers.
 
     ``heartbeat_timeout_mills`` (RocketMQ's spelling) in ms; ``election_priority``: lower is preferred.
+    ``forwarded`` (ours): another controller passes this heartbeat on, so it is not bound to a connection, and
+    the answer names the master epoch.
     """
 
     cluster_name: str
@@ -107,6 +115,7 @@ class BrokerHeartbeat(Header):
     confirm_offset: I64 | None = None
     heartbeat_timeout_mills: I64 | None = None
     election_priority: I32 | None = None
+    forwarded: bool | None = None
 
 
 class QueryDataVersionResponse(Header):

@@ -1,0 +1,77 @@
+"""Passes requests of brokers on to the leading controller, for brokers that do not reach it themselves.
+
+One hop: what reaches the leader is the broker's own request, which a controller that does not lead refuses.
+So no request goes round in a circle. Nothing is sent twice: a broker that gets no answer does not know the
+outcome, as with a direct request. RocketMQ's brokers do not use this; they get CONTROLLER_NOT_LEADER from a
+controller that does not lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Final
+
+from batonmq.net.dispatch import Reply, Request
+from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import FrameError, MQError
+from batonmq.protocol.forwarding import decode_single, encode
+
+if TYPE_CHECKING:
+    from batonmq.net.client import RemotingClient
+    from batonmq.protocol.headers.controller import ForwardToLeader
+
+MAX_UNDER_WAY: Final = 4_096
+"""Requests that wait for the leader's answer; more are refused with SYSTEM_BUSY."""
+
+
+class Forwarding:
+    """`forward` handles FORWARD_TO_LEADER on one controller."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        leader_address: Callable[[], str | None],
+        codes: Container[int],
+        timeout_ms: int,
+    ) -> None:
+        """`leader_address`: where the leader serves brokers; None while unknown. `codes`: the requests that
+        are passed on."""
+        self._client = client
+        self._leader_address = leader_address
+        self._codes = codes
+        self._timeout_ms = timeout_ms
+        self._under_way = 0
+        self.forwarded = 0
+        """Requests that were answered by the leader."""
+
+    async def forward(self, request: Request, header: ForwardToLeader) -> Reply:
+        """Raises `MQError`: CONTROLLER_INVALID_REQUEST for a body that is not one frame of such a request,
+        CONTROLLER_NOT_LEADER if the leader is unknown or cannot be reached, SYSTEM_BUSY."""
+        try:
+            command = decode_single(request.command.body)
+        except FrameError as error:
+            raise MQError(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, f"no request to pass on: {error}"
+            ) from None
+        if command.code not in self._codes:
+            raise MQError(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, f"request type {command.code} is not passed on"
+            )
+        address = self._leader_address()
+        if address is None:
+            raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, "this controller knows no leader")
+        if self._under_way >= MAX_UNDER_WAY:
+            raise MQError(ResponseCode.SYSTEM_BUSY, f"{MAX_UNDER_WAY} requests wait for the leader's answer")
+        command.flag = 0  # an answer is wanted, whatever the frame says
+        self._under_way += 1
+        try:
+            answer = await self._client.invoke(address, command, timeout_ms=self._timeout_ms)
+        except NetError as error:
+            raise MQError(
+                ResponseCode.CONTROLLER_NOT_LEADER, f"no answer from the leading controller: {error}"
+            ) from error
+        finally:
+            self._under_way -= 1
+        self.forwarded += 1
+        return Reply(body=encode(answer))

@@ -1,0 +1,71 @@
+"""Sends are served whenever they could be, whichever links are cut."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.simulation.availability import (
+    CLIENT,
+    FOLLOWERS,
+    LEADER,
+    MASTER,
+    SLAVE,
+    Case,
+    all_cases,
+    measure,
+    served,
+)
+
+LONGEST_GAP_S = 4.5
+SAMPLES = 48
+FOUND: tuple[Case, ...] = (
+    # Both replicas reach the leader only through the other controllers, and the master must drop the slave:
+    frozenset({(MASTER, SLAVE), (MASTER, LEADER), (SLAVE, LEADER)}),
+    # The new leader reaches the master only through the other follower: it was counted as down.
+    frozenset(
+        {
+            (CLIENT, SLAVE),
+            (LEADER, FOLLOWERS[0]),
+            (LEADER, FOLLOWERS[1]),
+            (MASTER, FOLLOWERS[0]),
+            (MASTER, SLAVE),
+            (SLAVE, FOLLOWERS[0]),
+            (SLAVE, LEADER),
+        }
+    ),
+)
+CASES = (*FOUND, *random.Random(23).sample(list(all_cases()), SAMPLES))
+
+
+def named(case: Case) -> str:
+    return ",".join(f"{a}-{b}" for a, b in sorted(case))
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_sends_are_served_if_and_only_if_they_could_be(case: Case) -> None:
+    seen = measure(case)
+    assert seen.served == served(case)
+    if seen.served:
+        assert seen.gap_s is not None
+        assert seen.gap_s <= LONGEST_GAP_S
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("case", CASES[: SAMPLES // 2], ids=named)
+def test_links_cut_in_one_direction_stop_no_more_than_links_cut_in_both(case: Case) -> None:
+    assert measure(case, one_way=True).served or not served(case)
+
+
+def test_the_theory_knows_the_plain_cases() -> None:
+    assert served(frozenset())
+    assert not served(frozenset({(CLIENT, MASTER)}))
+    assert served(frozenset({(MASTER, SLAVE)}))
+    alone = frozenset((MASTER, other) for other in (LEADER, *FOLLOWERS, SLAVE))
+    assert served(alone), "the slave is elected"
+    assert not served(alone | {(CLIENT, SLAVE)})
+    silent = frozenset({(LEADER, FOLLOWERS[0]), (LEADER, FOLLOWERS[1]), FOLLOWERS})
+    assert served(silent), "nothing needs a decision"
+    assert not served(silent | {(MASTER, SLAVE)})
