@@ -4,6 +4,7 @@ python -m tests.simulation --seeds 1000            stories of whole clusters
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
+python -m tests.simulation availability            which cut links stop sends, in theory and in the simulation
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import functools
 import io
 import logging
+import random
 import sys
 import time
 import traceback
@@ -19,12 +21,15 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 from rich.progress import Progress
 
 from tests.simulation import controller_sim, pop_story, raft_sim
+from tests.simulation.availability import Case, all_cases, measure
+from tests.simulation.availability_page import IMAGE, Result, page, plot
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
@@ -190,6 +195,38 @@ def tell_pops(seed: int, plot: str) -> tuple[int, str | None, Counter[str]]:
 def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
     """Whole clusters with pop consumers under faults; exit code 1 if a promise of pop was broken."""
     run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
+
+
+def tell_case(cut: Case) -> Result:
+    return Result(cut, measure(cut))
+
+
+@main.command()
+@click.option(
+    "--cases", type=int, help="So many cases, chosen at random; default: all 4,096 (some 25 minutes)."
+)
+@click.option("--page", "write", is_flag=True, help="Write docs/reports/availability.md and its picture.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def availability(cases: int | None, write: bool, jobs: int) -> None:
+    """Cut links: what could be served, and what was; exit code 1 if they differ."""
+    chosen = list(all_cases())
+    if cases is not None:
+        chosen = random.Random(cases).sample(chosen, cases)
+    with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("cases", total=len(chosen))
+        results = []
+        for result in pool.map(tell_case, chosen, chunksize=8):
+            results.append(result)
+            progress.advance(bar)
+    if write:
+        docs = Path(__file__).parents[2] / "docs"
+        (docs / "reports/availability.md").write_text(page(results))
+        plot(results, docs / "images" / IMAGE)
+    wrong = [result for result in results if not result.agrees]
+    for result in wrong:
+        click.echo(f"expected {result.expected}, was {result.measured}: {sorted(result.cut)}")
+    click.echo(f"{len(results) - len(wrong)} cases agree, {len(wrong)} differ")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,128 @@
+"""The report of cut links: what could be served, what was, and how long sends stood still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batonmq.demo.report import BLUE, GREY, RED
+from tests.simulation.availability import LINKS, Case, Measured, served
+
+IMAGE = "availability.png"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case, as measured."""
+
+    cut: Case
+    measured: Measured
+
+    @property
+    def expected(self) -> bool:
+        return served(self.cut)
+
+    @property
+    def agrees(self) -> bool:
+        return self.expected == self.measured.served
+
+
+def page(results: Sequence[Result]) -> str:
+    """The report in Markdown. `results` must not be empty."""
+    rows = []
+    for size in range(len(LINKS) + 1):
+        those = [each for each in results if len(each.cut) == size]
+        if not those:
+            continue
+        gaps = sorted(gap for each in those if (gap := each.measured.gap_s) and each.measured.served)
+        rows.append(
+            f"| {size} | {len(those)} | {sum(each.expected for each in those)} "
+            f"| {sum(each.measured.served for each in those)} | {sum(not each.agrees for each in those)} "
+            f"| {_of(gaps, 0.5)} | {_of(gaps, 0.99)} | {_of(gaps, 1.0)} |"
+        )
+    wrong = [each for each in results if not each.agrees]
+    differing = "\n".join(
+        f"- {'not served' if each.expected else 'served against the rules'}: "
+        + ", ".join(f"{a}–{b}" for a, b in sorted(each.cut))
+        for each in wrong
+    )
+    head = f"""# Availability under cut links
+
+The small world: three controllers, two replicas in sync that acknowledge together, one client, and a name
+server that everybody reaches. {len(LINKS)} links may be cut: between client and brokers, between the brokers,
+between brokers and controllers, and among the controllers. For each set of cut links (a *case*) the rules say
+whether sends could be served without risk (`served` in `tests/simulation/availability.py`). The simulation
+cuts the links of a running cluster and looks for 25 s of virtual time. It ran {len(results):,} of the
+{2 ** len(LINKS):,} cases.
+
+![cases by number of cut links, and the gaps](../images/{IMAGE})
+
+A *gap* is the longest time without an acknowledged send after the cut, in cases that are served. Where the
+slave must be elected it includes 3 s of suspicion ([silent brokers](../decisions/hang-3s.md)) and up to 3 s
+that the client waits for the former master.
+
+| links cut | cases | could be served | were served | differ | gap p50, s | p99 | longest |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+    tail = f"""
+{"Theory and simulation agree in every case." if not wrong else "They differ here:"}
+
+{differing}
+
+## What the rules leave out
+
+- **Two hops.** A controller passes a request on to the leader, never to another follower. A broker that
+  reaches only a follower that has lost the leader counts as cut off.
+- **The leader stays** while it has a majority, also where another controller would reach more brokers.
+- **What clients reach decides nothing.** A master that its clients do not reach stays master.
+
+`python -m tests.simulation availability --page` writes this page. `make test` runs a sample of the cases, and
+some with links that are cut in one direction only.
+"""
+    return head + "\n".join(rows) + "\n" + tail.replace("\n\n\n", "\n")
+
+
+def _of(gaps: Sequence[float], share: float) -> str:
+    return f"{gaps[min(len(gaps) - 1, int(share * len(gaps)))]:.1f}" if gaps else "–"
+
+
+def plot(results: Sequence[Result], path: Path) -> None:
+    """Cases by number of cut links, and the distribution of gaps."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    sizes = range(len(LINKS) + 1)
+
+    def count(wanted: bool, agrees: bool) -> list[int]:
+        return [
+            sum(len(r.cut) == size and r.expected == wanted and r.agrees == agrees for r in results)
+            for size in sizes
+        ]
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), constrained_layout=True)
+    bottom = [0] * len(sizes)
+    for label, colour, values in (
+        ("served", BLUE, count(True, True)),
+        ("cannot be served", GREY, count(False, True)),
+        (
+            "theory and simulation differ",
+            RED,
+            [a + b for a, b in zip(count(True, False), count(False, False), strict=True)],
+        ),
+    ):
+        left.bar(sizes, values, bottom=bottom, label=label, color=colour)
+        bottom = [a + b for a, b in zip(bottom, values, strict=True)]
+    left.set_xlabel("links cut")
+    left.set_ylabel("cases")
+    left.legend(frameon=False)
+    gaps = sorted(gap for r in results if r.measured.served and (gap := r.measured.gap_s) is not None)
+    right.plot(gaps, [100 * (i + 1) / len(gaps) for i in range(len(gaps))], color=BLUE)
+    right.set_xlabel("longest time without an acknowledged send, s")
+    right.set_ylabel("% of the served cases")
+    right.set_xlim(left=0)
+    right.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
