@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from tests.simulation.cluster import Node, SimCluster
 from tests.simulation.loop import SimLoop
+from tests.simulation.scenario import _close_files
+from tests.simulation.story import play
 
 Link = tuple[str, str]
 Case = frozenset[Link]
@@ -99,22 +102,23 @@ def all_cases() -> Iterator[Case]:
 def measure(cut: Case, seed: int = 0, *, one_way: bool = False) -> Measured:
     """Cut these links of a whole cluster; with `one_way` each in one direction, chosen by the seed."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(
-        prefix="batonmq-availability-", dir=memory if memory.is_dir() else None
-    ) as root:
-        loop = SimLoop(seed)
-        cluster = SimCluster(loop, Path(root))
-        logging.disable(logging.CRITICAL)
-        try:
-            asyncio.set_event_loop(loop)
-            with cluster.world.in_force():
-                result = loop.run_until_complete(_measure(cluster, cut, one_way))
-        finally:
-            logging.disable(logging.NOTSET)
-            asyncio.set_event_loop(None)
-            loop.dispose()
-        assert not loop.failures, loop.failures
-        return result
+    root = Path(tempfile.mkdtemp(prefix="batonmq-availability-", dir=memory if memory.is_dir() else None))
+    loop = SimLoop(seed)
+    measured: list[Measured] = []
+
+    async def tell() -> None:
+        measured.append(await _measure(cluster, cut, one_way))
+
+    logging.disable(logging.CRITICAL)
+    try:
+        cluster = SimCluster(loop, root)
+        with cluster.world.in_force():
+            play(loop, seed, cluster.events, tell)
+    finally:
+        logging.disable(logging.NOTSET)
+        _close_files(root)
+        shutil.rmtree(root, ignore_errors=True)
+    return measured[0]
 
 
 async def _measure(cluster: SimCluster, cut: Case, one_way: bool) -> Measured:
