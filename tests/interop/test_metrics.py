@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics_core import Metric as Family
 
-from batonmq import Consumer, Message, MessageExt, Producer
+from batonmq import (
+    Consumer,
+    Message,
+    MessageExt,
+    Producer,
+    SimpleConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.parts import all_metrics
 from batonmq.broker.service import BrokerService
@@ -39,6 +47,7 @@ from tests.scrape import families
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 CLUSTER, NAME, TOPIC, GROUP = "DefaultCluster", "set", "MetricsTopic", "MetricsGroup"
+OTHER_TOPIC = "MetricsOtherTopic"
 FREE = {
     "address",
     "peer_id",
@@ -210,6 +219,7 @@ async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path)
                     "metricsPromExporterHost": "127.0.0.1",
                     "metricsPromExporterPort": metrics_port,
                     "metricsLabel": "zone:a",
+                    "timerWheelEnable": "true",
                 },
             )
             address = broker.address
@@ -264,7 +274,8 @@ async def test_brokers_metrics_are_those_of_rocketmq(peer: Peer, tmp_path: Path)
 async def messages_in_and_out(
     namesrv: str, metrics_port: int, names: set[str], java: bool
 ) -> dict[str, Family]:
-    """Ten messages through a broker; its metrics while producer and consumer are connected."""
+    """Ten messages through a broker, and each kind of message with its own metrics; the broker's metrics
+    while producer and consumer are connected."""
     consumed: list[bytes] = []
 
     def take(message: MessageExt) -> None:
@@ -281,7 +292,35 @@ async def messages_in_and_out(
             while len(consumed) < 10:
                 assert time.monotonic() < deadline, f"{len(consumed)} of 10 messages consumed"
                 await asyncio.sleep(0.1)
+            await other_kinds(namesrv, producer)
             wanted = {name for name in names if not (java and name.startswith("batonmq_"))}
             return await scraped_until(metrics_port, lambda found: wanted <= found.keys())
         finally:
             await consumer.stop()
+
+
+async def other_kinds(namesrv: str, producer: Producer) -> None:
+    """A timed message, a commit, a rollback, and a popped message that nobody acknowledges in time."""
+    await producer.send(Message(OTHER_TOPIC, b"timed", delay=2))
+    async with TransactionProducer("MetricsTransactions", namesrv, check=undecided) as transactions:
+        async with transactions.transaction(Message(OTHER_TOPIC, b"committed")):
+            pass
+        async with transactions.transaction(Message(OTHER_TOPIC, b"rolled back")) as transaction:
+            await transaction.rollback()
+    consumer = SimpleConsumer(
+        "MetricsPop", namesrv, invisible_duration=10, from_where=ConsumeFromWhere.FIRST_OFFSET
+    )
+    consumer.subscribe(OTHER_TOPIC)
+    async with consumer:
+        bodies: list[bytes] = []
+        deadline = time.monotonic() + 90
+        while sorted(bodies) != [b"committed", b"committed", b"timed", b"timed"]:
+            assert time.monotonic() < deadline, bodies
+            for message in await consumer.receive(wait=5):
+                if message.body in bodies:
+                    await consumer.ack(message)
+                bodies.append(bytes(message.body))
+
+
+async def undecided(message: MessageExt) -> TransactionState:
+    return TransactionState.UNKNOWN
