@@ -3,6 +3,7 @@
 import asyncio
 import random
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 from tests.integration.test_broker import configs, program, v2, write_conf
 
+from batonmq.broker.pop import looks as pop_looks
+from batonmq.broker.pop import reviver
 from batonmq.broker.pop.part import PopPart
-from batonmq.broker.pop.taker import LOG_FULL_S
+from batonmq.broker.pop.taker import LOG_FULL_S, Pop, Taker
 from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient, Response
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.admin import ResetOffset
+from batonmq.protocol.headers.broker.admin import ResetOffset, UpdateBrokerConfig
 from batonmq.protocol.headers.broker.pop import (
     AckMessage,
     BatchAckMessage,
@@ -392,6 +395,66 @@ async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     assert [each.body for each in popped] == [b"%d" % n for n in range(1, 20, 2)]
     await rig.ack(*popped[1:])
     assert await rig.bodies(exp="odd", poll_time=3_000) == [b"1"]
+
+
+async def test_a_filter_that_passes_over_a_backlog_of_many_queues_leaves_turns_to_others(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, turn = Taker.attempt, 0
+    looks: Counter[int] = Counter()
+
+    def counted(self: Taker, pop: Pop) -> bool:
+        looks[turn] += 1
+        return attempt(self, pop)
+
+    async def take_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    rig = await start(enable_property_filter=True)
+    await rig.call(UpdateBrokerConfig(), b"maxFilterMessageSize=100\n")
+    queues, messages = 8, 40
+    await rig.create("U", queues)
+    for begin in range(0, queues * messages, 40):
+        sends = (rig.send(b"x", topic="U", queue=n % queues, tags="no") for n in range(begin, begin + 40))
+        await asyncio.gather(*sends)
+    await rig.send(b"hit", topic="U", queue=5, tags="yes")
+    monkeypatch.setattr(Taker, "attempt", counted)
+    monkeypatch.setattr(pop_looks, "TURN_US", 0)
+    others = asyncio.ensure_future(take_turns())
+    found = await rig.bodies(topic="U", exp="TAGS = 'yes'", exp_type="SQL92", max_msg_nums=1, poll_time=5_000)
+    others.cancel()
+    assert found == [b"hit"]
+    # One look sees 5 messages of each queue.
+    assert messages // 5 <= looks.total() <= messages // 5 + 4
+    assert max(looks.values()) <= 2, looks
+
+
+async def test_reading_what_is_outstanding_is_repeated_after_an_unexpected_failure(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reviver, "BEGIN_RETRY_S", 0.05)
+    rig = await start()
+    await rig.send(b"a", b"b")
+    first, _ = await rig.pop(invisible_time=1_500)
+    await rig.ack(first)
+    learn, failures = reviver.Reviver._learn, 0
+
+    def fail(self: reviver.Reviver, record: MessageExt) -> None:
+        nonlocal failures
+        learn(self, record)
+        if failures < 3:
+            failures += 1
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(reviver.Reviver, "_learn", fail)
+    caplog.clear()
+    await rig.restart()
+    assert await rig.bodies(poll_time=10_000) == [b"b"]
+    assert failures == 3
+    assert len([each for each in caplog.records if each.exc_info is not None]) == 1
 
 
 PRIORITIES = "+message.type=PRIORITY"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
 )
-from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of, scan_frames
 from batonmq.protocol.names import RETRY_PREFIX, REVIVE_GROUP, dead_letter_topic, pop_retry_topic
 from batonmq.store.results import GetStatus
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from batonmq.broker.pop.popper import Popper
     from batonmq.broker.pop.positions import Positions, QueueOfGroup
     from batonmq.broker.pop.taker import Taker
+    from batonmq.protocol.buffers import Buffer
     from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ SLICE: Final = 256
 SLICE_BYTES: Final = 4 << 20
 RETRY_MS: Final = 1_000
 """Pause after a refused append, and while acks of a due check point are on their way."""
+BEGIN_RETRY_S: Final = 1.0
+BEGIN_RETRY_MOST_S: Final = 60.0
+"""Pause after a failure to read the revive queues, at first and at most."""
 FAILED_MS: Final = 10_000
 """Pause after an unexpected failure."""
 LOOK_AGAIN_S: Final = 10.0
@@ -106,7 +110,7 @@ class Reviver:
 
     def begin(self) -> None:
         """This broker is master."""
-        self._tasks.spawn(self._begin(self._journal.term))
+        self._tasks.spawn(self._until_done(self._begin))
 
     def on_visible(self) -> None:
         """More records can be read."""
@@ -133,6 +137,29 @@ class Reviver:
         for entry in [each for each in self._check_points if each.key[0] not in topics]:
             self._check_points.remove(entry)
             floors.release(entry.revive_queue, entry.revive_offset)
+
+    async def _until_done(self, work: Callable[[int], Awaitable[None]]) -> None:
+        """Do `work` of this term; after an unexpected failure do it again, with growing pauses.
+
+        Without it no pop would be answered, or messages stay hidden, until another broker is master. The log
+        has one traceback of all failures.
+        """
+        term = self._journal.term
+        pause_s = BEGIN_RETRY_S
+        failed = False
+        while self._journal.term == term:
+            try:
+                await work(term)
+            except Exception:
+                if not failed:
+                    log.exception("the revive queues cannot be read; trying again until it succeeds")
+                failed = True
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, BEGIN_RETRY_MOST_S)
+            else:
+                if failed:
+                    log.info("the revive queues are read")
+                return
 
     async def _begin(self, term: int) -> None:
         """Read what is outstanding, then let pops and acks begin."""
@@ -184,11 +211,8 @@ class Reviver:
                 if self._journal.term != term:
                     return
             for view in result.buffers:
-                at = 0
-                while at < len(view):
-                    record = decode_record(view, at, inflate=False)
-                    at += record.store_size
-                    self._learn(record)
+                for at in scan_frames(view)[:-1]:
+                    self._learn_at(view, at)
             begin = result.next_offset
             await asyncio.sleep(0)
 
@@ -196,11 +220,20 @@ class Reviver:
         """Take records into account that RocketMQ's timers have delivered."""
         if self._popper.ready:
             for queue, begin, end in self._journal.find_gaps():
-                self._tasks.spawn(self._read_gap(queue, begin, end))
+                self._tasks.spawn(self._until_done(partial(self._read_gap, queue, begin, end)))
 
-    async def _read_gap(self, queue: int, begin: int, end: int) -> None:
-        await self._read(queue, begin, end, self._journal.term)
+    async def _read_gap(self, queue: int, begin: int, end: int, term: int) -> None:
+        await self._read(queue, begin, end, term)
         self.arm()
+
+    def _learn_at(self, view: Buffer, at: int) -> None:
+        try:
+            record = decode_record(view, at, inflate=False)
+        except MessageFormatError as error:
+            # The others must not wait for it.
+            log.error("a record of the revive queues is damaged and is left out: %s", error)
+            return
+        self._learn(record)
 
     def _learn(self, record: MessageExt) -> None:
         """Take one record into account."""
