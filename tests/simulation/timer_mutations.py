@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from batonmq.broker.messages.internal import put
 from batonmq.broker.timer import redirect
 from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.service import TimerService
@@ -35,19 +34,17 @@ def _forget_what_waits() -> list[Patch]:
 
 
 def _leave_at_once() -> list[Patch]:
-    async def store(self: Deliverer, due: list[Any]) -> None:
-        for one in due:
-            put(self._state.broker.appender, one.message, wait=False)
+    async def settle(self: Deliverer, flying: list[Any]) -> None:
         await asyncio.sleep(0)
 
-    return [(Deliverer, "_store", store)]
+    return [(Deliverer, "_settle", settle)]
 
 
 def _give_up() -> list[Patch]:
-    async def store(self: Deliverer, due: list[Any]) -> None:
-        await asyncio.gather(*[put(self._state.broker.appender, one.message) for one in due])
+    async def settle(self: Deliverer, flying: list[Any]) -> None:
+        await asyncio.gather(*[each.outcome for each in flying])
 
-    return [(Deliverer, "_store", store)]
+    return [(Deliverer, "_settle", settle)]
 
 
 def _trust_the_wheel() -> list[Patch]:
