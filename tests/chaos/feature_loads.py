@@ -21,6 +21,7 @@ from tests.chaos.feature_check import Prepared, Receipt, check_pops, check_timer
 from tests.chaos.load import (
     CONSUMERS,
     PAUSE_S,
+    PRODUCERS,
     CountingClient,
     Load,
     body_of,
@@ -49,6 +50,8 @@ class TransactionLoad(Load):
     def __init__(self, topic: str, namesrv: str, seed: int) -> None:
         super().__init__(topic, namesrv, seed)
         self.transactions: dict[str, Prepared] = {}
+        self._idle = 0
+        """Producers that begin no more transactions."""
 
     async def _produce(self, number: int) -> None:
         client = CountingClient()
@@ -64,6 +67,7 @@ class TransactionLoad(Load):
                 client.attempts = 0
                 await self._transact(producer, client, Prepared(key, now_us()), rng)
                 await asyncio.sleep(PAUSE_S)
+            self._idle += 1
             await self._drained.wait()  # somebody must answer the checks
 
     async def _transact(
@@ -102,7 +106,9 @@ class TransactionLoad(Load):
 
     async def finish(self) -> None:
         self._stopping = True
-        await self._until_delivered(SETTLE_TIMEOUT_S)
+        await self._until(
+            lambda: self._idle == PRODUCERS and self._wanted() <= self._delivered, SETTLE_TIMEOUT_S
+        )
         self._drained.set()
         await asyncio.gather(*self._producers)
         await self._stop_consumers()
