@@ -5,7 +5,7 @@ import random
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +431,38 @@ async def test_a_filter_that_passes_over_a_backlog_of_many_queues_leaves_turns_t
     # One look sees 5 messages of each queue.
     assert messages // 5 - 1 <= looks.total() <= messages // 5 + 4
     assert max(looks.values()) == 1, looks
+
+
+async def test_a_filtered_pop_does_not_look_on_while_too_many_batches_are_unacknowledged(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start(enable_property_filter=True)
+    await rig.call(UpdateBrokerConfig(), b"maxFilterMessageSize=20\n")
+    await rig.send(*[b"x"] * 40, tags="no")
+    await rig.send(b"hit", tags="yes")
+    assert len(await rig.pop(group="other", max_msg_nums=1)) == 1
+    waiting = rig.part.popper._looks
+    wake, looks = waiting._look, 0
+
+    def allow(batches: int) -> None:
+        assert rig.broker is not None
+        settings = rig.broker.broker.settings
+        settings.broker = replace(settings.broker, pop_ck_max_buffer_size=batches)
+
+    def counted(topic: str, group: str) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            allow(1)
+        wake(topic, group)
+
+    waiting._look = counted
+    monkeypatch.setattr(pop_looks, "TURN_LOOKS", 1)
+    wanted = {"exp": "TAGS = 'yes'", "exp_type": "SQL92", "max_msg_nums": 1}
+    assert (await rig.ask(**wanted, poll_time=400)).code == ResponseCode.POLLING_TIMEOUT
+    assert looks == 2
+    allow(100)
+    assert await rig.bodies(**wanted, poll_time=4_000) == [b"hit"]
 
 
 async def test_reading_what_is_outstanding_is_repeated_after_an_unexpected_failure(

@@ -188,6 +188,7 @@ class Taker:
         """Take messages. True: the pop is answered, or will be once its check points are stored."""
         broker, header, topic = self._broker, pop.header, pop.topic
         config = broker.settings.broker
+        pop.unseen = False  # or a pop that may take nothing would look for ever
         if len(self._check_points) >= config.pop_ck_max_buffer_size:
             self._log_full()
             return False
