@@ -101,6 +101,8 @@ class Reviver:
         self._moves: dict[QueueOfGroup, list[tuple[int, int]]] = {}
         """While the queues are read: next offset, and commit log offset of the check point that says so."""
         self._order_records: dict[QueueOfGroup, tuple[int, OrderRecord, int, int]] = {}
+        self._used_resets: list[tuple[QueueOfGroup, int]] = []
+        """While the queues are read: offset resets that pops have used, and their numbers."""
         self.retries = Counts()
         """Messages put into retry topics, by group, topic and status."""
         taker.on_check_point = self.arm
@@ -173,6 +175,7 @@ class Reviver:
                 return
         self._moves.clear()
         self._order_records.clear()
+        self._used_resets.clear()
         for queue in journal.queues():
             bounds = broker.store.queue_bounds(journal.topic, queue)
             settled = broker.tables.offsets.query(REVIVE_GROUP, journal.topic, queue)
@@ -289,6 +292,8 @@ class Reviver:
         if not plausible(read):
             return
         key = (read.topic, read.consumer_group, read.queue_id)
+        if read.reset and not self._popper.ready:
+            self._used_resets.append((key, read.reset))
         known = self._order_records.get(key)
         if known is None or known[0] < record.physical_offset:
             self._order_records[key] = (record.physical_offset, read, record.queue_id, record.queue_offset)
@@ -301,6 +306,10 @@ class Reviver:
         counts, except after a reset.
         """
         tables = self._broker.tables
+        for (topic, group, queue_id), number in self._used_resets:
+            # The former master did not live long enough to say so itself.
+            tables.offsets.drop_reset(group, topic, queue_id, number)
+        self._used_resets.clear()
         for key in {*self._moves, *self._order_records}:
             topic, group, queue_id = key
             if topic not in tables.topics:

@@ -257,7 +257,7 @@ class Taker:
         key = (topic, header.consumer_group, queue_id)
         reset = positions.take_reset(key)
         if reset is not None:
-            self._orders.reset(key, reset)
+            self._orders.reset(key, *reset)
         if header.order and self._orders.free_at(key, header.attempt_id, pop.pop_time) is not None:
             return  # not counted as rest: it would wake the pop for nothing
         offset = positions.get(key)
