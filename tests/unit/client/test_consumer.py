@@ -560,7 +560,10 @@ async def test_brokers_may_ask_and_reset() -> None:
             (connection,) = broker.server.connections
             answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id))
             info = decode(answer.body, ConsumerRunningInfo)
-            assert info.mq_table[queue].commit_offset == 4
+            assert info.mq_table[queue].commit_offset == 4 and info.jstack is None
+            answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id, True))
+            stacks = decode(answer.body, ConsumerRunningInfo).jstack
+            assert stacks is not None and "pulling.py" in stacks and "thread MainThread" in stacks
             body = encode(ResetOffsetBody({queue: 2}))
             connection.oneway(ResetConsumerClientOffset("t", "g"), body)
             await until(lambda: len(seen) == 6)

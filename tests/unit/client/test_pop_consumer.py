@@ -338,6 +338,10 @@ async def test_tools_see_what_a_pop_consumer_does() -> None:
             assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == "3"
             assert abs(int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) / 1000 - time.time()) < 10
             assert [each.topic for each in info.subscription_set] == ["t"]
+            answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id, True))
+            stacks = decode(answer.body, ConsumerRunningInfo).jstack
+            assert stacks is not None and "_pop_always" in stacks
+            assert "handle" in stacks, "the handler that waits"
             answer = await connection.call(GetConsumerStatusFromClient("t", "g"))
             assert decode(answer.body, GetConsumerStatusBody).message_queue_table == {}
             gate.set()

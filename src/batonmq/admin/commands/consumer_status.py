@@ -14,7 +14,9 @@ from batonmq.protocol.names import retry_topic
 @click.option("-g", "--consumerGroup", "group", required=True, help="Consumer group.")
 @click.option("-i", "--clientId", "client_id", help="Only this client, in full.")
 @click.option("-b", "--brokerAddr", "broker", help="Ask this broker, host:port.")
-@click.option("-s", "--jstack", is_flag=True, help="Also the stacks of a Java client's threads; with -i.")
+@click.option(
+    "-s", "--jstack", is_flag=True, help="Also the stacks of the client's threads and tasks; with -i."
+)
 async def main(
     admin: Admin, out: Output, group: str, client_id: str | None, broker: str | None, jstack: bool
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from batonmq.client.push.answers import consume_directly, running_properties
+from batonmq.client.push.answers import consume_directly, running_properties, stacks
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.subscriptions import Subscribed, Subscriptions
 from batonmq.client.push.tasks import log
@@ -108,6 +108,8 @@ class PopTools:
             subscription_set=[subscription.data for subscription in self._subscriptions.values()],
             mq_pop_table=dict(self._popped()),
         )
+        if header.jstack_enable:
+            info.jstack = stacks()
         return Reply(body=encode(info))
 
     def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import sys
+import threading
+import traceback
+
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.retries import RetryLater
 from batonmq.client.push.subscriptions import Subscriptions
@@ -31,6 +37,29 @@ def running_properties(
         "PROP_NAMESERVER_ADDR": ";".join(session.name_servers.addresses),
         "PROP_THREADPOOL_CORE_SIZE": str(concurrency),
     }
+
+
+MOST_STACKS = 200
+"""Tasks, and threads, whose stacks are shown."""
+_FRAMES = 12
+"""Of each stack, the innermost ones."""
+
+
+def stacks() -> str:
+    """What the tasks of this loop and the threads of this process do: jstack of a `ConsumerRunningInfo`."""
+    lines: list[str] = []
+    for task in itertools.islice(asyncio.all_tasks(), MOST_STACKS):
+        lines.append(f"task {task.get_name()}")
+        lines += [
+            f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+            for frame in task.get_stack(limit=_FRAMES)
+        ]
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for number, frame in itertools.islice(sys._current_frames().items(), MOST_STACKS):
+        lines.append(f"thread {names.get(number, number)}")
+        summary = traceback.extract_stack(frame, _FRAMES)
+        lines += [f"  {each.filename}:{each.lineno} {each.name}" for each in reversed(summary)]
+    return "\n".join(lines)
 
 
 async def consume_directly(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonmq.client.push.answers import consume_directly, running_properties
+from batonmq.client.push.answers import consume_directly, running_properties, stacks
 from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.subscriptions import Subscriptions
@@ -88,6 +88,8 @@ class BrokerRequests:
                 for queue, held in self._assignment.queues.items()
             },
         )
+        if header.jstack_enable:
+            info.jstack = stacks()
         return Reply(body=encode(info))
 
     def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:
