@@ -19,6 +19,7 @@ from tests.chaos import report
 from tests.chaos.check import Verdict
 from tests.chaos.cluster import SYSTEMS, host_names, make_cluster
 from tests.chaos.decision_run import ControllerRun
+from tests.chaos.feature_loads import LOADS
 from tests.chaos.ground import Ground
 from tests.chaos.isolate import CannotIsolate, is_inside, run_inside, settle_in
 from tests.chaos.network import Network
@@ -38,6 +39,7 @@ class Options:
 
     seed: int
     quick: bool
+    load: str
     out: Path
     console: Console
     keep: Callable[[Sequence[Result]], None]
@@ -58,13 +60,19 @@ def run_cluster(
     title = f"{SYSTEMS[system]}, {report.size(replicas)}"
     try:
         with options.console.status(title) as status:
+            cluster = make_cluster(system, directory, network, replicas)
+            for broker in cluster.brokers:
+                broker.settings = {**broker.settings, **LOADS[options.load][1]}
             ground = Ground(
-                make_cluster(system, directory, network, replicas),
+                cluster,
                 network,
                 lambda text: status.update(f"{title}: {text}"),
             )
-            kind = GroupRun if replicas else ControllerRun
-            run = kind(system, ground, options.seed, quick=options.quick)
+            run: GroupRun | ControllerRun
+            if replicas:
+                run = GroupRun(system, ground, options.seed, quick=options.quick, load=options.load)
+            else:
+                run = ControllerRun(system, ground, options.seed, quick=options.quick)
 
             def done(result: Result) -> None:
                 results.append(result)
@@ -100,6 +108,13 @@ def plan(
 @click.option("--replicas", "-r", multiple=True, type=click.IntRange(2, 5), help="Default: 2 and 3.")
 @click.option("--peer", type=click.Choice(["java"]), help="Apache RocketMQ under the same scenarios too.")
 @click.option("--only", type=click.Choice(list(SYSTEMS)), help="One of the two alone.")
+@click.option(
+    "--load",
+    type=click.Choice(list(LOADS)),
+    default="plain",
+    show_default=True,
+    help="What clients do: sends and pulls, transactions, pops, or messages with a time of delivery.",
+)
 @click.option("--seed", default=1, show_default=True, help="Draws victims, order and sides.")
 @click.option(
     "--out",
@@ -116,6 +131,7 @@ def main(
     replicas: tuple[int, ...],
     peer: str | None,
     only: str | None,
+    load: str,
     seed: int,
     out: Path,
     add: bool,
@@ -136,7 +152,8 @@ def main(
         console.width = TABLE_WIDTH
     out.mkdir(parents=True, exist_ok=True)
     log.set_up(file=out / "clients.log")
-    wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(SCENARIOS)
+    everything_of_load = SCENARIOS if load == "plain" else GROUP
+    wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(everything_of_load)
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
     path = out / "results.json"
@@ -145,7 +162,7 @@ def main(
     def keep(results: Sequence[Result]) -> None:
         report.write(path, report.join(earlier, results))
 
-    options = Options(seed, quick, out, console, keep)
+    options = Options(seed, quick, load, out, console, keep)
     began = time.monotonic()
     results: list[Result] = []
     at_the_end = Verdict()

@@ -56,6 +56,9 @@ class Kind(StrEnum):
     HOLE = "hole: a queue offset without a message"
     TAKEN_BACK = "taken back: a consumer got what the log does not have"
     UNDELIVERED = "undelivered: acknowledged, and no consumer got it"
+    RESURRECTED = "resurrected: rolled back, or never acknowledged, and there"
+    AGAIN = "again: received again after its ack"
+    EARLY = "early: delivered before its time, or received again while it was invisible"
     REPLICAS_DIFFER = "replicas differ"
     UNHEALED = "the group did not become whole again"
 

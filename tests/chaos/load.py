@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batonmq import Consumer, Message, Producer
@@ -17,7 +18,7 @@ from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError, code_name
 from batonmq.protocol.frame import Command
 from batonmq.protocol.message.record import MessageExt, decode_records
-from tests.chaos.check import Found, Send
+from tests.chaos.check import Found, Send, Verdict, check
 
 QUEUES = 4
 PRODUCERS = 4
@@ -73,8 +74,9 @@ class CountingClient(RemotingClient):
 class Load:
     """Producers and consumers of one topic, which must exist; between `start` and `finish`."""
 
-    def __init__(self, topic: str, namesrv: str) -> None:
+    def __init__(self, topic: str, namesrv: str, seed: int) -> None:
         self.topic = topic
+        self.seed = seed
         self.sends: list[Send] = []
         self.deliveries: list[Found] = []
         self._namesrv = namesrv
@@ -82,9 +84,15 @@ class Load:
         self._producers: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
         self._delivered: set[str] = set()
+        self._drained = asyncio.Event()
+        """Set when nothing more is expected."""
 
     async def start(self) -> None:
         """Consumers first, so that they see everything from the beginning."""
+        await self._start_consumers()
+        self._producers = [asyncio.create_task(self._produce(number)) for number in range(PRODUCERS)]
+
+    async def _start_consumers(self) -> None:
         for _ in range(CONSUMERS):
             consumer = Consumer(
                 f"chaos_{self.topic}", self._namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET
@@ -92,7 +100,9 @@ class Load:
             consumer.subscribe(self.topic, "*", self._got)
             await consumer.start()
             self._consumers.append(consumer)
-        self._producers = [asyncio.create_task(self._produce(number)) for number in range(PRODUCERS)]
+
+    def _message(self, key: str) -> Message:
+        return Message(self.topic, body_of(key), keys=key)
 
     def _got(self, message: MessageExt) -> None:
         got = found(message)
@@ -110,7 +120,7 @@ class Load:
                 client.attempts = 0
                 began = now_us()
                 try:
-                    result = await producer.send(Message(self.topic, body_of(key), keys=key))
+                    result = await producer.send(self._message(key))
                 except (ClientError, NetError, MQError) as error:
                     self.sends.append(Send(key, began, client.attempts, error=reason(error)))
                 else:
@@ -134,11 +144,45 @@ class Load:
         """
         self._stopping = True
         await asyncio.gather(*self._producers)
-        wanted = {send.key for send in self.sends if send.acked_us is not None}
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while not wanted <= self._delivered and time.monotonic() < deadline:
+        await self._until_delivered(DRAIN_TIMEOUT_S)
+        await self._stop_consumers()
+
+    def _wanted(self) -> set[str]:
+        """Keys that consumers must get."""
+        return {send.key for send in self.sends if send.acked_us is not None}
+
+    async def _until_delivered(self, timeout_s: float) -> None:
+        wanted = self._wanted()
+        await self._until(lambda: wanted <= self._delivered, timeout_s)
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait, but not longer than the timeout: the check says what is missing."""
+        deadline = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
+
+    async def _stop_consumers(self) -> None:
         await asyncio.gather(*(consumer.stop() for consumer in self._consumers))
+
+    # -- what came of it
+
+    @property
+    def acks_us(self) -> list[int]:
+        """Moments of all acknowledgements, sorted."""
+        return sorted(send.acked_us for send in self.sends if send.acked_us is not None)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why sends were not acknowledged."""
+        return [send.error for send in self.sends if send.acked_us is None]
+
+    async def check(self) -> Verdict:
+        """Compare what the clients saw with what the cluster shows now. Raises `MQError`, `NetError`."""
+        return check(self.sends, await read_topic(self.topic, self._namesrv), self.deliveries)
+
+    def check_store(self, log: Sequence[Found]) -> Verdict:
+        """Compare what the producers saw with the topic's messages in the files of one replica."""
+        return check(self.sends, log)
 
     async def abandon(self) -> None:
         """Stop everything at once."""

@@ -30,16 +30,21 @@ def line(result: Result) -> str:
     """One scenario as it ends."""
     mark = "[green]ok[/]  " if result.ok else "[bold red]FAIL[/]"
     return (
-        f"{mark} {SYSTEMS[result.system]}, {size(result.replicas)}: {BY_NAME[result.scenario].title}: "
+        f"{mark} {SYSTEMS[result.system]}, {size(result.replicas)}: {title(result)}: "
         f"without acknowledgement {seconds(result.longest_gap_s)}, whole after {seconds(result.whole_s)}, "
         f"{result.acked:,} acknowledged"
     )
 
 
+def title(result: Result) -> str:
+    shown = BY_NAME[result.scenario].title
+    return shown if result.load == "plain" else f"{result.load}, {shown}"
+
+
 def aim_met(result: Result) -> bool | None:
     """Whether both aims were met; None where there is none (other replica counts, the peer)."""
     aim_s = BY_NAME[result.scenario].aim_s
-    if aim_s is None or result.replicas not in (0, 2) or result.system != "ours":
+    if aim_s is None or result.replicas not in (0, 2) or result.system != "ours" or result.load != "plain":
         return None
     whole_s = result.whole_s
     return result.longest_gap_s <= (aim_s or NO_PAUSE_S) and whole_s is not None and whole_s <= WHOLE_AIM_S
@@ -57,7 +62,7 @@ def table(results: Sequence[Result]) -> Table:
         style = "" if met is None else "green" if met else "yellow"
         wrong = sum(result.violations.values())
         shown.add_row(
-            scenario.title,
+            title(result),
             SYSTEMS[result.system],
             str(result.replicas or "–"),
             f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–",
@@ -76,7 +81,7 @@ def violations(results: Sequence[Result], at_the_end: Verdict) -> Iterator[str]:
     for result in results:
         for kind, count in result.violations.items():
             examples = "; ".join(result.examples.get(kind, []))
-            yield f"{result.scenario} ({result.system}, {result.replicas}): {kind} × {count}: {examples}"
+            yield f"{result.key[2]} ({result.system}, {result.replicas}): {kind} × {count}: {examples}"
     for kind, count in at_the_end.counts.items():
         yield f"stores at the end: {kind.name.lower()} × {count}: {'; '.join(at_the_end.examples[kind])}"
 

@@ -49,11 +49,14 @@ class Result:
     examples: dict[str, list[str]] = field(default_factory=dict)
     acks: list[int] = field(default_factory=list)
     """Acknowledgements in each `BUCKET_S` since the load began."""
+    load: str = "plain"
+    """What clients did meanwhile (`feature_loads.py`)."""
 
     @property
     def key(self) -> tuple[str, int, str]:
         """A later result with the same key takes the place of this one."""
-        return self.system, self.replicas, self.scenario
+        scenario = self.scenario if self.load == "plain" else f"{self.load}: {self.scenario}"
+        return self.system, self.replicas, scenario
 
     @property
     def ok(self) -> bool:

@@ -12,9 +12,10 @@ from pathlib import Path
 from batonmq import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
-from tests.chaos.check import Kind, Send, Verdict, check
+from tests.chaos.check import Kind, Verdict
+from tests.chaos.feature_loads import LOADS
 from tests.chaos.ground import READY_TIMEOUT_S, WHOLE_TIMEOUT_S, Ground, take_times
-from tests.chaos.load import QUEUES, Load, now_us, read_topic
+from tests.chaos.load import QUEUES, Load, now_us
 from tests.chaos.results import Result
 from tests.chaos.scenarios import Scenario
 from tests.chaos.stores import compare_replicas, complaints, read_topics
@@ -23,13 +24,14 @@ from tests.chaos.stores import compare_replicas, complaints, read_topics
 class GroupRun:
     """What was sent to one cluster, scenario after scenario."""
 
-    def __init__(self, system: str, ground: Ground, seed: int, *, quick: bool) -> None:
+    def __init__(self, system: str, ground: Ground, seed: int, *, quick: bool, load: str = "plain") -> None:
         self._system = system
         self._ground = ground
         self._cluster = ground.cluster
         self._seed = seed
         self._quick = quick
-        self._sent: dict[str, list[Send]] = {}
+        self._load = load
+        self._loads: list[Load] = []
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
         """All scenarios on a fresh cluster, each result as it comes, until the group does not heal.
@@ -49,10 +51,12 @@ class GroupRun:
 
     async def _scenario(self, scenario: Scenario) -> Result:
         rng = random.Random(f"{self._seed}/{scenario.name}")
-        result = Result(self._system, self._cluster.replicas, scenario.name, self._seed, self._quick)
+        result = Result(
+            self._system, self._cluster.replicas, scenario.name, self._seed, self._quick, load=self._load
+        )
         topic = f"Chaos-{scenario.name}"
         await self._create_topic(topic)
-        load = Load(topic, self._cluster.namesrv_address)
+        load = LOADS[self._load][0](topic, self._cluster.namesrv_address, self._seed)
         try:
             await load.start()
             began_us = now_us()
@@ -63,11 +67,10 @@ class GroupRun:
         except BaseException:
             await load.abandon()
             raise
-        self._sent[topic] = load.sends
+        self._loads.append(load)
         result.take(await self._check(load, healed=result.whole_s is not None))
-        result.errors = dict(Counter(send.error for send in load.sends if send.acked_us is None))
-        acks = sorted(send.acked_us for send in load.sends if send.acked_us is not None)
-        take_times(result, acks, began_us, ended_us)
+        result.errors = dict(Counter(load.reasons))
+        take_times(result, load.acks_us, began_us, ended_us)
         return result
 
     async def _create_topic(self, topic: str) -> None:
@@ -84,9 +87,7 @@ class GroupRun:
                     await asyncio.sleep(0.2)
 
     async def _check(self, load: Load, *, healed: bool) -> Verdict:
-        verdict = check(
-            load.sends, await read_topic(load.topic, self._cluster.namesrv_address), load.deliveries
-        )
+        verdict = await load.check()
         if not healed:
             state = self._ground.observer.state
             verdict.violated(Kind.UNHEALED, f"not within {WHOLE_TIMEOUT_S:g} s: {state}")
@@ -104,8 +105,8 @@ class GroupRun:
         verdict = Verdict()
         for root in self._roots():
             topics = await asyncio.to_thread(read_topics, root)
-            for topic, sends in self._sent.items():
-                verdict.merge(check(sends, topics.get(topic, [])))
+            for load in self._loads:
+                verdict.merge(load.check_store(topics.get(load.topic, [])))
             for text in await asyncio.to_thread(complaints, root):
                 verdict.violated(Kind.CORRUPT, text)
         return verdict

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.integration.test_broker import v2
 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
@@ -26,10 +27,12 @@ from batonmq.protocol.bodies.clients import (
     ConsumeType,
     GetConsumerStatusBody,
     HeartbeatData,
+    PopProcessQueueInfo,
     ProcessQueueInfo,
     SubscriptionData,
 )
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.compression import CompressionType
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.client import GetConsumerRunningInfo, GetConsumerStatusFromClient
 from batonmq.protocol.json import encode
@@ -193,6 +196,11 @@ async def test_the_state_of_connected_clients(cluster: tuple[Run, str]) -> None:
                     properties={"PROP_CONSUMER_START_TIMESTAMP": "1700000000000"},
                     subscription_set=[SubscriptionData("Orders", "*")],
                     mq_table={queue: ProcessQueueInfo(commit_offset=4, cached_msg_count=2)},
+                    mq_pop_table={
+                        MessageQueue("Orders", "broker-b", -1): PopProcessQueueInfo(
+                            wait_ack_count=3, last_pop_timestamp=1_700_000_000_000
+                        )
+                    },
                     status_table={"Orders": ConsumeStatus(pull_tps=1.5)},
                     jstack="stack" if header.jstack_enable else None,
                 )
@@ -212,13 +220,22 @@ async def test_the_state_of_connected_clients(cluster: tuple[Run, str]) -> None:
     assert await run("consumerStatus", "-g", "Buyers", "-b", broker) == [
         {
             "clientId": "c1",
-            "queues": 1,
-            "cachedMessages": 2,
+            "queues": 2,
+            "cachedMessages": 5,
             "startTime": "2023-11-14 22:13:20.000",
             "sameSubscriptions": True,
         }
     ]
     one = await run("consumerStatus", "-g", "Buyers", "-b", broker, "-i", "c1", "-s")
+    assert one["pops"] == [
+        {
+            "topic": "Orders",
+            "broker": "broker-b",
+            "queueId": "all",
+            "unacknowledged": 3,
+            "lastPopTime": "2023-11-14 22:13:20.000",
+        }
+    ]
     assert one["queues"][0]["commitOffset"] == 4 and one["rates"][0]["pullTPS"] == 1.5
     assert one["jstack"] == "stack" and one["subscriptions"] == {"Orders": "*"}
     assert await run("getConsumerStatus", "-g", "Buyers", "-t", "Orders") == [
@@ -254,6 +271,22 @@ async def test_messages(cluster: tuple[Run, str]) -> None:
     assert brokers["inToday"] == 2
     (entry,) = await run("queryMsgById", "-i", await offset_id(run))
     assert entry["body"] == "hello"
+
+
+async def test_a_message_that_does_not_inflate_is_shown_as_it_is(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-c", "DefaultCluster", "-t", "Orders", "-r", "1", "-w", "1")
+    client = RemotingClient()
+    broken = v2("Orders", sys_flag=CompressionType.ZLIB.sys_flag, properties="KEYS\1k1\2UNIQ_KEY\1u1\2")
+    await client.call(broker, broken, b"no zlib")
+    await client.call(broker, v2("Orders"), b"plain")
+    await client.close()
+    for command in (("queryMsgByKey", "-k", "k1"), ("queryMsgByUniqueKey", "-i", "u1")):
+        (found,) = await run(*command, "-t", "Orders")
+        assert found["body"] == "no zlib"
+    assert [m["body"] for m in await run("printMsg", "-t", "Orders")] == ["no zlib", "plain"]
+    (entry,) = await run("queryMsgById", "-i", await offset_id(run))
+    assert entry["body"] == "no zlib"
 
 
 async def offset_id(run: Run) -> str:

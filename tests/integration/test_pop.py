@@ -3,14 +3,17 @@
 import asyncio
 import random
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.test_broker import configs, program, v2, write_conf
 
+from batonmq.broker.pop import looks as pop_looks
+from batonmq.broker.pop import reviver
 from batonmq.broker.pop.part import PopPart
 from batonmq.broker.pop.taker import LOG_FULL_S
 from batonmq.broker.service import BrokerService
@@ -19,7 +22,7 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, bit_set_of
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.admin import ResetOffset
+from batonmq.protocol.headers.broker.admin import ResetOffset, UpdateBrokerConfig
 from batonmq.protocol.headers.broker.pop import (
     AckMessage,
     BatchAckMessage,
@@ -394,6 +397,99 @@ async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     assert await rig.bodies(exp="odd", poll_time=3_000) == [b"1"]
 
 
+async def test_a_filter_that_passes_over_a_backlog_of_many_queues_leaves_turns_to_others(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = 0
+    looks: Counter[int] = Counter()
+
+    def counted(topic: str, group: str) -> None:
+        looks[turn] += 1
+        wake(topic, group)
+
+    async def take_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    rig = await start(enable_property_filter=True)
+    await rig.call(UpdateBrokerConfig(), b"maxFilterMessageSize=100\n")
+    queues, messages = 8, 40
+    await rig.create("U", queues)
+    for begin in range(0, queues * messages, 40):
+        sends = (rig.send(b"x", topic="U", queue=n % queues, tags="no") for n in range(begin, begin + 40))
+        await asyncio.gather(*sends)
+    await rig.send(b"hit", topic="U", queue=5, tags="yes")
+    waiting = rig.part.popper._looks
+    wake, waiting._look = waiting._look, counted
+    monkeypatch.setattr(pop_looks, "TURN_US", 0)
+    others = asyncio.ensure_future(take_turns())
+    found = await rig.bodies(topic="U", exp="TAGS = 'yes'", exp_type="SQL92", max_msg_nums=1, poll_time=5_000)
+    others.cancel()
+    assert found == [b"hit"]
+    # One look sees 5 messages of each queue.
+    assert messages // 5 - 1 <= looks.total() <= messages // 5 + 4
+    assert max(looks.values()) == 1, looks
+
+
+async def test_a_filtered_pop_does_not_look_on_while_too_many_batches_are_unacknowledged(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start(enable_property_filter=True)
+    await rig.call(UpdateBrokerConfig(), b"maxFilterMessageSize=20\n")
+    await rig.send(*[b"x"] * 40, tags="no")
+    await rig.send(b"hit", tags="yes")
+    assert len(await rig.pop(group="other", max_msg_nums=1)) == 1
+    waiting = rig.part.popper._looks
+    wake, looks = waiting._look, 0
+
+    def allow(batches: int) -> None:
+        assert rig.broker is not None
+        settings = rig.broker.broker.settings
+        settings.broker = replace(settings.broker, pop_ck_max_buffer_size=batches)
+
+    def counted(topic: str, group: str) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            allow(1)
+        wake(topic, group)
+
+    waiting._look = counted
+    monkeypatch.setattr(pop_looks, "TURN_LOOKS", 1)
+    wanted = {"exp": "TAGS = 'yes'", "exp_type": "SQL92", "max_msg_nums": 1}
+    assert (await rig.ask(**wanted, poll_time=400)).code == ResponseCode.POLLING_TIMEOUT
+    assert looks == 2
+    allow(100)
+    assert await rig.bodies(**wanted, poll_time=4_000) == [b"hit"]
+
+
+async def test_reading_what_is_outstanding_is_repeated_after_an_unexpected_failure(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reviver, "BEGIN_RETRY_S", 0.05)
+    rig = await start()
+    await rig.send(b"a", b"b")
+    first, _ = await rig.pop(invisible_time=1_500)
+    await rig.ack(first)
+    learn, failures = reviver.Reviver._learn, 0
+
+    def fail(self: reviver.Reviver, record: MessageExt) -> None:
+        nonlocal failures
+        learn(self, record)
+        if failures < 3:
+            failures += 1
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(reviver.Reviver, "_learn", fail)
+    caplog.clear()
+    await rig.restart()
+    assert await rig.bodies(poll_time=10_000) == [b"b"]
+    assert failures == 3
+    assert len([each for each in caplog.records if each.exc_info is not None]) == 1
+
+
 PRIORITIES = "+message.type=PRIORITY"
 
 
@@ -522,6 +618,51 @@ async def test_a_reset_offset_holds_for_the_next_pop(start: Starter) -> None:
     assert await rig.bodies() == [b"b"]
     await rig.restart()
     assert await rig.bodies() == []
+
+
+@pytest.mark.parametrize("order", [False, True])
+async def test_a_reset_that_a_pop_has_used_holds_once_whatever_the_table_says(
+    start: Starter, order: bool
+) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b", b"c")
+    assert len(await rig.pop(order=order)) == 3
+    await rig.call(ResetOffset(topic="T", group="g", timestamp=0, is_force=True, queue_id=0, offset=1))
+    assert rig.broker is not None
+    offsets = rig.broker.broker.tables.offsets
+    pending = offsets.pending_reset("g", "T", 0)
+    assert pending is not None and pending[0] == 1
+    # The next master may have the log of what follows, and the tables as they are now.
+    tables = {"resetOffset": offsets.encode_resets(), "consumerOffset": offsets.encode()}
+    popped = await rig.pop(order=order)
+    assert [each.body for each in popped] == [b"b", b"c"]
+    await rig.ack(*popped)
+    end = asyncio.get_running_loop().time() + 5
+    while offsets.pending_reset("g", "T", 0) is not None:
+        assert asyncio.get_running_loop().time() < end, "the reset is used, and its record is safe"
+        await asyncio.sleep(0.02)
+    await rig.stop()
+    for name, data in tables.items():
+        (rig.root / "config" / f"{name}.json").write_bytes(data)
+    rig.client = RemotingClient()
+    await rig.start()
+    assert await rig.bodies(order=order) == []
+    assert rig.broker.broker.tables.offsets.pending_reset("g", "T", 0) is None
+
+
+async def test_a_reset_whose_record_is_not_in_the_log_is_used_again(start: Starter) -> None:
+    rig = await start()
+    await rig.send(b"a", b"b")
+    assert len(await rig.pop()) == 2
+    await rig.call(ResetOffset(topic="T", group="g", timestamp=0, is_force=True, queue_id=0, offset=1))
+    positions, key = rig.part.positions, ("T", "g", 0)
+    taken = positions.take_reset(key)
+    assert taken is not None and taken[0] == 1
+    assert positions.take_reset(key) is None
+    positions.reset_refused(key, taken[1])
+    assert positions.take_reset(key) == taken
+    positions.clear()  # another term
+    assert await rig.bodies() == [b"b"]
 
 
 async def test_an_ordered_group_follows_a_reset(start: Starter) -> None:

@@ -382,6 +382,23 @@ async def test_decisions_survive_a_restart(start: Starter) -> None:
     assert await again.bodies() == ["A", "C"]
 
 
+async def test_checks_before_a_restart_count(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=100)
+    await rig.connect()
+    await rig.prepare("A")
+    await until(lambda: len(rig.checks) >= 3)
+    await rig.client.close()
+    await rig.service.stop()
+    before = rig.part.checks.counts[0]
+    assert before in (len(rig.checks), len(rig.checks) - 1)  # a stop may fall into a round
+    again = await start(**QUICK, transaction_check_max=before + 2)
+    await again.connect()
+    await until(lambda: again.stored(TRANS_CHECK_MAX_TIME_TOPIC))
+    times = [record.properties["TRANSACTION_CHECK_TIMES"] for _, record in again.checks]
+    assert times == [str(before + 1), str(before + 2)]
+    await until(lambda: not again.part.checks.counts)
+
+
 async def test_a_commit_without_its_op_message_is_found_in_the_log(start: Starter) -> None:
     """What a crash leaves in the time in which decisions are collected."""
     rig = await start()

@@ -44,7 +44,7 @@ from tests.simulation.cluster import (
     Node,
     SimCluster,
 )
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import Endpoint, SimLoop
 from tests.simulation.scenario import _close_files
 from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, TOPIC, Violation, play
 from tests.simulation.witness import _first_difference, _is_at
@@ -146,8 +146,11 @@ class ClassicCluster(SimCluster):
         )
 
 
-def run(seed: int, faults_s: float = FAULTS_S) -> ClassicStory:
-    """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
+def run(seed: int, faults_s: float = FAULTS_S, plot: str = "") -> ClassicStory:
+    """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks.
+
+    `plot`: this one again and again, instead of faults at random.
+    """
     memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-classic-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
@@ -156,7 +159,7 @@ def run(seed: int, faults_s: float = FAULTS_S) -> ClassicStory:
         cluster = ClassicCluster(loop, root, rule_of(seed))
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ClassicTeller(cluster, story, faults_s).tell)
+            play(loop, seed, story.events, ClassicTeller(cluster, story, faults_s, plot).tell)
         return story
     finally:
         _close_files(root)
@@ -166,8 +169,9 @@ def run(seed: int, faults_s: float = FAULTS_S) -> ClassicStory:
 class ClassicTeller:
     """Traffic, faults, and the looks in between, from the start to the end."""
 
-    def __init__(self, cluster: ClassicCluster, story: ClassicStory, faults_s: float) -> None:
+    def __init__(self, cluster: ClassicCluster, story: ClassicStory, faults_s: float, plot: str = "") -> None:
         self.cluster, self.story, self.faults_s = cluster, story, faults_s
+        self.plot = {"": None, "two links": self._two_links}[plot]
         self.random: random.Random = cluster.random
         self._number = 0
         self._sending = True
@@ -190,7 +194,10 @@ class ClassicTeller:
         end = cluster.loop.now + self.faults_s
         while cluster.loop.now < end:
             await self._pass(self.random.expovariate(1 / 1.2))
-            self._fault()
+            if self.plot is None:
+                self._fault()
+            else:
+                await self.plot()
         cluster.heal()
         before = len(self.story.acked)
         await self._until(lambda: self._operate() or cluster.whole(), HEAL_S, "healing: slaves that follow")
@@ -285,6 +292,22 @@ class ClassicTeller:
 
         cluster.slow_disk(master, self.random.uniform(0.02, 0.3))
         host.before_work = strike
+
+    async def _two_links(self) -> None:
+        """One slave is cut off, so sends wait. The other one's link breaks at its end only: it connects again
+        while the master has the former link, too."""
+        cluster, pick = self.cluster, self.random
+        gone, again = pick.sample(cluster.brokers[1:], 2)
+        cluster.partition(cluster.master, gone)
+        await self._pass(pick.uniform(0.1, 1.0))
+        link = cluster.ha(again).link
+        if link is not None and isinstance(link._transport, Endpoint):
+            cluster.log(f"the link of {again.name} breaks at its end")
+            cluster.loop.network.stall(link._transport, 15.0)
+            link._transport._end(ConnectionResetError(104, "connection reset by peer"))
+        await self._pass(pick.uniform(1, 3))
+        cluster.reconnect()
+        await self._pass(2)
 
     def _reset(self) -> None:
         ends = self.cluster.connections()

@@ -1,13 +1,10 @@
-"""Guards of groups without controllers that the simulation has to miss when they are gone.
-
-Not among them: that a slave's second link does not count as another replica (`ha/classic/copies.py`). None of
-80 stories noticed its absence; `tests/unit/ha/classic/test_core.py` tests it.
-"""
+"""Guards of groups without controllers that the simulation has to miss when they are gone."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from batonmq.ha.classic.copies import Held
 from batonmq.ha.classic.core import MasterSession
 from batonmq.ha.classic.master_link import MasterLink
 from batonmq.ha.classic.slave_link import SlaveLink
@@ -20,6 +17,10 @@ def _no_comparison() -> list[Patch]:
 
 def _first_report_counts() -> list[Patch]:
     return [(MasterLink, "ack_offset", property(lambda self: self.session.ack_offset))]
+
+
+def _every_link_counts() -> list[Patch]:
+    return [(MasterLink, "held", property(lambda self: Held(self.ack_offset)))]
 
 
 def _acknowledges_what_is_not_on_disk() -> list[Patch]:
@@ -40,9 +41,10 @@ def _longer_logs_are_taken() -> list[Patch]:
     return [(MasterSession, "_begin", any_end), *_no_comparison()]
 
 
-MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
+MUTATIONS: dict[str, tuple[Mutation[str], tuple[int, ...]]] = {
     "no-comparison": (Mutation("a slave compares nothing", _no_comparison), (13, 29, 7, 45)),
     "first-report": (Mutation("a slave's first report is an acknowledgement", _first_report_counts), (29,)),
+    "every-link": (Mutation("each link counts as a replica", _every_link_counts, "two links"), (2, 6)),
     "not-on-disk": (
         Mutation("with SYNC_FLUSH a slave acknowledges before its fsync", _acknowledges_what_is_not_on_disk),
         (4, 5, 6),
@@ -52,4 +54,5 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
         (13, 29, 7, 45),
     ),
 }
-"""Name -> the guard taken out, and seeds of which one at least must notice."""
+"""Name -> the guard taken out, with the plot of its stories if any, and seeds of which one at least must
+notice."""

@@ -38,6 +38,8 @@ class Nemesis(Plots):
             "new disk": (3, self._replace_disk),
             "topic": (3, self._new_topic),
             "stranger": (2, self._stranger),
+            "stalled": (0, self._stalled),
+            "full": (0, self._full),
             "controller": (60 if shape.replace_controllers else 0, self._replace_controller),
         }
 

@@ -71,6 +71,23 @@ class Plots(Operators):
         if pick.random() < 0.7:
             await asyncio.sleep(pick.uniform(0, 8))  # for what comes of it
 
+    async def _stalled(self, master: Node) -> None:
+        """The slaves get nothing of the log for a while, but copy the master's tables; then it is lost.
+
+        Whatever a table says that the log does not say yet is wrong at the next master.
+        """
+        cluster, pick = self.cluster, self.random
+        for end in cluster.connections():
+            if end.remote_host is master.host and end.remote_port == HA_PORT:
+                cluster.stall(end, 20.0, both=True)
+        await asyncio.sleep(pick.uniform(7.5, 11))  # the slaves are in the SyncStateSet for 15 s
+        self._end(master, cut=0.0)
+
+    async def _full(self, master: Node) -> None:
+        """The master's disk takes nothing for a moment."""
+        self.cluster.full_disk(master)
+        await asyncio.sleep(self.random.uniform(1, 4))
+
     async def _forget(self, master: Node) -> None:
         """The controllers hear of no broker for so long that they give all of them up; nothing else happens.
 

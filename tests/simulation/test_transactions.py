@@ -11,7 +11,7 @@ from tests.simulation.transaction_mutations import MUTATIONS, violation
 from tests.simulation.transactions import run_transactions
 
 SEEDS = 8
-KEPT = ["no-search", "early-checks", "repeats", "no-checks"]
+KEPT = ["unconfirmed", "no-search", "early-checks", "repeats", "no-checks"]
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from batonmq.broker.timer import redirect
+from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.service import TimerService
+from batonmq.broker.timer.timer_store import TimerStore
 from tests.simulation.mutation import Mutation, Patch, counting
 from tests.simulation.story import Shape, shape_of
 from tests.simulation.timers import run_timers
@@ -29,9 +33,50 @@ def _forget_what_waits() -> list[Patch]:
     return [(TimerService, "lead", lead)]
 
 
+def _leave_at_once() -> list[Patch]:
+    async def settle(self: Deliverer, flying: list[Any]) -> None:
+        await asyncio.sleep(0)
+
+    return [(Deliverer, "_settle", settle)]
+
+
+def _give_up() -> list[Patch]:
+    async def settle(self: Deliverer, flying: list[Any]) -> None:
+        await asyncio.gather(*[each.outcome for each in flying])
+
+    return [(Deliverer, "_settle", settle)]
+
+
+def _trust_the_wheel() -> list[Patch]:
+    def recover(self: TimerStore, checkpoint: Any, max_physical: int) -> dict[int, int]:
+        self.log.find_end(max_physical)
+        self.wheel.forget_before(checkpoint.read_ms)
+        self.count_again()
+        return {}
+
+    return [(TimerStore, "recover", recover)]
+
+
+def _plot(plot: str, *, sync_flush: bool = False) -> Callable[[int], Shape]:
+    """Stories of one plot again and again."""
+    return lambda seed: Shape(replicas=2, sync_flush=sync_flush, plot=plot, faults_s=60.0)
+
+
 MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
     "early": Mutation("a message is put one slot before its time", _early),
     "forget-what-waits": Mutation("a new master begins with what is due now", _forget_what_waits),
+    "leave-at-once": Mutation(
+        "a slot is left before its messages are acknowledged", _leave_at_once, _plot("stalled")
+    ),
+    "give-up": Mutation(
+        "messages that are refused are given up", _give_up, _plot("full"), upstream="timers dropped after 3"
+    ),
+    "trust-the-wheel": Mutation(
+        "a restart takes the wheel as it is on disk",
+        _trust_the_wheel,
+        _plot("blackout", sync_flush=True),
+        upstream="#9735",
+    ),
 }
 
 

@@ -55,7 +55,11 @@ def _repeats() -> list[Patch]:
 
 
 MUTATIONS: dict[str, Mutation[Shape]] = {
-    "unconfirmed": Mutation("the offset moves before the op message is confirmed", _unconfirmed),
+    "unconfirmed": Mutation(
+        "the offset moves before the op message is confirmed",
+        _unconfirmed,
+        Shape(replicas=2, plot="stalled", faults_s=60.0),
+    ),
     "no-search": Mutation("a new master does not look for commits in the log", _no_search),
     "early-checks": Mutation("a new master checks before it knows earlier decisions", _early_checks),
     "no-checks": Mutation("nobody is asked", _no_checks),
@@ -66,7 +70,7 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
 def violation(name: str, seed: int) -> str | None:
     """What the story of `seed` says with this guard taken out; None if it does not notice."""
     mutation = MUTATIONS[name]
-    return mutation.violation(lambda: run_transactions(seed, shape_of(seed)))
+    return mutation.violation(lambda: run_transactions(seed, mutation.shape or shape_of(seed)))
 
 
 main = counting(MUTATIONS, violation, seeds=16)

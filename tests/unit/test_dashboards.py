@@ -154,10 +154,4 @@ def test_every_metric_is_on_a_dashboard() -> None:
         "rocketmq_broker_permission",
         "rocketmq_consumer_queueing_latency",
         "rocketmq_consumer_ready_messages",
-        "rocketmq_pop_offset_buffer_size",
-        "rocketmq_pop_checkpoint_buffer_size",
-        "rocketmq_pop_revive_lag",
-        "rocketmq_pop_revive_latency",
-        "rocketmq_pop_revive_in_message_total",
-        "rocketmq_pop_revive_retry_messages_total",
     }

@@ -7,8 +7,11 @@ in `ha/config.py`. The object is frozen; `updateBrokerConfig` replaces it on the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from batonmq.broker.unused_keys import UNUSED_KEYS
 from batonmq.common.config import INT_MAX, ConfigError, changeable, check_addresses, check_limits, number
 from batonmq.common.metrics_config import MetricsConfig
 from batonmq.protocol.codes import MASTER_ID, Perm
@@ -250,6 +253,9 @@ class BrokerConfig(MetricsConfig):
     pop_ck_max_buffer_size: int = number(200_000, 1, changeable=True)
     """Batches that may be handed out and unacknowledged at a time, about 600 bytes each; while there are
     more, pops find no messages."""
+
+    HAS_NO_EFFECT: ClassVar[Mapping[str, str]] = UNUSED_KEYS
+    """RocketMQ's keys that mean nothing here, and why."""
 
     def __post_init__(self) -> None:
         check_limits(self)

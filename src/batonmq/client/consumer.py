@@ -146,6 +146,7 @@ class Consumer:
             heartbeats=self._heartbeats,
             locks=self._locks,
             handling=self._handling,
+            send_back=send_back,
         )
         self._assignment = Assignment(
             session,

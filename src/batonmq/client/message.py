@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
+from batonmq.protocol.compression import decompress
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
@@ -137,12 +138,17 @@ class Message:
 
         Body, tags, keys, sharding key, flag and the application's properties are kept; the unique id is a new
         one. ``topic`` is the one it was sent to first, unless given.
+
+        Raises `CompressionError` for a body that does not inflate: its sender must send it again.
         """
+        body = record.body
+        if record.sys_flag & MessageSysFlag.COMPRESSED:
+            body = decompress(body, record.sys_flag)
         properties = record.properties
         origin = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC)
         return cls(
             topic or origin or record.topic,
-            record.body,
+            body,
             tags=record.tags,
             keys=record.keys,
             properties={

@@ -21,6 +21,7 @@ from batonmq.client.hooks import Hook
 from batonmq.client.pop.received import receipt_of
 from batonmq.client.pop.requests import TO_DEAD_LETTERS, PopOptions, PopRequests
 from batonmq.client.pop.settling import Acks, InFlight, Renewal, retry_delay_s
+from batonmq.client.pop.tools import ANY_QUEUE, PopTools
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Calls
 from batonmq.client.push.heartbeats import Heartbeats, check_subscription
@@ -29,15 +30,20 @@ from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscriptio
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
-from batonmq.client.simple_consumer import ignore_changed_ids, invisible_ms
+from batonmq.client.simple_consumer import invisible_ms
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
+from batonmq.protocol.bodies.clients import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    PopProcessQueueInfo,
+)
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
@@ -101,7 +107,6 @@ class PopConsumer:
             raise ValueError(f"pop_batch_size is {pop_batch_size}, 1 to {MAX_MESSAGES} are possible")
         self.group = group
         dispatcher = Dispatcher()
-        dispatcher.on(NotifyConsumerIdsChanged, ignore_changed_ids)
         session = self._session = ClientSession(
             namesrv,
             dispatcher=dispatcher,
@@ -127,12 +132,27 @@ class PopConsumer:
             session, group, self._subscriptions, MessageModel.CLUSTERING, from_where
         )
         self._handlers = Handlers(self._subscriptions, group, session.client_id, tuple(hooks))
+        self._tools = PopTools(
+            session,
+            group,
+            self._subscriptions,
+            consume_type=ConsumeType.PASSIVELY,
+            orderly=orderly,
+            concurrency=concurrency,
+            popped=self._popped,
+        )
+        self._tools.handle_by(self._handlers, self._subscriptions)
+        self._tools.bind(dispatcher)
         limit_s = renew_limit.total_seconds() if isinstance(renew_limit, timedelta) else renew_limit
         self._renewal = Renewal(self._requests, self._invisible_ms, limit_s)
         self._acks = Acks(self._requests)
         self._slots = asyncio.Semaphore(concurrency)
         self._calls = Calls()
         self._loops: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._held: dict[tuple[str, str], dict[InFlight, None]] = {}
+        """By topic and broker: what was popped and is not settled."""
+        self._popped_ms: dict[tuple[str, str], int] = {}
+        """By topic and broker: wall time of the last pop, ms."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._working: set[asyncio.Task[None]] = set()
         self._unhandled: list[InFlight] = []
@@ -181,6 +201,7 @@ class PopConsumer:
             await session.close()
             raise
         self._started = True
+        self._tools.start_ms = session.clock.now_ms()
         await self._heartbeats.beat()
         spawn(self._heartbeats.run(), self._tasks)
         spawn(self._renewal.run(), self._tasks)
@@ -222,6 +243,14 @@ class PopConsumer:
             self._replies = Replies(self._session, self.group)
         await self._replies.send(message, body, properties, timeout_ms)
 
+    def _popped(self) -> dict[MessageQueue, PopProcessQueueInfo]:
+        return {
+            MessageQueue(*place, ANY_QUEUE): PopProcessQueueInfo(
+                wait_ack_count=len(self._held.get(place, ())), last_pop_timestamp=popped_ms
+            )
+            for place, popped_ms in self._popped_ms.items()
+        }
+
     # -- popping: a loop for each broker of each topic
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
@@ -236,7 +265,7 @@ class PopConsumer:
                 self._loops[topic, name] = task
 
     async def _pop_always(self, topic: str, broker_name: str) -> None:
-        held: dict[InFlight, None] = {}
+        held = self._held.setdefault((topic, broker_name), {})
         room = asyncio.Event()
         data = self._subscriptions[topic].data
         loop = asyncio.get_running_loop()
@@ -247,6 +276,7 @@ class PopConsumer:
                 await room.wait()
                 continue
             began = loop.time()
+            self._popped_ms[topic, broker_name] = self._session.clock.now_ms()
             try:
                 messages = await self._requests.pop(
                     broker_name,

@@ -6,6 +6,7 @@ A reader keeps no position and commits nothing. It follows a queue's master when
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import NamedTuple, Self
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
+from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import (
@@ -26,12 +28,14 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     SearchOffsetResponse,
 )
-from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S, Session
+
+log = logging.getLogger(__name__)
 
 READER_GROUP = "batonmq_reader"
 """Consumer group that the broker sees; it is never registered and has no offsets."""
@@ -160,14 +164,19 @@ class QueueReader:
     async def messages(self, topic: str) -> AsyncIterator[MessageExt]:
         """What a topic holds now, queue by queue, decoded; messages that come later are left out.
 
-        Raises also `MessageFormatError` or `CompressionError` for a record that cannot be decoded.
+        A body that does not inflate is as it was stored, with the bit for compression in `sys_flag`: such
+        messages are dead letters. Raises also `MessageFormatError` for a record that cannot be decoded.
         """
         for queue in await self.queues(topic):
             offset, end = await self.min_offset(queue), await self.max_offset(queue)
             while offset < end:
                 pulled = await self.pull(queue, offset)
-                for message in decode_records(pulled.records):
+                for message in decode_records(pulled.records, inflate=False):
                     if message.queue_offset < end:
+                        try:
+                            inflate(message)
+                        except CompressionError as error:
+                            log.warning("message %s of %s: %s", message.message_id, topic, error)
                         yield message
                 if pulled.next_offset <= offset:
                     break  # the queue ends before the offset that was its end: another master

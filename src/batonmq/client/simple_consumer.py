@@ -18,16 +18,16 @@ from typing import Self
 from batonmq.client.filter import Expression, subscription_data
 from batonmq.client.pop.requests import PopOptions, PopRequests
 from batonmq.client.pop.sources import Source, Sources, log
+from batonmq.client.pop.tools import PopTools
 from batonmq.client.push.heartbeats import Heartbeats, check_subscription
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
-from batonmq.net.dispatch import Dispatcher, Request
+from batonmq.net.dispatch import Dispatcher
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
@@ -91,7 +91,6 @@ class SimpleConsumer:
         self.group = group
         self._invisible_ms = invisible_ms(invisible_duration)
         dispatcher = Dispatcher()
-        dispatcher.on(NotifyConsumerIdsChanged, ignore_changed_ids)
         session = self._session = ClientSession(
             namesrv,
             dispatcher=dispatcher,
@@ -113,6 +112,16 @@ class SimpleConsumer:
             from_where,
             ConsumeType.ACTIVELY,
         )
+        self._tools = PopTools(
+            session,
+            group,
+            self._subscriptions,
+            consume_type=ConsumeType.ACTIVELY,
+            orderly=orderly,
+            concurrency=1,
+            popped=dict,
+        )
+        self._tools.bind(dispatcher)
         self._waiting = 0
         self._sources = Sources(session, self._requests, self._data, lambda: self._waiting > 0)
         self._late: list[_Late] = []
@@ -137,6 +146,7 @@ class SimpleConsumer:
             await self._session.close()
             raise
         self._started = True
+        self._tools.start_ms = self._session.clock.now_ms()
         spawn(self._heartbeats.run(), self._tasks)
 
     async def close(self) -> None:
@@ -348,7 +358,3 @@ def invisible_ms(duration: timedelta | float) -> int:
     if not 0 < seconds <= MAX_INVISIBLE_S:
         raise ValueError(f"the invisible duration of {seconds} s is not in 0..{MAX_INVISIBLE_S} s")
     return max(1, round(seconds * 1000))
-
-
-def ignore_changed_ids(request: Request, header: NotifyConsumerIdsChanged) -> None:
-    """Who else pops changes nothing for this client: no queue is assigned to anybody."""

@@ -172,6 +172,8 @@ class RequestCode(IntEnum):
     """A slave copies the SQL92 filters of its master."""
     GET_ALL_RESET_OFFSET = 60021
     """A slave copies the offset resets that no pull has used."""
+    GET_ALL_TRANSACTION_CHECKS = 60025
+    """A slave copies how often its master has checked undecided half messages."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

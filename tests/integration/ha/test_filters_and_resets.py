@@ -16,6 +16,7 @@ from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import ResetOffset
 from batonmq.protocol.headers.broker.clients import Heartbeat
+from batonmq.protocol.headers.broker.pop import PopMessage
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
 from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
 from batonmq.protocol.headers.broker.topics import CreateTopic
@@ -67,8 +68,12 @@ async def test_a_new_master_knows_filters_and_resets(tmp_path: Path) -> None:
                 await producer.send(message, queue=queue)
         await heartbeat(group, first.address)
         assert (await pull(group, first.address, 0)).bodies == [b"2", b"3"]
-        reset = ResetOffset(group="g", topic="T", timestamp=0, is_force=True, queue_id=0, offset=3)
-        await group.client.call(first.address, reset)
+        assert await pop(group, first.address) == [b"0", b"1", b"2", b"3"]
+        for consumers, offset in (("g", 3), ("popping", 1)):
+            reset = ResetOffset(
+                group=consumers, topic="T", timestamp=0, is_force=True, queue_id=0, offset=offset
+            )
+            await group.client.call(first.address, reset)
         first.kill()
         while (await group.master()) is not second:
             await asyncio.sleep(0.01)
@@ -78,10 +83,19 @@ async def test_a_new_master_knows_filters_and_resets(tmp_path: Path) -> None:
         assert (copied["expression"], copied["clientVersion"]) == ("a > 1", 7)
         met = await until_answered(group, second.address)
         assert met == Pulled(ResponseCode.PULL_OFFSET_MOVED, 3, []), "no pull had used the reset"
+        assert await pop(group, second.address) == [b"1", b"2", b"3"], "no pop had used the reset"
+        assert await pop(group, second.address) == [], "a reset counts once"
         await heartbeat(group, second.address)
         assert (await pull(group, second.address, 0)).bodies == [b"2", b"3"]
     finally:
         await group.close()
+
+
+async def pop(group: ReplicaGroup, address: str) -> list[bytes]:
+    """What the group `popping` finds now."""
+    header = PopMessage("popping", "T", 0, 32, 60_000, 0, 0, 0)
+    answer = await group.client.call(address, header, accept=(0, ResponseCode.POLLING_TIMEOUT))
+    return [message.body for message in decode_records(bytes(answer.body))]
 
 
 async def until_answered(group: ReplicaGroup, address: str) -> Pulled:

@@ -67,6 +67,32 @@ def test_a_reset_is_returned_until_a_pull_uses_it(offsets: OffsetTable) -> None:
         offsets.reset("g", "t", 0, -1)
 
 
+def test_a_reset_is_dropped_by_its_number_only(offsets: OffsetTable) -> None:
+    assert offsets.pending_reset("g", "t", 0) is None
+    offsets.drop_reset("g", "t", 0, 0)
+    offsets.reset("g", "t", 0, 2)
+    first = offsets.pending_reset("g", "t", 0)
+    offsets.reset("g", "t", 0, 2)
+    second = offsets.pending_reset("g", "t", 0)
+    assert first is not None and second is not None
+    assert first[0] == second[0] == 2 and first[1] < second[1]
+    offsets.drop_reset("g", "t", 0, first[1])
+    copied = OffsetTable(ManualClock())
+    copied.replace_resets(offsets.encode_resets())
+    for table in (offsets, copied):
+        assert table.pending_reset("g", "t", 0) == second
+        table.drop_reset("g", "t", 0, second[1])
+        assert table.pending_reset("g", "t", 0) is None
+    assert b"numbers" not in offsets.encode_resets() or b'"numbers":{}' in offsets.encode_resets()
+
+
+def test_resets_of_a_file_without_numbers_can_be_used(offsets: OffsetTable) -> None:
+    offsets.restore_resets(b'{"resetTable":{"t@g":{"0":5}}}')
+    assert offsets.pending_reset("g", "t", 0) == (5, 0)
+    offsets.drop_reset("g", "t", 0, 0)
+    assert offsets.pending_reset("g", "t", 0) is None
+
+
 def test_topics_and_groups(offsets: OffsetTable) -> None:
     for group, topic in (("g", "t"), ("g", "u"), ("h", "t"), ("g", "%RETRY%g")):
         offsets.commit(group, topic, 0, 1)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from batonmq.broker.timer import counts as timer_counts
+from batonmq.broker.timer import timing
 from batonmq.broker.timer.layout import (
     NO_UNIT,
     UNIT,
@@ -333,3 +335,20 @@ def test_counts_are_taken_from_the_log_by_the_hashes_of_topics() -> None:
     assert counts.counts() == {"gone": 0, "T": 4}
     counts.forget_unless(["T"])
     assert counts.counts() == {"T": 4}
+
+
+def test_topics_that_a_client_makes_up_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "MOST_TOPICS", 3)
+    monkeypatch.setattr(timer_counts, "MOST_TOPICS", 3)
+    waiting = TimingCounts()
+    counts = timer_counts.TimerCounts(waiting, lambda: T0)
+    for number in range(5):
+        counts.enqueued(f"T{number}", recalls=False)
+    assert waiting.counts() == {"T0": 1, "T1": 1, "T2": 1}
+    counts.left("T1")
+    counts.left("T4")
+    assert waiting.counts() == {"T0": 1, "T1": 0, "T2": 1}
+    counts.enqueued("T3", recalls=False)  # in the place of one that no longer waits
+    assert waiting.counts() == {"T0": 1, "T2": 1, "T3": 1}
+    assert counts.enqueued_by_topic == {"T0": 1, "T1": 1, "T2": 1}
+    assert counts.delivered_by_topic == {"T1": 1, "T4": 1}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import sys
+import zlib
 
 import pytest
 
+from batonmq.broker.transaction.check_counts import MOST, CheckCounts
 from batonmq.broker.transaction.core import MAX_CHECKS, HalfWindow, State
+from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
+from batonmq.protocol.registry import Header
 
 
 def window(end: int = 10, offset: int = 0) -> HalfWindow:
@@ -208,3 +213,93 @@ def test_a_restart_at_the_stored_offsets_forgets_nothing(seed: int) -> None:
             assert [o for o in range(end) if again.is_undecided(o)] == undecided
             again.advance()
             assert again.offset == w.offset
+
+
+# -- counts of checks
+
+
+def test_a_new_master_goes_on_with_the_counts_of_the_one_before() -> None:
+    old = window(end=9, offset=2)
+    for offset, checks in ((2, 3), (4, 1), (5, MAX_CHECKS), (8, 2)):
+        old.set(offset, checks)
+    old.set(6, State.COMMITTED)
+    counts = CheckCounts()
+    assert counts.publish(old.offset, old.all_checks()) and counts.take_changed()
+    assert not counts.publish(old.offset, old.all_checks()) and not counts.take_changed()
+    copied = CheckCounts()
+    copied.restore(counts.encode())
+    new = window(end=8, offset=4)  # its log is shorter, and its offset has moved
+    new.set(7, State.ROLLED_BACK)
+    new.set(4, 2)
+    new.learn_checks(copied.offset, copied.counts)
+    assert [new.state(offset) for offset in range(4, 8)] == [2, MAX_CHECKS, 0, State.ROLLED_BACK]
+    assert new.end == 8 and new.next_undecided(0, 9) == (4, 3)
+
+
+@pytest.mark.parametrize("offset", [0, 5, 20, 1 << 61])
+def test_counts_that_do_not_fit_the_window_change_nothing(offset: int) -> None:
+    w = window(end=12, offset=10)
+    w.learn_checks(offset, b"" if offset == 0 else bytes([1]) * 3)
+    assert w.all_checks() == b"\0\0"
+
+
+def test_a_byte_that_is_no_count_does_not_decide_a_message() -> None:
+    w = window(end=2)
+    w.learn_checks(0, bytes([255, 1]))
+    assert w.is_undecided(0) and w.all_checks() == b"\0\1"
+
+
+def test_the_counts_of_a_million_messages_are_a_small_file() -> None:
+    counts = CheckCounts()
+    counts.publish(7, bytes([14]) * 1_000_000)
+    data = counts.encode()
+    assert len(data) < 4_096
+    copied = CheckCounts()
+    copied.restore(data)
+    assert (copied.offset, len(copied.counts)) == (7, 1_000_000)
+
+
+def _packed(counts: bytes) -> str:
+    return base64.b64encode(zlib.compress(counts)).decode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"offset":"x"}',
+        b'{"offset":-1}',
+        b'{"offset":1,"checks":"%"}',
+        b'{"offset":1,"checks":"AAAA"}',
+        b'{"offset":1,"checks":"%s"}' % _packed(b"abc")[:-8].encode(),
+        b'{"offset":1,"checks":"%s"}' % _packed(bytes(MOST + 1)).encode(),
+    ],
+)
+def test_a_damaged_file_of_counts_is_refused(body: bytes) -> None:
+    counts = CheckCounts()
+    counts.publish(3, b"\1")
+    with pytest.raises(ValueError):
+        counts.restore(body)
+    assert (counts.offset, counts.counts) == (3, b"\1")
+
+
+async def test_a_slave_copies_the_counts_of_a_master_that_has_them() -> None:
+    masters, own = CheckCounts(), CheckCounts()
+    masters.publish(5, b"\1\2")
+
+    class Master:
+        announces_changes, address = True, "m"
+
+        async def fetch(self, header: Header) -> bytes:
+            assert isinstance(header, GetAllTransactionChecks) and self.announces_changes
+            return masters.encode()
+
+    master = Master()
+    master.announces_changes = False
+    await own.copy(master)
+    assert own.counts == b""
+    master.announces_changes = True
+    await own.copy(master)
+    assert (own.offset, own.counts) == (5, b"\1\2") and own.take_changed()
+    await own.copy(master)
+    assert not own.take_changed()

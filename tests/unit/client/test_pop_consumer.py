@@ -15,12 +15,28 @@ from batonmq.client.pop.received import batch_acks, fits_a_batch
 from batonmq.client.pop_consumer import PopConsumer
 from batonmq.client.producer import Producer
 from batonmq.client.push.retries import RetryLater
-from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.clients import (
+    ConsumeFromWhere,
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
+)
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.pop import differences_of
 from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.compression import CompressionType
 from batonmq.protocol.errors import error_for
-from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.headers.client import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+    ResetConsumerClientOffset,
+)
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.record import MessageExt, StoredMessage, encode_record
 from batonmq.protocol.pop import Receipt
 
 from .fakes import FakeCluster
@@ -286,3 +302,92 @@ def test_a_message_far_behind_its_check_point_is_acknowledged_alone(offset: int,
 def test_a_pop_of_more_than_a_broker_gives_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="pop_batch_size"):
         PopConsumer("g", "127.0.0.1:1", pop_batch_size=size)
+
+
+# -- what tools ask
+
+
+def record(body: bytes, topic: str = "t", sys_flag: int = 0) -> bytes:
+    stored = StoredMessage(
+        topic=topic, queue_id=0, body=body, sys_flag=sys_flag, store_host=pack_host("10.0.0.1", 1)
+    )
+    return encode_record(stored, queue_offset=9, physical_offset=9, store_timestamp=1)
+
+
+async def test_tools_see_what_a_pop_consumer_does() -> None:
+    gate = asyncio.Event()
+
+    async def handle(message: MessageExt) -> None:
+        await gate.wait()
+
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=2)
+        await fill(cluster, 5)
+        async with consumer_of(cluster, handle, concurrency=3) as consumer:
+            await until(lambda: broker.popped > 0 and bool(broker.server.connections))
+            await asyncio.sleep(0.05)
+            (connection,) = broker.server.connections
+            answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id))
+            info = decode(answer.body, ConsumerRunningInfo)
+            (place,) = info.mq_pop_table
+            assert place == MessageQueue("t", "a", -1)
+            assert info.mq_pop_table[place].wait_ack_count == 5
+            assert abs(info.mq_pop_table[place].last_pop_timestamp / 1000 - time.time()) < 10
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+            assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == "3"
+            assert abs(int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) / 1000 - time.time()) < 10
+            assert [each.topic for each in info.subscription_set] == ["t"]
+            answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id, True))
+            stacks = decode(answer.body, ConsumerRunningInfo).jstack
+            assert stacks is not None and "_pop_always" in stacks
+            assert "handle" in stacks, "the handler that waits"
+            answer = await connection.call(GetConsumerStatusFromClient("t", "g"))
+            assert decode(answer.body, GetConsumerStatusBody).message_queue_table == {}
+            gate.set()
+            await until(lambda: len(broker.acks) == 5)
+
+
+async def test_a_tool_has_a_pop_consumer_handle_a_message() -> None:
+    seen: list[bytes] = []
+
+    def handle(message: MessageExt) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no flight")
+
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=1)
+        async with consumer_of(cluster, handle) as consumer:
+            await until(lambda: bool(broker.server.connections))
+            (connection,) = broker.server.connections
+
+            async def result(data: bytes) -> tuple[object, str | None]:
+                answer = await connection.call(ConsumeMessageDirectly("g", consumer.client_id), data)
+                told = decode(answer.body, ConsumeMessageDirectlyResult)
+                return told.consume_result, told.remark
+
+            failed = ConsumeResult.THROW_EXCEPTION
+            assert await result(record(b"fine")) == (ConsumeResult.SUCCESS, None)
+            assert await result(record(b"bad")) == (failed, "ValueError: no flight")
+            assert await result(record(b"x", "other")) == (failed, "LookupError: no handler for other")
+            for hostile in (b"", b"\0" * 200, record(b"fine")[:-1]):
+                assert (await result(hostile))[0] is failed
+            kind, remark = await result(record(b"no zlib", sys_flag=CompressionType.ZLIB.sys_flag))
+            assert kind is failed and remark is not None and "inflate" in remark
+            assert seen == [b"fine", b"bad"]
+            assert broker.acks == [] and broker.log.sent_back == [] and broker.changes == []
+
+
+async def test_a_pop_consumer_commits_the_offsets_that_a_broker_resets() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=2)
+        async with consumer_of(cluster, lambda message: None):
+            await until(lambda: bool(broker.server.connections))
+            (connection,) = broker.server.connections
+            other = MessageQueue("not subscribed", "a", 0)
+            body = encode(ResetOffsetBody({MessageQueue("t", "a", 1): 7, other: 3}))
+            await connection.call(ResetConsumerClientOffset("t", "g"), body)
+            assert broker.log.offsets == {("g", MessageQueue("t", "a", 1)): 7}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -15,9 +16,10 @@ from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
+from batonmq.protocol.compression import CompressionError, CompressionType
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
-from batonmq.protocol.message.record import decode_records
+from batonmq.protocol.message.record import StoredMessage, decode_records
 
 from .fakes import FakeCluster
 
@@ -52,6 +54,30 @@ async def test_bounds_and_records() -> None:
             assert await reader.pull(QUEUE, 50) == (b"", 50, 0, 50)
             assert await reader.pull(QUEUE, 60) == (b"", 50, 0, 50)
             assert time.monotonic() - began < 0.15
+
+
+async def test_a_dead_letter_that_does_not_inflate_does_not_hide_those_behind_it() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("%DLQ%g", a=1)
+        for body, sys_flag in (
+            (b"no zlib", CompressionType.ZLIB.sys_flag),
+            (zlib.compress(b"1"), CompressionType.ZLIB.sys_flag),
+            (b"2", 0),
+        ):
+            stored = StoredMessage(topic="%DLQ%g", queue_id=0, body=body, sys_flag=sys_flag)
+            cluster.logs["a"].append("%DLQ%g", "a", stored)
+        async with QueueReader(cluster.namesrv) as reader:
+            found = [message async for message in reader.dead_letters("g")]
+        assert [message.body for message in found] == [b"no zlib", b"1", b"2"]
+        assert [bool(message.sys_flag & MessageSysFlag.COMPRESSED) for message in found] == [
+            True,
+            False,
+            False,
+        ]
+        with pytest.raises(CompressionError):
+            Message.from_record(found[0])
+        assert Message.from_record(found[1], "t").body == b"1"
 
 
 async def test_a_read_follows_the_master() -> None:

@@ -16,11 +16,13 @@ from batonmq.client.pop import sources
 from batonmq.client.producer import Producer
 from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumeType
+from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumerRunningInfo, ConsumeType
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.headers.broker.pop import PopMessageResponse
+from batonmq.protocol.headers.client import ConsumeMessageDirectly, GetConsumerRunningInfo
+from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import StoredMessage, encode_record
 
 from .fakes import FakeCluster
@@ -373,3 +375,22 @@ async def test_in_order_the_next_messages_of_a_queue_wait_for_the_acks() -> None
             assert [(message.body, message.reconsume_times) for message in again] == [(b"1", 1), (b"2", 0)]
             await consumer.ack(again)
         assert broker.pops[0].order
+
+
+async def test_tools_see_a_simple_consumer_and_cannot_make_it_handle_a_message() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=1)
+        async with SimpleConsumer("g", cluster.namesrv, from_where=FIRST) as consumer:
+            consumer.subscribe("t", "x || y")
+            assert await consumer.receive(wait=0) == []
+            (connection,) = broker.server.connections
+            answer = await connection.call(GetConsumerRunningInfo("g", consumer.client_id))
+            info = decode(answer.body, ConsumerRunningInfo)
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+            assert [(each.topic, each.sub_string) for each in info.subscription_set] == [("t", "x || y")]
+            assert info.mq_table == {} and info.mq_pop_table == {}
+            stored = StoredMessage(topic="t", queue_id=0, body=b"x")
+            body = encode_record(stored, queue_offset=9, physical_offset=9, store_timestamp=1)
+            with pytest.raises(MQError, match="has no message handler"):
+                await connection.call(ConsumeMessageDirectly("g", consumer.client_id), body)

@@ -14,7 +14,9 @@ from batonmq.protocol.names import retry_topic
 @click.option("-g", "--consumerGroup", "group", required=True, help="Consumer group.")
 @click.option("-i", "--clientId", "client_id", help="Only this client, in full.")
 @click.option("-b", "--brokerAddr", "broker", help="Ask this broker, host:port.")
-@click.option("-s", "--jstack", is_flag=True, help="Also the stacks of a Java client's threads; with -i.")
+@click.option(
+    "-s", "--jstack", is_flag=True, help="Also the stacks of the client's threads and tasks; with -i."
+)
 async def main(
     admin: Admin, out: Output, group: str, client_id: str | None, broker: str | None, jstack: bool
 ) -> None:
@@ -41,8 +43,9 @@ async def main(
     rows = [
         [
             client,
-            len(info.mq_table),
-            sum(queue.cached_msg_count for queue in info.mq_table.values()),
+            len(info.mq_table) + len(info.mq_pop_table),
+            sum(queue.cached_msg_count for queue in info.mq_table.values())
+            + sum(queue.wait_ack_count for queue in info.mq_pop_table.values()),
             started(info),
             len(subscriptions) == 1,
         ]
@@ -74,6 +77,18 @@ def show(out: Output, info: ConsumerRunningInfo, client: str) -> None:
             info.mq_table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id)
         )
     ]
+    pops = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queueId": "all" if queue.queue_id < 0 else queue.queue_id,
+            "unacknowledged": at.wait_ack_count,
+            "lastPopTime": time_text(at.last_pop_timestamp),
+        }
+        for queue, at in sorted(
+            info.mq_pop_table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id)
+        )
+    ]
     rates = [
         {
             "topic": topic,
@@ -89,7 +104,7 @@ def show(out: Output, info: ConsumerRunningInfo, client: str) -> None:
     subscriptions = {each.topic: each.sub_string for each in info.subscription_set}
     if out.as_json:
         everything = {"clientId": client, "properties": info.properties, "subscriptions": subscriptions}
-        out.facts({**everything, "queues": queues, "rates": rates, "jstack": info.jstack})
+        out.facts({**everything, "queues": queues, "pops": pops, "rates": rates, "jstack": info.jstack})
         return
     out.facts({"clientId": client, **dict(sorted(info.properties.items()))})
     out.table(
@@ -97,7 +112,7 @@ def show(out: Output, info: ConsumerRunningInfo, client: str) -> None:
         [[topic, expression] for topic, expression in sorted(subscriptions.items())],
         title="\nSubscriptions",
     )
-    for title, rows in (("\nQueues", queues), ("\nRates", rates)):
+    for title, rows in (("\nQueues", queues), ("\nPopped", pops), ("\nRates", rates)):
         if rows:
             out.table(list(rows[0]), [list(row.values()) for row in rows], title=title)
     if info.jstack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,13 +12,15 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
+from batonmq.net.connection import Response
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.headers.broker import pull as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.ids import decode_message_id
-from batonmq.protocol.message.record import MessageExt, decode_record, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, inflate
 from batonmq.protocol.names import TOOLS_GROUP
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
@@ -45,7 +48,7 @@ async def by_offset_id(admin: Admin, message_id: str) -> MessageExt:
     ip, port, offset = decode_message_id(message_id)
     host = f"[{ip}]" if ":" in ip else ip
     answer = await admin.ask(f"{host}:{port}", wire.ViewMessage(offset=offset))
-    return decode_record(bytes(answer.body))
+    return _readable(decode_record(bytes(answer.body), inflate=False))
 
 
 async def by_key(
@@ -175,7 +178,7 @@ async def _query(
     found: list[MessageExt] = []
     for address in (await admin.masters_of_topic(topic)).values():
         answer = await admin.ask(address, header, accept=_QUERY_ANSWERS)
-        found += decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        found += _messages(answer)
     found.sort(key=lambda message: -message.store_timestamp)
     return found[:count]
 
@@ -221,4 +224,17 @@ async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, co
         expression_type=TAG_EXPRESSION,
     )
     answer = await admin.ask(address, header, accept=_PULL_ANSWERS)
-    return decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+    return _messages(answer)
+
+
+def _messages(answer: Response) -> list[MessageExt]:
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    return [_readable(message) for message in decode_records(bytes(answer.body), inflate=False)]
+
+
+def _readable(message: MessageExt) -> MessageExt:
+    """With its body inflated; as it was stored if that is not possible, for an administrator to see."""
+    with contextlib.suppress(CompressionError):
+        inflate(message)
+    return message

@@ -65,11 +65,11 @@ class Orders:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def reset(self, key: QueueOfGroup, offset: int) -> None:
+    def reset(self, key: QueueOfGroup, offset: int, number: int) -> None:
         """An administrator set the offset: the batch does not count any more. Also for groups without order:
-        the record makes the reset survive a switch of the master."""
+        the record makes the reset survive a switch of the master. `number`: of the reset."""
         self._batches.pop(key, None)
-        self._write(key, Batch(OrderInfo()), offset, lambda status, result: None)
+        self._write(key, Batch(OrderInfo()), offset, lambda status, result: None, reset=number)
 
     def forget_topics(self) -> None:
         """A topic was deleted."""
@@ -210,19 +210,23 @@ class Orders:
         batch: Batch,
         next_offset: int,
         stored: Callable[[PutStatus, PutResult | None], None],
+        *,
+        reset: int | None = None,
     ) -> None:
         topic, group, queue_id = key
         start = self._positions.get(key)
         position = self._positions.move(key, next_offset)
-        record = OrderRecord(topic, group, queue_id, next_offset, batch.info)
+        record = OrderRecord(topic, group, queue_id, next_offset, batch.info, reset or 0)
         queue = self._queue_of(key)
         self._changed = True
 
         def written(status: PutStatus, result: PutResult | None) -> None:
             if result is None:
                 self._positions.take_back(key, position, start)
+                if reset is not None:
+                    self._positions.reset_refused(key, reset)
             else:
-                self._stored(key, batch, position, next_offset, queue, result)
+                self._stored(key, batch, position, next_offset, queue, result, reset)
             stored(status, result)
 
         self._journal.write(queue, ORDER, record, written)
@@ -235,12 +239,15 @@ class Orders:
         next_offset: int,
         queue: int,
         result: PutResult,
+        reset: int | None,
     ) -> None:
         floors, before = self._journal.floors, self._stored_at.get(key, -1)
         floors.hold(queue, result.queue_offset)
         self._stored_at[key] = result.queue_offset
 
         def safe() -> None:
+            if reset is not None:
+                self._positions.reset_done(key, reset)
             self._positions.commit(key, position, next_offset)
             floors.release(queue, before)
             if core.is_done(batch.info) and self._stored_at.get(key) == result.queue_offset:

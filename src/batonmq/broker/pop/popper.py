@@ -16,6 +16,7 @@ from batonmq.broker.messages.alarm import Alarm
 from batonmq.broker.messages.answers import rejected
 from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops, Line
+from batonmq.broker.pop.looks import TURN_US, Looks
 from batonmq.broker.pop.taker import CORRECTED, MAX_POP_BYTES, Place, Pop, PopAnswer, PopCall
 from batonmq.protocol.codes import Perm, ResponseCode
 from batonmq.protocol.errors import FAQ, MQError
@@ -67,9 +68,9 @@ class Popper:
         self._alarm = Alarm(broker.clock, self._held.next_deadline_ms, self._on_deadline)
         self._order_timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
         self._fetches: set[asyncio.Task[None]] = set()
+        self._looks = Looks(broker.clock, self.wake)
         self._ready = asyncio.Event()
         orders.on_free = self.wake
-        taker.on_passed = self._again_soon
         taker.on_cold = self._fetch
 
     @property
@@ -100,6 +101,8 @@ class Popper:
         if poll_ms > 0 and not full:
             self._hold(pop, pop.header.topic, pop.header.consumer_group, queue_id, poll_ms)
             self._wait_for_order(pop)
+            if pop.unseen:
+                self._looks.add(pop.header.topic, pop.header.consumer_group)
         else:
             self._answer_empty(pop, ResponseCode.POLLING_FULL if full and poll_ms > 0 else None)
 
@@ -193,12 +196,15 @@ class Popper:
         for timer in self._order_timers.values():
             timer.cancel()
         self._order_timers.clear()
+        self._looks.clear()
         self._alarm.cancel()
         for task in self._fetches:
             task.cancel()
 
     def _run(self, line: Line[Pop | _Notified]) -> None:
-        """Run the requests of a line, until one finds nothing."""
+        """Run the requests of a line, until one finds nothing or filters have taken long."""
+        clock = self._broker.clock
+        end_us = clock.monotonic_us() + TURN_US
         while (held := line.first()) is not None:
             waiting = held.pop
             if waiting.call.finished:
@@ -213,8 +219,13 @@ class Popper:
                     waiting.call.notify(True, False)
                 elif self._taker.attempt(waiting):
                     self._held.release(held)
+                    if waiting.unseen and clock.monotonic_us() >= end_us:
+                        self._looks.add(waiting.header.topic, waiting.header.consumer_group)
+                        return
                 else:
                     self._wait_for_order(waiting)
+                    if waiting.unseen:
+                        self._looks.add(waiting.header.topic, waiting.header.consumer_group)
                     return
             except Exception as error:
                 log.exception("a held pop failed")
@@ -409,10 +420,6 @@ class Popper:
         return False
 
     # -- what a pop waits for
-
-    def _again_soon(self, pop: Pop) -> None:
-        """The filter has passed over as many messages as one look allows: look further in another turn."""
-        asyncio.get_running_loop().call_soon(self.wake, pop.header.topic, pop.header.consumer_group)
 
     def _fetch(self, pop: Pop, place: Place, fetch: Callable[[], None]) -> None:
         """Bring messages into memory, and try again. Otherwise the write to the socket would wait for the

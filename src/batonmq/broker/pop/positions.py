@@ -38,6 +38,8 @@ class Positions:
         self._broker = broker
         self._journal = journal
         self._ahead: dict[QueueOfGroup, Position] = {}
+        self._used: dict[QueueOfGroup, int] = {}
+        """Numbers of resets that pops have used, while the record that says so is not safe."""
 
     def __len__(self) -> int:
         """Number of queues whose table is behind."""
@@ -45,12 +47,15 @@ class Positions:
 
     def clear(self) -> None:
         self._ahead.clear()
+        self._used.clear()
 
     def forget_topics(self) -> None:
         """A topic was deleted: positions in it are void."""
         topics = self._broker.tables.topics
         for key in [key for key in self._ahead if key[0] not in topics]:
             del self._ahead[key]
+        for key in [key for key in self._used if key[0] not in topics]:
+            del self._used[key]
 
     # -- reading
 
@@ -84,17 +89,35 @@ class Positions:
                 return 0
         return max(bounds.max_offset - 1, 0)
 
-    def take_reset(self, key: QueueOfGroup) -> int | None:
-        """The offset that an administrator has set, once; pops begin there from now on."""
+    def take_reset(self, key: QueueOfGroup) -> tuple[int, int] | None:
+        """The offset that an administrator has set, and the number of the reset, once; pops begin there from
+        now on. Follow with `reset_done` or `reset_refused`."""
         if not self._broker.settings.broker.use_server_side_reset_offset:
             return None
         topic, group, queue_id = key
-        offset = self._broker.tables.offsets.take_reset(group, topic, queue_id)
-        if offset is not None:
-            self._ahead.pop(key, None)
-            # A move that was not committed yet may have overwritten it.
-            self._broker.tables.offsets.commit(group, topic, queue_id, offset)
-        return offset
+        pending = self._broker.tables.offsets.pending_reset(group, topic, queue_id)
+        if pending is None or self._used.get(key) == pending[1]:
+            return None
+        self._used[key] = pending[1]
+        self._ahead.pop(key, None)
+        # A move that was not committed yet may have overwritten it.
+        self._broker.tables.offsets.commit(group, topic, queue_id, pending[0])
+        return pending
+
+    def reset_done(self, key: QueueOfGroup, number: int) -> None:
+        """The record that says that the reset was used is safe. Before, another master must find the reset in
+        the table."""
+        topic, group, queue_id = key
+        self._broker.tables.offsets.drop_reset(group, topic, queue_id, number)
+        self._forget_used(key, number)
+
+    def reset_refused(self, key: QueueOfGroup, number: int) -> None:
+        """The record was refused: the next pop uses the reset again."""
+        self._forget_used(key, number)
+
+    def _forget_used(self, key: QueueOfGroup, number: int) -> None:
+        if self._used.get(key) == number:
+            del self._used[key]
 
     # -- moving
 

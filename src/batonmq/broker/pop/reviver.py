@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
 )
-from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of, scan_frames
 from batonmq.protocol.names import RETRY_PREFIX, REVIVE_GROUP, dead_letter_topic, pop_retry_topic
 from batonmq.store.results import GetStatus
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from batonmq.broker.pop.popper import Popper
     from batonmq.broker.pop.positions import Positions, QueueOfGroup
     from batonmq.broker.pop.taker import Taker
+    from batonmq.protocol.buffers import Buffer
     from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,9 @@ SLICE: Final = 256
 SLICE_BYTES: Final = 4 << 20
 RETRY_MS: Final = 1_000
 """Pause after a refused append, and while acks of a due check point are on their way."""
+BEGIN_RETRY_S: Final = 1.0
+BEGIN_RETRY_MOST_S: Final = 60.0
+"""Pause after a failure to read the revive queues, at first and at most."""
 FAILED_MS: Final = 10_000
 """Pause after an unexpected failure."""
 LOOK_AGAIN_S: Final = 10.0
@@ -97,6 +101,8 @@ class Reviver:
         self._moves: dict[QueueOfGroup, list[tuple[int, int]]] = {}
         """While the queues are read: next offset, and commit log offset of the check point that says so."""
         self._order_records: dict[QueueOfGroup, tuple[int, OrderRecord, int, int]] = {}
+        self._used_resets: list[tuple[QueueOfGroup, int]] = []
+        """While the queues are read: offset resets that pops have used, and their numbers."""
         self.retries = Counts()
         """Messages put into retry topics, by group, topic and status."""
         taker.on_check_point = self.arm
@@ -106,7 +112,7 @@ class Reviver:
 
     def begin(self) -> None:
         """This broker is master."""
-        self._tasks.spawn(self._begin(self._journal.term))
+        self._tasks.spawn(self._until_done(self._begin))
 
     def on_visible(self) -> None:
         """More records can be read."""
@@ -134,6 +140,29 @@ class Reviver:
             self._check_points.remove(entry)
             floors.release(entry.revive_queue, entry.revive_offset)
 
+    async def _until_done(self, work: Callable[[int], Awaitable[None]]) -> None:
+        """Do `work` of this term; after an unexpected failure do it again, with growing pauses.
+
+        Without it no pop would be answered, or messages stay hidden, until another broker is master. The log
+        has one traceback of all failures.
+        """
+        term = self._journal.term
+        pause_s = BEGIN_RETRY_S
+        failed = False
+        while self._journal.term == term:
+            try:
+                await work(term)
+            except Exception:
+                if not failed:
+                    log.exception("the revive queues cannot be read; trying again until it succeeds")
+                failed = True
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, BEGIN_RETRY_MOST_S)
+            else:
+                if failed:
+                    log.info("the revive queues are read")
+                return
+
     async def _begin(self, term: int) -> None:
         """Read what is outstanding, then let pops and acks begin."""
         broker, journal = self._broker, self._journal
@@ -146,6 +175,7 @@ class Reviver:
                 return
         self._moves.clear()
         self._order_records.clear()
+        self._used_resets.clear()
         for queue in journal.queues():
             bounds = broker.store.queue_bounds(journal.topic, queue)
             settled = broker.tables.offsets.query(REVIVE_GROUP, journal.topic, queue)
@@ -184,11 +214,8 @@ class Reviver:
                 if self._journal.term != term:
                     return
             for view in result.buffers:
-                at = 0
-                while at < len(view):
-                    record = decode_record(view, at, inflate=False)
-                    at += record.store_size
-                    self._learn(record)
+                for at in scan_frames(view)[:-1]:
+                    self._learn_at(view, at)
             begin = result.next_offset
             await asyncio.sleep(0)
 
@@ -196,11 +223,20 @@ class Reviver:
         """Take records into account that RocketMQ's timers have delivered."""
         if self._popper.ready:
             for queue, begin, end in self._journal.find_gaps():
-                self._tasks.spawn(self._read_gap(queue, begin, end))
+                self._tasks.spawn(self._until_done(partial(self._read_gap, queue, begin, end)))
 
-    async def _read_gap(self, queue: int, begin: int, end: int) -> None:
-        await self._read(queue, begin, end, self._journal.term)
+    async def _read_gap(self, queue: int, begin: int, end: int, term: int) -> None:
+        await self._read(queue, begin, end, term)
         self.arm()
+
+    def _learn_at(self, view: Buffer, at: int) -> None:
+        try:
+            record = decode_record(view, at, inflate=False)
+        except MessageFormatError as error:
+            # The others must not wait for it.
+            log.error("a record of the revive queues is damaged and is left out: %s", error)
+            return
+        self._learn(record)
 
     def _learn(self, record: MessageExt) -> None:
         """Take one record into account."""
@@ -256,6 +292,8 @@ class Reviver:
         if not plausible(read):
             return
         key = (read.topic, read.consumer_group, read.queue_id)
+        if read.reset and not self._popper.ready:
+            self._used_resets.append((key, read.reset))
         known = self._order_records.get(key)
         if known is None or known[0] < record.physical_offset:
             self._order_records[key] = (record.physical_offset, read, record.queue_id, record.queue_offset)
@@ -268,6 +306,10 @@ class Reviver:
         counts, except after a reset.
         """
         tables = self._broker.tables
+        for (topic, group, queue_id), number in self._used_resets:
+            # The former master did not live long enough to say so itself.
+            tables.offsets.drop_reset(group, topic, queue_id, number)
+        self._used_resets.clear()
         for key in {*self._moves, *self._order_records}:
             topic, group, queue_id = key
             if topic not in tables.topics:

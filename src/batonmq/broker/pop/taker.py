@@ -19,6 +19,7 @@ from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop.core import Outstanding, record_of
 from batonmq.broker.pop.journal import CHECK_POINT
+from batonmq.broker.pop.looks import TURN_US
 from batonmq.broker.pop.order_core import order_count_info
 from batonmq.broker.tables.attributes import MESSAGE_TYPE, PRIORITY_FACTOR
 from batonmq.protocol.codes import ResponseCode
@@ -117,7 +118,9 @@ class Pop:
         "revive_queue",
         "taken",
         "topic",
+        "unseen",
         "unstored",
+        "until_us",
         "warm",
     )
 
@@ -152,6 +155,10 @@ class Pop:
         self.taken: list[_Taken] = []
         self.order_counts: list[str] = []
         self.unstored = 0
+        self.unseen = False
+        """Whether the filter has passed over as many messages as one look allows, and more are there."""
+        self.until_us = 0
+        """Monotonic time from which no further queue is filtered in this look, in µs."""
         self.failure: PutStatus | None = None
 
 
@@ -174,8 +181,6 @@ class Taker:
         self._full_logged = False
         self.on_check_point: Callable[[], None] = lambda: None
         """Called when a check point is stored, which may be due earlier than the others."""
-        self.on_passed: Callable[[Pop], None] = lambda pop: None
-        """Called when the filter has passed over as many messages as one look allows."""
         self.on_cold: Callable[[Pop, Place, Callable[[], None]], None] = lambda pop, place, fetch: None
         """Called with a job for another thread that brings messages into memory."""
 
@@ -183,6 +188,7 @@ class Taker:
         """Take messages. True: the pop is answered, or will be once its check points are stored."""
         broker, header, topic = self._broker, pop.header, pop.topic
         config = broker.settings.broker
+        pop.unseen = False  # or a pop that may take nothing would look for ever
         if len(self._check_points) >= config.pop_ck_max_buffer_size:
             self._log_full()
             return False
@@ -190,6 +196,8 @@ class Taker:
             return False  # replicas or disk are behind; a later look finds the messages
         number = broker.rng.randrange(100)
         pop.begin(broker.clock.now_ms(), number)
+        if pop.message_filter is not None:
+            pop.until_us = broker.clock.monotonic_us() + TURN_US
         by_priority = self._by_priority(pop)
         share = config.pop_from_retry_probability
         if by_priority:
@@ -249,7 +257,7 @@ class Taker:
         key = (topic, header.consumer_group, queue_id)
         reset = positions.take_reset(key)
         if reset is not None:
-            self._orders.reset(key, reset)
+            self._orders.reset(key, *reset)
         if header.order and self._orders.free_at(key, header.attempt_id, pop.pop_time) is not None:
             return  # not counted as rest: it would wake the pop for nothing
         offset = positions.get(key)
@@ -258,6 +266,9 @@ class Taker:
         if pop.count >= header.max_msg_nums:
             pop.rest += max(0, store.queue_bounds(topic, queue_id).max_offset - offset)
             return
+        if pop.unseen and self._broker.clock.monotonic_us() >= pop.until_us:
+            pop.rest += max(0, store.queue_bounds(topic, queue_id).max_offset - offset)
+            return  # a later look begins elsewhere
         result = self._get(pop, topic, queue_id, offset)
         if result.status in CORRECTED:
             log.info(
@@ -282,7 +293,7 @@ class Taker:
         elif result.status in _PASSED:
             positions.skip(key, result.next_offset)
             if result.next_offset < result.max_offset:
-                self.on_passed(pop)
+                pop.unseen = True
         pop.rest += max(0, result.max_offset - result.next_offset)
 
     def _get(self, pop: Pop, topic: str, queue_id: int, offset: int) -> GetResult:

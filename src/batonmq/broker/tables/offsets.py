@@ -43,6 +43,9 @@ class OffsetTable:
         self._offsets: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+        self._numbers: dict[str, dict[int, int]] = {}
+        """The number of each reset; later ones have higher numbers."""
+        self._last_number = 0
         self.state_version = 0
         """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
@@ -120,6 +123,9 @@ class OffsetTable:
             raise ValueError(f"cannot reset queue {queue_id} to offset {offset}")
         key = f"{topic}@{group}"
         self._resets.setdefault(key, {})[queue_id] = offset
+        # The time, so that another master after this one gives higher numbers.
+        self._last_number = max(self._last_number + 1, self._clock.now_ms())
+        self._numbers.setdefault(key, {})[queue_id] = self._last_number
         self._offsets.setdefault(key, {})[queue_id] = offset
         self._changed = True
         self.on_resets()
@@ -136,9 +142,24 @@ class OffsetTable:
         offset = queues.pop(queue_id, None)
         if not queues:
             del self._resets[key]
+            self._numbers.pop(key, None)
         if offset is not None:
             self.on_resets()
         return offset
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """(offset, number) of a reset that was not used, for `drop_reset`; None if there is none."""
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None or queue_id not in queues:
+            return None
+        return queues[queue_id], self._numbers.get(key, {}).get(queue_id, 0)
+
+    def drop_reset(self, group: str, topic: str, queue_id: int, number: int) -> None:
+        """The reset with this number was used; a later one stays."""
+        pending = self.pending_reset(group, topic, queue_id)
+        if pending is not None and pending[1] == number:
+            self.take_reset(group, topic, queue_id)
 
     # -- whole groups and topics
 
@@ -149,7 +170,7 @@ class OffsetTable:
         self._remove(lambda _topic, owner: owner == group)
 
     def _remove(self, matches: Callable[[str, str], bool]) -> None:
-        for table in (self._offsets, self._pulled, self._resets):
+        for table in (self._offsets, self._pulled, self._resets, self._numbers):
             for key in list(table):
                 pair = _split(key)
                 if pair is not None and matches(*pair):
@@ -196,16 +217,22 @@ class OffsetTable:
 
     def encode_resets(self) -> bytes:
         """Contents of resetOffset.json."""
-        return encode(ResetOffsets(reset_table=self._resets))
+        numbers = {
+            key: {queue_id: number for queue_id, number in queues.items() if queue_id in self._resets[key]}
+            for key, queues in self._numbers.items()
+            if key in self._resets
+        }
+        return encode(ResetOffsets(reset_table=self._resets, numbers=numbers))
 
     def restore_resets(self, data: bytes) -> None:
         """Load the contents of a resetOffset.json. Raises ValueError."""
         read = decode(data, ResetOffsets)
         self._resets = {key: dict(queues) for key, queues in read.reset_table.items() if queues}
+        self._numbers = {key: dict(queues) for key, queues in read.numbers.items() if key in self._resets}
 
     def replace_resets(self, data: bytes) -> None:
         """On a slave: load the master's resets. Raises ValueError."""
-        before = self._resets
+        before = self._resets, self._numbers
         self.restore_resets(data)
-        if self._resets != before:
+        if (self._resets, self._numbers) != before:
             self.on_resets()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from batonmq.broker.timer.timing import TimingCounts
+from batonmq.broker.timer.timing import MOST_TOPICS, TimingCounts
 
 WINDOW_MS: Final = 10_000
 """Length of time over which a rate is taken."""
@@ -50,17 +50,25 @@ class TimerCounts:
         """A message entered the wheel."""
         now = self._now_ms()
         self.timing.add(topic, -1 if recalls else 1, now)
-        self.enqueued_by_topic[topic] = self.enqueued_by_topic.get(topic, 0) + 1
+        _count(self.enqueued_by_topic, topic)
         self.enqueue_rate.add(now)
 
     def left(self, topic: str) -> None:
         """A message left the wheel and was stored."""
         now = self._now_ms()
-        self.timing.add(topic, -1, now)
-        self.delivered_by_topic[topic] = self.delivered_by_topic.get(topic, 0) + 1
+        self.timing.leave(topic, now)
+        _count(self.delivered_by_topic, topic)
         self.deliver_rate.add(now)
 
     def recall_left(self, topic: str, *, matched: bool) -> None:
         """A recall left the wheel; `matched`: it has stopped a message, for which it counted already."""
         if not matched:
             self.timing.add(topic, 1, self._now_ms())
+
+
+def _count(table: dict[str, int], topic: str) -> None:
+    known = table.get(topic)
+    if known is not None:
+        table[topic] = known + 1
+    elif len(table) < MOST_TOPICS:
+        table[topic] = 1

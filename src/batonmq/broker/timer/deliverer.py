@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from batonmq.broker.messages.appender import PutStatus
@@ -29,6 +30,7 @@ from batonmq.protocol.message.record import MessageExt, decode_record
 from batonmq.protocol.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
+    from batonmq.broker.messages.internal import PutOutcome
     from batonmq.broker.timer.counts import TimerCounts
     from batonmq.broker.timer.state import TimerState
     from batonmq.protocol.message.record import StoredMessage
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 100
 """Messages delivered together: about 5 ms of the loop's time."""
+BATCHES: Final = 8
+"""Batches that may wait for replicas and disk while the next one is made."""
 WALK: Final = 2_000
 """Units of a slot read before the loop serves other work."""
 RETRY_S: Final = 0.5
@@ -55,6 +59,13 @@ class _Due(NamedTuple):
     message: StoredMessage
     topic: str
     """The real topic, for the counts."""
+
+
+class _Flying(NamedTuple):
+    """A message on its way into the log."""
+
+    due: _Due
+    outcome: asyncio.Future[PutOutcome]
 
 
 class Deliverer:
@@ -149,9 +160,16 @@ class Deliverer:
                     recalled.setdefault(key, []).append(record.properties.get(PROPERTY_REAL_TOPIC, ""))
         matched: set[str] = set()
         positions.reverse()
+        flying: deque[list[_Flying]] = deque()
         for at in range(0, len(positions), BATCH):
             units = [u for p in positions[at : at + BATCH] if (u := timers.log.read(p)) is not None]
-            await self._store(await self._due(units, recalled, matched))
+            flying.append(self._submit(await self._due(units, recalled, matched)))
+            # The log gets this batch while the one before is replicated, or is on its way to disk.
+            await asyncio.sleep(0)
+            while flying and (len(flying) > BATCHES or self._failed):
+                await self._settle(flying.popleft())
+        while flying:
+            await self._settle(flying.popleft())
         for key, topics in recalled.items():
             for number, topic in enumerate(topics):
                 self._counts.recall_left(topic, matched=key in matched and number == 0)
@@ -218,13 +236,16 @@ class Deliverer:
 
     # -- storing
 
-    async def _store(self, due: list[_Due]) -> None:
-        """Store messages until all are acknowledged."""
+    def _submit(self, due: list[_Due]) -> list[_Flying]:
         appender = self._state.broker.appender
-        while due:
-            outcomes = await asyncio.gather(*[put(appender, one.message) for one in due])
+        return [_Flying(one, put(appender, one.message)) for one in due]
+
+    async def _settle(self, flying: list[_Flying]) -> None:
+        """Wait until all messages are acknowledged; those that are refused are stored again."""
+        while flying:
+            outcomes = await asyncio.gather(*[each.outcome for each in flying])
             refused = []
-            for one, (status, result) in zip(due, outcomes, strict=True):
+            for (one, _), (status, result) in zip(flying, outcomes, strict=True):
                 if result is not None:
                     if status is not PutStatus.PUT_OK:
                         await self._safe(result.end_offset)
@@ -239,7 +260,7 @@ class Deliverer:
                 await asyncio.sleep(RETRY_S)
             else:
                 self._failed = False
-            due = refused
+            flying = self._submit(refused)
 
     async def _safe(self, end_offset: int) -> None:
         """Wait for a message that is in the log: another attempt would be a second message."""

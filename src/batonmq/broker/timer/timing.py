@@ -6,12 +6,17 @@ Source: RocketMQ's `TimerMetrics`; a message that recalls another one counts -1.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.tags import java_hash
+
+MOST_TOPICS: Final = 10_000
+"""Topics that are counted. A client can store any name in the timer topic; messages for more topics than this
+are delivered without being counted."""
 
 
 class _Metric(msgspec.Struct, rename="camel"):
@@ -44,13 +49,25 @@ class TimingCounts:
         return {topic: metric.count for topic, metric in self._table.timing_count.items()}
 
     def add(self, topic: str, number: int, now_ms: int) -> None:
-        """Count `number` more messages of a topic."""
-        metric = self._table.timing_count.setdefault(topic, _Metric())
+        """Count `number` more messages of a topic, if there is room for it."""
+        table = self._table.timing_count
+        metric = table.get(topic)
+        if metric is None:
+            if len(table) >= MOST_TOPICS:
+                self.forget_unless(())
+                if len(table) >= MOST_TOPICS:
+                    return
+            metric = table[topic] = _Metric()
         metric.count += number
         metric.time_stamp = now_ms
         version = self._table.data_version
         self._table.data_version = DataVersion(now_ms, version.counter + 1, version.state_version)
         self._changed = True
+
+    def leave(self, topic: str, now_ms: int) -> None:
+        """One message of a topic waits no longer. One of a topic that is not counted was never counted."""
+        if topic in self._table.timing_count:
+            self.add(topic, -1, now_ms)
 
     def recount(self, by_hash: dict[int, int], topics: Iterable[str], now_ms: int) -> None:
         """Replace the counts by those of the timer log, which has only hashes of the topics."""

@@ -118,6 +118,7 @@ class Checker:
         if term.ended:
             return
         term.counts.half = counted
+        term.publish_checks()
         self._log(term.counts.checks - sent_before)
 
     async def _slice(

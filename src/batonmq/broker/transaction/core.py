@@ -48,6 +48,8 @@ _DECIDED: Final = frozenset(
 _STORED_AGAIN: Final = frozenset({State.MOVED, State.MOVED_SAFE})
 _UNDECIDED_BYTE: Final = re.compile(rb"[\x00-\xf7]", re.DOTALL)
 _UNSAFE_BYTE: Final = re.compile(rb"[\x00-\xfb]", re.DOTALL)
+_COUNTED: Final = re.compile(rb"[^\x00]+", re.DOTALL)
+_CHECKS_OF: Final = bytes(state if state <= MAX_CHECKS else 0 for state in range(256))
 _OTHER_BYTE: Final = re.compile(rb"[\xf8-\xff]", re.DOTALL)
 
 HISTORY: Final = 1 << 20
@@ -99,7 +101,7 @@ class HalfWindow:
         return self._states[offset - self._start] if self._start <= offset < self.end else 0
 
     def checks(self, offset: int) -> int:
-        """How often this master has checked an undecided message."""
+        """How often an undecided message was checked since it was stored."""
         state = self.state(offset)
         return state if state <= MAX_CHECKS else 0
 
@@ -124,6 +126,26 @@ class HalfWindow:
     def remember(self, offset: int) -> None:
         """A message was decided of which a copy waits in the queue: remember it until no copy can remain."""
         self._late[offset] = self.end
+
+    def all_checks(self) -> bytes:
+        """How often each message from `offset` on was checked; 0 for those that are not undecided."""
+        return self._states[self.offset - self._start :].translate(_CHECKS_OF)
+
+    def learn_checks(self, offset: int, counts: bytes) -> None:
+        """An earlier master has checked the messages from `offset` on so often, if they are undecided. Counts
+        of this master, which are higher, stay."""
+        begin = max(offset, self.offset)
+        end = min(offset + len(counts), self.end)
+        counts = counts[begin - offset : max(end - offset, 0)]
+        for run in _COUNTED.finditer(counts):
+            first = begin + run.start() - self._start
+            before = self._states[first : first + len(run[0])]
+            if not before.strip(b"\0"):
+                self._states[first : first + len(before)] = run[0].translate(_CHECKS_OF)
+                continue
+            for at, (known, learned) in enumerate(zip(before, run[0], strict=True), first):
+                if known <= MAX_CHECKS:
+                    self._states[at] = max(known, min(learned, MAX_CHECKS))
 
     def next_undecided(self, offset: int, most: int) -> tuple[int, int] | None:
         """(first undecided message at or after `offset`, number of undecided ones in a row there, at most

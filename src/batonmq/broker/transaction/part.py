@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from batonmq.broker.messages.answers import sending_forbidden
 from batonmq.broker.part import Part
+from batonmq.broker.tables.persistence import Table
+from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.checker import Checker
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
@@ -16,6 +18,8 @@ from batonmq.broker.transaction.recovery import Recovery
 from batonmq.broker.transaction.resume import ResumeHandler
 from batonmq.broker.transaction.term import Term
 from batonmq.common.tasks import Tasks
+from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
 from batonmq.protocol.message.properties import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_TRANSACTION_PREPARED,
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.role import RoleState
     from batonmq.common.metrics import Metric, Source
-    from batonmq.net import Dispatcher
     from batonmq.protocol.message.record import StoredMessage
 
 _LATER: Final = frozenset((PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES))
@@ -40,6 +43,7 @@ class TransactionPart(Part):
         self._broker = broker
         self._tasks = Tasks()
         self.counts = TransactionCounts()
+        self.checks = CheckCounts()
         self.term: Term | None = None
         """The term of this master; None on a slave."""
         self.ends = TransactionEnds(broker, lambda: self.term)
@@ -49,6 +53,23 @@ class TransactionPart(Part):
     def handlers(self, dispatcher: Dispatcher) -> None:
         self.ends.register(dispatcher)
         self._resume.register(dispatcher)
+        dispatcher.on(GetAllTransactionChecks, self._all_checks)
+
+    def tables(self) -> Sequence[Table]:
+        settings, checks = self._broker.settings, self.checks
+        return (
+            Table(
+                name="transactionChecks",
+                encode=checks.encode,
+                restore=checks.restore,
+                interval_ms=lambda: settings.broker.flush_consumer_offset_interval,
+                take_changed=checks.take_changed,
+                copy=checks.copy,
+            ),
+        )
+
+    def _all_checks(self, request: Request, header: GetAllTransactionChecks) -> Reply:
+        return Reply(body=self.checks.encode())
 
     def metrics(self) -> Mapping[Metric, Source]:
         return sources(self.counts)
@@ -72,7 +93,7 @@ class TransactionPart(Part):
 
     def role_changed(self, role: RoleState) -> None:
         if role.is_master and self.term is None:
-            self.term = Term(self._broker, self.counts)
+            self.term = Term(self._broker, self.counts, self.checks)
             self._tasks.spawn(self._serve(self.term))
 
     async def _serve(self, term: Term) -> None:

@@ -69,6 +69,7 @@ class Recovery:
         if term.ended:
             return
         window = term.window
+        window.learn_checks(term.checks.offset, term.checks.counts)
         if window.size:
             log.info(
                 "transactions: half messages from %d to %d may be open; %d commits had no op message",

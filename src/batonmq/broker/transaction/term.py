@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.core import HalfWindow, State
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.half import HALF_QUEUE, OP_TAG, first_copy, offsets_of
@@ -42,10 +43,11 @@ _GONE: Final = (
 class Term:
     """`ready` is resolved once the decisions of earlier terms are known; `window` exists from then on."""
 
-    def __init__(self, broker: Broker, counts: TransactionCounts) -> None:
+    def __init__(self, broker: Broker, counts: TransactionCounts, checks: CheckCounts) -> None:
         self._broker = broker
         self._store = broker.store
         self.counts = counts
+        self.checks = checks
         self.ops = OpWriter(broker)
         self.window = HalfWindow(0, 0)
         self.commits: dict[int, list[Request]] = {}
@@ -78,6 +80,11 @@ class Term:
         """A half message was stored elsewhere."""
         self.window.set(offset, State.MOVED)
         self.ops.add(offset, moved=True)
+
+    def publish_checks(self) -> None:
+        """After a round: let slaves know how often each message was checked."""
+        if self.checks.publish(self.window.offset, self.window.all_checks()):
+            self._broker.tables.watch.changed()
 
     # -- reading
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 
 from batonmq.protocol.bodies.pop import BatchAck, bit_set_of
 from batonmq.protocol.buffers import Buffer
-from batonmq.protocol.codes import MessageSysFlag
-from batonmq.protocol.compression import CompressionError, decompress
+from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pop import PopMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
-from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.pop import (
     NORMAL,
     Receipt,
@@ -96,13 +95,11 @@ def popped(answer: PopMessageResponse, records: Buffer, topic: str, broker_name:
 
 def _inflated(message: MessageExt) -> bool:
     """Inflate the body; False if it cannot be."""
-    if message.sys_flag & MessageSysFlag.COMPRESSED:
-        try:
-            message.body = decompress(message.body, message.sys_flag)
-        except CompressionError as error:
-            log.error("message %s of %s cannot be read: %s", message.message_id, message.topic, error)
-            return False
-        message.sys_flag &= ~MessageSysFlag.COMPRESSED
+    try:
+        inflate(message)
+    except CompressionError as error:
+        log.error("message %s of %s cannot be read: %s", message.message_id, message.topic, error)
+        return False
     return True
 
 

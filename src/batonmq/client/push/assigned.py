@@ -23,6 +23,8 @@ class Assigned:
     last_consume_ms: int = 0
     replica_id: int = MASTER_ID
     moved_back_since: float | None = None
+    unreadable: int = 0
+    """Answers in a row with records that could not be decoded."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when messages are done: more may be pulled."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)

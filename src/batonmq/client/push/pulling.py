@@ -11,11 +11,13 @@ from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
+from batonmq.client.push.retries import SendBack
 from batonmq.client.push.subscriptions import Subscriptions
-from batonmq.client.push.tasks import log
+from batonmq.client.push.tasks import log, spawn
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.clients import MessageModel, SubscriptionData
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, error_for
@@ -23,7 +25,13 @@ from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import PROPERTY_MIN_OFFSET, PROPERTY_RETRY_TOPIC
-from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.message.record import (
+    MessageExt,
+    decode_record,
+    decode_records,
+    inflate,
+    scan_frames,
+)
 from batonmq.protocol.names import retry_topic
 from batonmq.protocol.tags import matches
 from batonmq.routing.session import OUTAGE_POLL_S, Session
@@ -35,7 +43,13 @@ MOVED_BACK_PATIENCE_S = 10.0
 """How long a broker must say that the queue ends before our offset until we believe it: a new master shows
 the end only once its replicas have confirmed it."""
 UNREADABLE_RETRY_S = 5.0
-"""Messages that cannot be decoded are pulled again after this time."""
+"""An answer with records that cannot be decoded is asked for again after this time."""
+UNREADABLE_ATTEMPTS = 3
+"""How often such an answer is asked for until its records are left out."""
+GIVE_UP_RETRY_S = 5.0
+"""A message for the dead-letter topic that its broker did not take is sent again after this time."""
+DEAD_LETTER = -1
+"""Delay level of a message that goes to the dead-letter topic at once."""
 
 _FOUND = int(ResponseCode.SUCCESS)
 _NOTHING = frozenset({int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)})
@@ -67,6 +81,7 @@ class Puller:
         heartbeats: Heartbeats,
         locks: QueueLocks | None,
         handling: Handling,
+        send_back: SendBack,
     ) -> None:
         self._session = session
         self._group = group
@@ -78,6 +93,7 @@ class Puller:
         self._heartbeats = heartbeats
         self._locks = locks
         self._handling = handling
+        self._send_back = send_back
 
     async def run(self, held: Assigned) -> None:
         """Keep one queue's buffer filled, across whatever happens to its broker."""
@@ -101,7 +117,7 @@ class Puller:
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     self._heartbeats.soon()
                 await self._refresh_after(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
-            except (MessageFormatError, CompressionError) as error:
+            except MessageFormatError as error:
                 log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
                 await asyncio.sleep(UNREADABLE_RETRY_S)
 
@@ -157,8 +173,32 @@ class Puller:
                 "%s: no offset %d, going on at %d", queue, buffer.next_offset, found.next_begin_offset
             )
         if answer.code == _FOUND:
-            self._received(held, decode_records(answer.body), subscription)
+            self._received(held, self._records(held, answer.body, found.next_begin_offset), subscription)
         buffer.next_offset = found.next_begin_offset
+
+    def _records(self, held: Assigned, body: Buffer, next_offset: int) -> list[MessageExt]:
+        """The records of an answer, not inflated.
+
+        Raises `MessageFormatError` when one cannot be decoded; after `UNREADABLE_ATTEMPTS` answers in a row
+        it is left out instead, so that the queue goes on.
+        """
+        try:
+            records = decode_records(body, inflate=False)
+        except MessageFormatError as error:
+            held.unreadable += 1
+            if held.unreadable < UNREADABLE_ATTEMPTS:
+                held.replica_id = MASTER_ID
+                raise
+            log.error(
+                "%s: records from offset %d up to %d cannot be decoded and are left out: %s",
+                held.queue,
+                held.buffer.next_offset,
+                next_offset,
+                error,
+            )
+            records = _decodable(body)
+        held.unreadable = 0
+        return records
 
     def _believe(self, held: Assigned, found: PullMessageResponse) -> bool:
         """Go where the broker sends us: forwards (messages expired) at once, backwards only after a while."""
@@ -175,9 +215,52 @@ class Puller:
         if not messages:
             return
         held.buffer.add(messages)
+        broken: dict[int, CompressionError] = {}
         for message in messages:
             message.properties[PROPERTY_MIN_OFFSET] = str(message.queue_offset)
             origin = message.properties.get(PROPERTY_RETRY_TOPIC)
             if origin and message.topic == self._retry_topic:
                 message.topic = origin
-        self._handling.take(held, messages)
+            try:
+                inflate(message)
+            except CompressionError as error:
+                broken[message.queue_offset] = error
+                spawn(self._give_up(held, message, error), held.tasks)
+        if broken:
+            messages = [message for message in messages if message.queue_offset not in broken]
+        if messages:
+            self._handling.take(held, messages)
+
+    async def _give_up(self, held: Assigned, message: MessageExt, error: CompressionError) -> None:
+        """A message whose body does not inflate becomes a dead letter at once: no handler can read it.
+
+        RocketMQ's clients leave out such a message and all that came with it in one answer
+        (`MessageDecoder.decodesBatch`).
+        """
+        broadcasting = self._model is MessageModel.BROADCASTING
+        log.error(
+            "message %s, offset %d of %s, %s: %s",
+            message.message_id,
+            message.queue_offset,
+            held.queue,
+            "is left out" if broadcasting else "goes to the dead-letter topic",
+            error,
+        )
+        while not broadcasting:
+            try:
+                await self._send_back(held.queue, message, DEAD_LETTER)
+                break
+            except (NetError, MQError) as refused:
+                log.warning("offset %d of %s: %s", message.queue_offset, held.queue, refused)
+                await asyncio.sleep(GIVE_UP_RETRY_S)
+        held.buffer.done([message])
+        held.room.set()
+
+
+def _decodable(body: Buffer) -> list[MessageExt]:
+    """Those records of an answer that can be decoded."""
+    records: list[MessageExt] = []
+    for at in scan_frames(body)[:-1]:
+        with contextlib.suppress(MessageFormatError):  # the caller has logged the first error
+            records.append(decode_record(body, at, inflate=False))
+    return records

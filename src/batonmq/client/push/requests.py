@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from batonmq.client.push.answers import consume_directly, running_properties, stacks
 from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.handlers import Handlers
-from batonmq.client.push.retries import RetryLater
 from batonmq.client.push.subscriptions import Subscriptions
-from batonmq.client.push.tasks import log
+from batonmq.client.session import ClientSession
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.clients import (
-    ConsumeMessageDirectlyResult,
-    ConsumeResult,
     ConsumerRunningInfo,
     ConsumeType,
     GetConsumerStatusBody,
@@ -25,10 +23,6 @@ from batonmq.protocol.headers.client import (
     ResetConsumerClientOffset,
 )
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.message.properties import PROPERTY_RETRY_TOPIC
-from batonmq.protocol.message.record import decode_records
-from batonmq.protocol.versions import PROTOCOL_VERSION
-from batonmq.routing.session import Session
 
 
 class BrokerRequests:
@@ -36,7 +30,7 @@ class BrokerRequests:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         subscriptions: Subscriptions,
         handlers: Handlers,
@@ -73,14 +67,13 @@ class BrokerRequests:
 
     def _running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
         info = ConsumerRunningInfo(
-            properties={
-                "PROP_CLIENT_VERSION": f"BatonMQ/{PROTOCOL_VERSION}",
-                "PROP_CONSUMEORDERLY": str(self._orderly).lower(),
-                "PROP_CONSUMER_START_TIMESTAMP": str(self.start_ms),
-                "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
-                "PROP_NAMESERVER_ADDR": ";".join(self._session.name_servers.addresses),
-                "PROP_THREADPOOL_CORE_SIZE": str(self._concurrency),
-            },
+            properties=running_properties(
+                self._session,
+                self.start_ms,
+                ConsumeType.PASSIVELY,
+                orderly=self._orderly,
+                concurrency=self._concurrency,
+            ),
             subscription_set=[subscription.data for subscription in self._subscriptions.values()],
             mq_table={
                 queue: ProcessQueueInfo(
@@ -95,6 +88,8 @@ class BrokerRequests:
                 for queue, held in self._assignment.queues.items()
             },
         )
+        if header.jstack_enable:
+            info.jstack = stacks()
         return Reply(body=encode(info))
 
     def _status(self, request: Request, header: GetConsumerStatusFromClient) -> Reply:
@@ -107,22 +102,11 @@ class BrokerRequests:
         return Reply(body=encode(GetConsumerStatusBody(message_queue_table=table)))
 
     async def _consume_directly(self, request: Request, header: ConsumeMessageDirectly) -> Reply:
-        """mqadmin queryMsgById -g: have the handler try this message now. Nothing is
-        committed and nothing is sent back."""
-        (message,) = decode_records(request.command.body)
-        began_ms = self._session.clock.monotonic_ms()
-        result = ConsumeMessageDirectlyResult(order=self._orderly)
-        subscription = self._subscriptions.get(message.properties.get(PROPERTY_RETRY_TOPIC) or message.topic)
-        try:
-            if subscription is None:
-                raise LookupError(f"no handler for {message.topic}")
-            await self._handlers.call(subscription, [message])
-            result.consume_result = ConsumeResult.SUCCESS
-        except RetryLater as later:
-            result.consume_result, result.remark = ConsumeResult.LATER, str(later)
-        except Exception as error:
-            log.exception("handler failed on %s, which a tool sent", header.msg_id)
-            result.consume_result = ConsumeResult.THROW_EXCEPTION
-            result.remark = f"{type(error).__name__}: {error}"
-        result.spent_time_mills = self._session.clock.monotonic_ms() - began_ms
-        return Reply(body=encode(result))
+        return await consume_directly(
+            request,
+            header,
+            handlers=self._handlers,
+            subscriptions=self._subscriptions,
+            orderly=self._orderly,
+            clock=self._session.clock,
+        )

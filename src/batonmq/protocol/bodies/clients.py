@@ -217,10 +217,19 @@ class ConsumeStatus(Body):
     consume_failed_msgs: int = 0
 
 
+class PopProcessQueueInfo(Body):
+    """What a consumer has popped of one queue, or of one broker (queue id -1)."""
+
+    wait_ack_count: int = 0
+    droped: bool = False
+    last_pop_timestamp: int = 0
+
+
 class ConsumerRunningInfo(Body):
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
     mq_table: dict[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
+    mq_pop_table: dict[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
     status_table: dict[str, ConsumeStatus] = field(default_factory=dict)
     user_consumer_info: dict[str, str] = field(default_factory=dict)
     jstack: str | None = None

@@ -146,3 +146,5 @@ class OrderRecord(msgspec.Struct, omit_defaults=True):
     next_offset: int = field(name="nb", default=0)
     """The first message that is not acknowledged."""
     info: OrderInfo = field(default_factory=OrderInfo)
+    reset: int = field(name="r", default=0)
+    """Number of the offset reset that a pop has used, also of a group without order; 0: none."""

@@ -30,6 +30,8 @@ class ResetOffsets(Body):
     """Resets that no pull has used: topic@group -> queue id -> offset; also ``config/resetOffset.json``."""
 
     reset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    numbers: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The number of each reset, by which a record of the log says that a pop has used it."""
 
 
 class DelayOffsetSerializeWrapper(Body):

@@ -343,6 +343,16 @@ def _decode_record(data: memoryview, position: int, check_crc: bool, inflate: bo
     )
 
 
+def inflate(message: MessageExt) -> None:
+    """Decompress the body of a `message` that was decoded without that, and clear its bit in `sys_flag`.
+
+    Does nothing for other bodies. Raises `CompressionError`, and leaves the message as it is.
+    """
+    if message.sys_flag & _COMPRESSED:
+        message.body = decompress(message.body, message.sys_flag)
+        message.sys_flag &= ~_COMPRESSED
+
+
 def scan_frames(data: Buffer, position: int = 0) -> list[int]:
     """Where the whole records from `position` on begin, and, as last number, where the last of them ends.
 

@@ -47,6 +47,11 @@ class GetAllResetOffset(Header):
     """The offset resets that no pull has used, for slaves; body `ResetOffsets`."""
 
 
+@request(RequestCode.GET_ALL_TRANSACTION_CHECKS)
+class GetAllTransactionChecks(Header):
+    """How often undecided half messages were checked, for slaves; body `TransactionChecks`."""
+
+
 @request(RequestCode.GET_BROKER_HA_STATUS)
 class GetBrokerHAStatus(Header):
     """Replication as this broker sees it; body `HARuntimeInfo`."""

@@ -1,0 +1,109 @@
+"""The checks of transactions, pop and timers find each kind of mistake, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.check import Found, Kind, Send
+from tests.chaos.feature_check import Prepared, Receipt, check_pops, check_timers, check_transactions
+
+S = 1_000_000
+
+
+def log(*keys: str) -> list[Found]:
+    return [Found(0, offset, key, True) for offset, key in enumerate(keys)]
+
+
+def prepared(key: str, *, commits: bool = True, acked: bool = True, attempts: int = 1) -> Prepared:
+    return Prepared(key, 0, attempts, 10 if acked else None, commits)
+
+
+def sent(key: str, *, acked: bool = True, attempts: int = 1) -> Send:
+    return Send(key, 0, attempts, 10 if acked else None)
+
+
+# -- transactions
+
+GOOD = [prepared("a"), prepared("b", commits=False), prepared("c", acked=False), prepared("d", attempts=2)]
+
+
+def test_transactions_that_ended_as_decided_are_right() -> None:
+    verdict = check_transactions(GOOD, log("a", "d", "d"), ["a", "d", "d", "a"])
+    assert verdict.ok
+    assert (verdict.sent, verdict.acked, verdict.stored) == (4, 2, 3)
+    assert (verdict.duplicated, verdict.redelivered) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("stored", "delivered", "kind"),
+    [
+        (("d",), ("a", "d"), Kind.LOST),
+        (("a", "a", "d"), ("a", "d"), Kind.MULTIPLIED),
+        (("a", "d", "b"), ("a", "d"), Kind.RESURRECTED),
+        (("a", "d", "c"), ("a", "d"), Kind.RESURRECTED),
+        (("a", "d"), ("a", "d", "b"), Kind.RESURRECTED),
+        (("a", "d"), ("d",), Kind.UNDELIVERED),
+        (("a", "d", "x"), ("a", "d"), Kind.INVENTED),
+    ],
+)
+def test_wrong_ends_of_transactions_are_found(
+    stored: tuple[str, ...], delivered: tuple[str, ...], kind: Kind
+) -> None:
+    assert dict(check_transactions(GOOD, log(*stored), delivered).counts) == {kind: 1}
+
+
+def test_the_files_of_a_replica_need_no_deliveries() -> None:
+    assert check_transactions(GOOD, log("a", "d")).ok
+    damaged = [*log("a"), Found(0, 1, "d", False)]
+    assert dict(check_transactions(GOOD, damaged).counts) == {Kind.CORRUPT: 1}
+
+
+# -- pop
+
+SENDS = [sent("a"), sent("b", acked=False)]
+
+
+def pops(*receipts: Receipt, stored: tuple[str, ...] = ("a",)) -> dict[object, int]:
+    return dict(check_pops(SENDS, log(*stored), receipts, invisible_us=5 * S).counts)
+
+
+def test_a_message_that_comes_back_until_it_is_acknowledged_is_right() -> None:
+    assert pops(Receipt("a", 0, 1 * S), Receipt("a", 2 * S, 6 * S, 7 * S)) == {}
+    assert pops(Receipt("a", 0, 1 * S, 2 * S)) == {}
+    # The second request was on its way when the ack was answered; the time of the first one was over.
+    assert pops(Receipt("a", 0, 1 * S, 6 * S), Receipt("a", 5 * S, 6 * S)) == {}
+
+
+def test_wrong_receipts_are_found() -> None:
+    assert pops(Receipt("a", 0, 1 * S, 2 * S), Receipt("a", 8 * S, 9 * S)) == {Kind.AGAIN: 1}
+    assert pops(Receipt("a", 0, 1 * S), Receipt("a", 2 * S, 3 * S, 4 * S)) == {Kind.EARLY: 1}
+    assert pops(Receipt("a", 0, 1 * S)) == {Kind.UNDELIVERED: 1}
+    assert pops() == {Kind.UNDELIVERED: 1}
+    assert pops(Receipt("a", 0, 1 * S, 2 * S), stored=()) == {Kind.LOST: 1}
+    assert pops(Receipt("a", 0, 1 * S, 2 * S), stored=("a", "b", "b")) == {Kind.MULTIPLIED: 1}
+
+
+def test_of_a_message_that_is_stored_twice_each_copy_has_its_own_ack() -> None:
+    sends = [sent("a", attempts=2)]
+    receipts = [Receipt("a", 0, 1 * S, 2 * S), Receipt("a", 3 * S, 4 * S, 5 * S)]
+    verdict = check_pops(sends, log("a", "a"), receipts, invisible_us=5 * S)
+    assert verdict.ok and verdict.duplicated == 1 and verdict.redelivered == 0
+
+
+# -- timers
+
+
+def timers(*deliveries: tuple[str, int], stored: tuple[str, ...] = ("a",)) -> dict[object, int]:
+    return dict(check_timers(SENDS, {"a": 1_000, "b": 2_000}, log(*stored), deliveries).counts)
+
+
+def test_timers_on_time_are_right() -> None:
+    assert timers(("a", 1_000)) == {}
+    assert timers(("a", 1_900), ("a", 2_000), ("b", 2_000), stored=("a", "a", "b")) == {}
+
+
+def test_wrong_timers_are_found() -> None:
+    assert timers(("a", 999)) == {Kind.EARLY: 1}
+    assert timers() == {Kind.UNDELIVERED: 1}
+    assert timers(("a", 1_000), stored=()) == {Kind.LOST: 1}
+    assert timers(("a", 1_000), ("b", 1_500)) == {Kind.EARLY: 1}
