@@ -21,7 +21,11 @@ CHECK_POINTS: Final = Metric(
     "rocketmq_pop_checkpoint_buffer_size", Kind.GAUGE, "Batches handed out and not acknowledged"
 )
 LAG: Final = Metric(
-    "rocketmq_pop_revive_lag", Kind.GAUGE, "Batches that are due and not revived", ("queue_id",)
+    "rocketmq_pop_revive_lag",
+    Kind.GAUGE,
+    "Batches that are due and not revived (a count; RocketMQ gives it this unit)",
+    ("queue_id",),
+    unit="milliseconds",
 )
 LATENCY: Final = Metric(
     "rocketmq_pop_revive_latency",

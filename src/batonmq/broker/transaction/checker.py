@@ -117,7 +117,7 @@ class Checker:
             await asyncio.sleep(PAUSE_S)
         if term.ended:
             return
-        term.counts.half = counted
+        term.counts.recounted(counted)
         term.publish_checks()
         self._log(term.counts.checks - sent_before)
 

@@ -15,7 +15,7 @@ class TransactionCounts:
 
     def __init__(self) -> None:
         self.half: dict[str, int] = {}
-        """Topic -> undecided half messages. A round of checks recounts them."""
+        """Topic -> undecided half messages; 0 for topics that had some."""
         self.committed: dict[str, int] = {}
         self.rolled_back: dict[str, int] = {}
         self.given_up: dict[str, int] = {}
@@ -26,6 +26,10 @@ class TransactionCounts:
 
     def prepared(self, topic: str) -> None:
         self.half[topic] = self.half.get(topic, 0) + 1
+
+    def recounted(self, half: dict[str, int]) -> None:
+        """A round of checks counted the undecided half messages of each topic that has some."""
+        self.half = dict.fromkeys(self.half, 0) | half
 
     def commit(self, topic: str, latency_ms: int) -> None:
         self.committed[topic] = self.committed.get(topic, 0) + 1
