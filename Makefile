@@ -28,7 +28,7 @@ help:  ## this text
 	@touch $@
 
 .venv/all: .venv/run requirements/all.lock
-	@echo "installing Spark, plots and the developers' tools into .venv (some 600 MB)"
+	@echo "installing Spark, plots and the developers' tools into .venv (1.2 GB)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements/all.lock
 	@touch $@
 

@@ -164,6 +164,7 @@ def test_a_taken_port_is_named(tmp_path: Path, verb: str) -> None:
         line = fails(verb, write(tmp_path / "p.conf", settings(verb, tmp_path, port)))
         assert f"port {port}" in line or f":{port}" in line, line
         assert "in use" in line, line
+        assert not (tmp_path / "store").exists(), "made for a broker that cannot run"
     program = Program("p", verb, tmp_path, settings(verb, tmp_path, port))
     program.start()
     assert program.stop() == 0

@@ -47,7 +47,7 @@ from batonmq.ha.config import HAConfig
 from batonmq.ha.port import Replication
 from batonmq.ha.security import security_of
 from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingClient, RemotingServer
-from batonmq.net.server import cannot_listen
+from batonmq.net.server import cannot_listen, check_free
 from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.policy import StorePolicy
@@ -166,6 +166,9 @@ class BrokerService:
             all_ack=config.all_ack_in_sync_state_set,
         ):
             log.warning("%s", line)
+        # Before a store directory is made for a broker that cannot run.
+        for port, what in self._ports():
+            await check_free(config.bind_address, port, what)
         store = await loop.run_in_executor(None, self._open_store)
         started: list[Part] = []
         try:
@@ -191,6 +194,31 @@ class BrokerService:
                 await self.metrics.stop()
             store.close()
             raise
+
+    def _ports(self) -> Iterable[tuple[int, str]]:
+        """The configured ports, and their names in error messages."""
+        listen, ha = self._settings.broker.listen_port, self._ha_port
+        yield listen, f"port {listen}"
+        yield ha, f"replication port {ha}"
+        if self._vip_port:
+            yield self._vip_port, f"port {self._vip_port}"
+
+    @property
+    def _ha_port(self) -> int:
+        """The configured replication port; 0: any."""
+        listen = self._settings.broker.listen_port
+        return self._settings.ha.ha_listen_port or (listen + 1 if listen else 0)
+
+    @property
+    def _vip_port(self) -> int:
+        """The port for clients with the VIP channel; 0: none."""
+        config = self._settings.broker
+        distance = VIP_PORT_DISTANCE
+        return (
+            config.listen_port - distance
+            if config.vip_channel_enabled and config.listen_port > distance
+            else 0
+        )
 
     def _open_store(self) -> MessageStore:
         config = self._settings.broker
@@ -247,7 +275,7 @@ class BrokerService:
 
     def _make_replication(self, store: MessageStore) -> Replication:
         config, store_config, ha_config = self._settings.broker, self._settings.store, self._settings.ha
-        port = ha_config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
+        port = self._ha_port
         file_size = store_config.mapped_file_size_commit_log
         sync_flush = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         if not config.enable_controller_mode:
@@ -298,8 +326,8 @@ class BrokerService:
                 raise cannot_listen(f"replication port {replication.port}", error) from error
             ha_port = replication.port
         broker.ha_address = f"{config.broker_ip2}:{ha_port}"
-        if config.vip_channel_enabled and config.listen_port > VIP_PORT_DISTANCE:
-            await serve(config.listen_port - VIP_PORT_DISTANCE)
+        if self._vip_port:
+            await serve(self._vip_port)
         assert self.metrics is not None
         await self.metrics.start()
 

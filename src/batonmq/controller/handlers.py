@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_BYTES = 4_096
 """Header fields of a heartbeat; names have 255 characters at most, each perhaps an escape of six."""
+MAX_NAME = 255
+"""Characters of the names of clusters and broker sets, as of topics; more would not fit into heartbeats."""
 MAX_WRITE_BYTES = 1 << 20
 """Header fields and body of any other write."""
 MAX_ID_GAP = 1_000
@@ -334,7 +336,28 @@ def _too_large(size: int, most: int) -> MQError:
     )
 
 
+def _check_names(cluster: str, broker_set: str) -> None:
+    for kind, name in (("cluster", cluster), ("broker", broker_set)):
+        if len(name) > MAX_NAME:
+            raise MQError(
+                ResponseCode.CONTROLLER_INVALID_REQUEST,
+                f"a {kind} name of {len(name)} characters, at most {MAX_NAME} are allowed",
+            )
+
+
+def _check_cluster(controller: Controller, cluster: str, broker_set: str) -> None:
+    """Two clusters may have broker sets of one name; only one of them can have this controller."""
+    known = controller.machine.broker_sets.get(broker_set)
+    if known is not None and cluster != known.cluster_name:
+        raise MQError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"broker set {broker_set} belongs to cluster {known.cluster_name}, not {cluster}",
+        )
+
+
 def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> events.AnyEvent:
+    if not header.designate_elect:  # for operators the name of the broker set is enough, as with RocketMQ
+        _check_cluster(controller, header.cluster_name, header.broker_name)
     if header.designate_elect and header.broker_id < FIRST_BROKER_ID:
         # NO_BROKER is for the controller itself, and may depose a master.
         raise MQError(
@@ -351,6 +374,7 @@ def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> even
 
 
 def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:
+    _check_cluster(controller, header.cluster_name, header.broker_name)
     broker_set = controller.machine.broker_sets.get(header.broker_name)
     replica = None if broker_set is None else broker_set.replicas.get(header.broker_id)
     # Two brokers with one id could both be master in the same epoch. A broker whose address changed registers
@@ -372,6 +396,8 @@ def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToC
 
 
 def _apply_broker_id(controller: Controller, _: Request, header: wire.ApplyBrokerId) -> events.AnyEvent:
+    _check_names(header.cluster_name, header.broker_name)
+    _check_cluster(controller, header.cluster_name, header.broker_name)
     if not header.register_check_code.partition(";")[0]:
         raise MQError(
             ResponseCode.SYSTEM_ERROR,

@@ -23,6 +23,8 @@ from batonmq.raft.state import Role
 
 log = logging.getLogger(__name__)
 
+FAILED_AGAIN_MS = 60_000
+"""Time after which the same failed election is logged again."""
 FIRST_SCAN_MS = 2_000
 """When a new leader first scans for silent brokers (Java waits as long)."""
 
@@ -61,6 +63,8 @@ class Leadership:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._failed: dict[str, tuple[object, int]] = {}
+        """Broker name -> facts of its last failed election that was logged, and when (monotonic, ms)."""
 
     def start(self, proposer: Proposer, notices: RoleChangeNotices, event_sink: EventSink) -> None:
         """What a leader works with; to be called before the Raft node starts."""
@@ -195,9 +199,8 @@ class Leadership:
                 self._notices.remind(self._machine.broker_sets[effect.broker_name], effect.broker_id)
 
     def _on_election(self, election: Election) -> None:
-        level = logging.INFO if election.result == "new-master" else logging.WARNING
         log.log(
-            level,
+            self._level(election),
             "election in %s by %s: %s, master %s -> %s epoch=%d from %s alive %s",
             election.broker_name,
             election.cause,
@@ -215,6 +218,21 @@ class Leadership:
         broker_set = self._machine.broker_sets.get(election.broker_name)
         if broker_set is not None and self._config.notify_broker_role_changed and self._term:
             self._notices.announce(broker_set)
+
+    def _level(self, election: Election) -> int:
+        """Of its log line. Brokers of a set that cannot elect ask every second: a failure is a warning once a
+        minute, and when anything about it changes."""
+        name = election.broker_name
+        if election.result == "new-master":
+            self._failed.pop(name, None)
+            return logging.INFO
+        facts = (election.result, election.old_master, election.candidates, election.alive)
+        now_ms = self._clock.monotonic_ms()
+        logged = self._failed.get(name)
+        if logged is not None and logged[0] == facts and now_ms - logged[1] < FAILED_AGAIN_MS:
+            return logging.DEBUG
+        self._failed[name] = facts, now_ms
+        return logging.WARNING
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -319,7 +319,7 @@ class ControllerMachine:
 
     def _channel_closed(self, event: events.ChannelClosed) -> Outcome:
         gone: list[tuple[BrokerSet, int]] = []
-        for name, broker_id in event.brokers:
+        for name, broker_id in dict.fromkeys(event.brokers):
             broker_set = self.broker_sets.get(name)
             live = None if broker_set is None else broker_set.live.get(broker_id)
             # With another session it has a newer connection; without, it was counted as down before.

@@ -32,6 +32,18 @@ def cannot_listen(what: str, error: OSError) -> OSError:
     return OSError(error.errno, f"cannot listen on {what}: {reason}")
 
 
+async def check_free(host: str, port: int, what: str) -> None:
+    """Raise `OSError` if nothing can listen at this port (`what`) now. Port 0 is always free."""
+    if port:
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        except OSError as error:
+            raise cannot_listen(what, error) from error
+        server.close()
+        await server.wait_closed()
+
+
 class RemotingServer:
     """One listening port. `port` is the bound one after `start`, also where 0 was asked for."""
 

@@ -159,3 +159,9 @@ def test_a_broker_that_was_down_comes_back_through_another_controller() -> None:
     assert broker_set.is_alive(1, 1_700)
     made.apply(5, events.encode(1_800, (beat(FORWARDED), beat(2))))
     assert broker_set.live[1].session == 2
+
+
+def test_an_entry_that_names_a_closed_broker_twice_counts_it_once() -> None:
+    made, broker_set = machine()
+    made.apply(3, events.encode(1_100, (events.ChannelClosed(7, (("s", 1), ("s", 1)), False),)))
+    assert 1 not in broker_set.live

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from batonmq.controller import events, queries
 from batonmq.controller.effects import Election, Outcome
+from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.json import encode
@@ -27,7 +28,7 @@ def beats(draw: st.DrawFn) -> events.Heartbeats:
                 draw(NAMES),
                 draw(IDS),
                 "h:1",
-                draw(st.integers(1, 4)),
+                draw(st.sampled_from([FORWARDED, 1, 2, 3, 4])),
                 draw(st.sampled_from([500, 5_000])),
                 draw(EPOCHS),
                 draw(st.integers(0, 9)),

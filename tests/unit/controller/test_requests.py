@@ -17,6 +17,7 @@ from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
@@ -180,3 +181,28 @@ def test_during_an_election_there_is_nobody_to_name() -> None:
     stub.leader_id = None
     reply = ask(bindings, wire.GetReplicaInfo)
     assert (reply.code, reply.ext) == (ResponseCode.CONTROLLER_NOT_LEADER, None)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        wire.ElectMaster("other", "s", 1),
+        wire.RegisterBrokerToController("other", "s", 1, "h1:1"),
+        wire.ApplyBrokerId("s", 2, "h2:1;2", "other"),
+        wire.ApplyBrokerId("s" * 256, 1, "h2:1;2", "c"),
+        wire.ApplyBrokerId("new", 1, "h2:1;2", "c" * 256),
+    ],
+    ids=str,
+)
+def test_a_broker_of_another_cluster_or_with_an_endless_name_is_refused(header: Any) -> None:
+    _, submitted, bindings = controller(leading=True)
+    with pytest.raises(MQError) as refused:
+        bindings.handlers[type(header)](Asked(), header)
+    assert refused.value.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+    assert submitted.events == []
+
+
+def test_operators_name_a_broker_set_without_its_cluster() -> None:
+    _, submitted, bindings = controller(leading=True)
+    bindings.handlers[wire.ElectMaster](Asked(), wire.ElectMaster("", "s", 1, True))
+    assert len(submitted.events) == 1

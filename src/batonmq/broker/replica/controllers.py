@@ -141,7 +141,16 @@ class Controllers:
 
     async def _first_leader(self, asked: str) -> str:
         async def ask(address: str) -> str:
-            response = await self._broker.client.call(address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS)
+            try:
+                response = await self._broker.client.call(
+                    address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS
+                )
+            except MQError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise MQError(
+                        error.code, f"{address} is no controller; is it a name server or a broker?"
+                    ) from error
+                raise
             header = response.header
             self._require_unchanged(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:
