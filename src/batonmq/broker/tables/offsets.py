@@ -51,6 +51,8 @@ class OffsetTable:
         self.on_resets: Callable[[], None] = _no_listener
         """Called when a reset was stored, or used by a pull."""
         self._changed = False
+        self._acts = False
+        """Whether the next commit is the first one since this slave acts as master."""
 
     # -- committing
 
@@ -75,8 +77,11 @@ class OffsetTable:
                 client,
             )
         self._commits += 1
-        if self._commits % self._version_step == 0:
-            self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+        if self._acts or self._commits % self._version_step == 0:
+            self.version = next_version(
+                self.version, self._clock.now_ms(), self.state_version, acting=self._acts
+            )
+            self._acts = False
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store the last delivered offset; in memory only."""
@@ -169,6 +174,11 @@ class OffsetTable:
         """This broker is master of `epoch`; every later data version contains it."""
         self.state_version = epoch
         self.version = next_version(self.version, self._clock.now_ms(), epoch)
+
+    def act(self, acting: bool) -> None:
+        """This slave begins or ends to act as master. What is committed meanwhile is newer than the master's
+        table, whatever the master's version is."""
+        self._acts = acting
 
     # -- file and replication
 

@@ -19,6 +19,7 @@ from batonmq.common.tasks import Tasks
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Connection, Dispatcher
     from batonmq.protocol.bodies.topics import TopicConfig
@@ -128,6 +129,13 @@ class TablesPart(Part):
         tables.topics.recreate_missing(store.queues())
         tables.persistence.save(TOPICS)
         tables.persistence.save(GROUPS)
+
+    def role_changed(self, role: RoleState) -> None:
+        tables = self._tables
+        tables.offsets.act(role.is_acting)
+        if role.is_acting:
+            # The master may have died before this slave copied its last topics.
+            tables.topics.recreate_missing(self._broker.store.queues())
 
     def connection_closed(self, connection: Connection) -> None:
         self._tables.consumers.connection_closed(connection)
