@@ -19,17 +19,25 @@ from batonmq.protocol.message.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     TIMER_PROPERTIES,
     decode_properties,
     encode_properties,
     find_property,
 )
 from batonmq.protocol.message.record import StoredMessage
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, SCHEDULE_TOPIC, TIMER_TOPIC
+from batonmq.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    DEFAULT_TOPIC_QUEUES,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_HALF_TOPIC,
+)
 from batonmq.routing.routes import TopicRoute, parse_route
 
 _TRANSACTION: Final = MessageSysFlag.TRANSACTION_MASK
-_PREPARED: Final = MessageSysFlag.TRANSACTION_PREPARED
+_WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
 _GROUP: Final = PROPERTY_PRODUCER_GROUP.encode()
 
 
@@ -64,19 +72,21 @@ def without(route: TopicRoute, names: set[str]) -> TopicRoute:
 def outward(message: StoredMessage, precision_ms: int) -> StoredMessage:
     """The message as a client would send it.
 
-    A message that waits for its time leaves the topic that it would wait in: the other master stores it there
-    again. A message of a transaction loses the place of its half message, which is in another log; one that
-    is not prepared becomes a plain message. `precision_ms`: step of this broker's timer wheel. Raises
+    A message that waits for its time or for the end of its transaction leaves the topic that it would wait
+    in: the other master stores it there again. A committed message becomes a plain one, because its half
+    message is in another log. `precision_ms`: step of this broker's timer wheel. Raises
     `MessageFormatError` for properties that become too long.
     """
-    if message.sys_flag & _TRANSACTION != _PREPARED:
-        message = replace(message, sys_flag=message.sys_flag & ~_TRANSACTION)
-    message = replace(message, prepared_transaction_offset=0)
-    if message.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+    message = replace(message, sys_flag=message.sys_flag & ~_TRANSACTION, prepared_transaction_offset=0)
+    if message.topic not in _WAITING:
         return message
     properties = decode_properties(message.properties)
     topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC, ""), properties.pop(PROPERTY_REAL_QUEUE_ID, "")
-    if message.topic == TIMER_TOPIC:
+    if message.topic == TRANS_HALF_TOPIC:
+        message.sys_flag |= MessageSysFlag.TRANSACTION_PREPARED
+        properties[PROPERTY_TRANSACTION_PREPARED] = "true"
+        properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
+    elif message.topic == TIMER_TOPIC:
         out_ms = properties.pop(PROPERTY_TIMER_OUT_MS, "")
         if out_ms.isascii() and out_ms.isdigit():
             for name in (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES):
