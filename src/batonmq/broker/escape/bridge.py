@@ -23,13 +23,16 @@ from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.messages.internal import put
 from batonmq.common.tasks import Tasks
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import Perm, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.send import SendMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
 from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from batonmq.routing.picker import QueuePicker
+from batonmq.routing.routes import TopicRoute
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -45,6 +48,7 @@ ATTEMPTS: Final = 3
 MOST: Final = 10_000
 """Messages that may be on their way; further ones are refused, and come again."""
 SAFE_POLL_S: Final = 0.05
+_ANYWHERE: Final = (RETRY_PREFIX, DLQ_PREFIX)
 _STORED: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -144,13 +148,20 @@ class EscapeBridge:
                 continue
             if other.settings.broker.broker_cluster_name != cluster:
                 continue
-            config = None if topic is None else other.tables.topics.get(topic)
-            if topic is None or (config is not None and config.perm & Perm.WRITE and config.write_queue_nums):
+            if topic is None:
+                return other
+            config = other.tables.topics.get(topic)
+            if config is None:
+                if topic.startswith(_ANYWHERE):
+                    return other
+            elif config.perm & Perm.WRITE and config.write_queue_nums:
                 return other
         return None
 
     async def _put_local(self, other: Broker, message: StoredMessage) -> PutStatus:
         config = other.tables.topics.get(message.topic)
+        if config is None:
+            config = other.tables.topics.create_on_send_back(message.topic, 1)
         queues = config.write_queue_nums if config is not None else 1
         message = replace(
             message, queue_id=other.rng.randrange(max(1, queues)), store_host=pack_address(other.address)
@@ -177,7 +188,7 @@ class EscapeBridge:
         for _ in range(ATTEMPTS):
             now_ms = self._broker.clock.monotonic_ms()
             try:
-                route = without(await self._routes.route(topic), tried)
+                route = without(await self._route(topic), tried)
             except (NetError, MQError) as error:
                 problem = str(error)
                 break
@@ -195,6 +206,17 @@ class EscapeBridge:
             self._routes.forget(topic)
         self._log(problem)
         return False
+
+    async def _route(self, topic: str) -> TopicRoute:
+        """Where messages of the topic can go. A broker creates retry and dead-letter topics with their first
+        message, so any other master will do for a topic that none has."""
+        route = await self._routes.route(topic)
+        if route.write_queues or not topic.startswith(_ANYWHERE):
+            return route
+        every = await self._routes.route(self._broker.settings.broker.broker_cluster_name)
+        names = {queue.broker_name for queue in every.write_queues}
+        queues = tuple(MessageQueue(topic, name, 0) for name in sorted(names))
+        return TopicRoute(queues, (), every.brokers)
 
     async def _send(self, message: StoredMessage, queue_id: int, name: str, address: str) -> str | None:
         """None once the master has the message, else why not."""
