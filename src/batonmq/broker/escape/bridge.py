@@ -201,8 +201,10 @@ class EscapeBridge:
                 self._picker.worked(queue.broker_name)
                 return True
             problem = failure
-            tried.add(queue.broker_name)
+            tried.add(address)
             self._picker.failed(queue.broker_name, now_ms)
+            self._routes.forget(topic)
+        if tried:
             self._routes.forget(topic)
         self._log(problem)
         return False

@@ -58,12 +58,12 @@ def usable(topic: str, route: TopicRouteData, cluster: str, own_name: str) -> To
     )
 
 
-def without(route: TopicRoute, names: set[str]) -> TopicRoute:
-    """The route without these broker sets."""
-    if not names:
+def without(route: TopicRoute, addresses: set[str]) -> TopicRoute:
+    """The route without the masters at these addresses."""
+    if not addresses:
         return route
     return TopicRoute(
-        tuple(queue for queue in route.write_queues if queue.broker_name not in names),
+        tuple(queue for queue in route.write_queues if route.master(queue.broker_name) not in addresses),
         route.read_queues,
         route.brokers,
     )
