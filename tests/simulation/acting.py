@@ -79,14 +79,15 @@ class ActingStory:
 class ActingCluster(SimCluster):
     """A name server that shows acting masters, and two sets of a master and a slave."""
 
-    def __init__(self, loop: SimLoop, root: Path) -> None:
-        super().__init__(loop, root, replicas=2 * len(SETS), controllers=0)
+    def __init__(self, loop: SimLoop, root: Path, sets: str = SETS) -> None:
+        super().__init__(loop, root, replicas=2 * len(sets), controllers=0)
+        self.sets = sets
 
     def set_of(self, node: Node) -> str:
-        return SETS[node.index // 2]
+        return self.sets[node.index // 2]
 
     def pair(self, name: str) -> tuple[Node, Node]:
-        at = 2 * SETS.index(name)
+        at = 2 * self.sets.index(name)
         return self.brokers[at], self.brokers[at + 1]
 
     def _make_namesrv(self, node: Node) -> NamesrvService:

@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
+from tests.integration.acting.stories import STORIES
 from tests.simulation.acting import run
 from tests.simulation.acting_mutations import MUTATIONS
+from tests.simulation.acting_stories import tell
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,12 @@ def test_delayed_and_timed_messages_outlive_their_master(seed):
 def test_slaves_act_and_deliver_on_the_other_set():
     stories = [run(seed) for seed in (0, 2, 10)]
     assert all(story.acted and story.escaped for story in stories)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", STORIES)
+def test_a_slave_goes_on_with(name):
+    tell(name)
 
 
 @pytest.mark.simulation

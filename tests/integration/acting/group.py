@@ -41,76 +41,44 @@ async def until(
     condition: Callable[[], Awaitable[object]], what: str = "", timeout_s: float = PATIENCE_S
 ) -> float:
     """Seconds until the condition held."""
-    began = time.monotonic()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     while not await condition():
-        assert time.monotonic() < began + timeout_s, f"in vain for {timeout_s} s: {what}"
+        assert loop.time() < began + timeout_s, f"in vain for {timeout_s} s: {what}"
         await asyncio.sleep(0.01)
-    return time.monotonic() - began
+    return loop.time() - began
 
 
-@dataclass
-class Pairs:
-    """`await close()` at the end. Brokers by (set, id): ``("a", 0)`` is the master of the first set."""
+class Asks:
+    """What tests ask of two broker sets, in processes or in the simulator. Brokers by (set, id): ``("a", 0)``
+    is the master of the first set."""
 
-    directory: Path
-    settings: dict[str, object] = field(default_factory=dict)
-    namesrv_settings: dict[str, object] = field(default_factory=dict)
+    client: RemotingClient
     sets: str = "ab"
     slaves: int = 1
+    namesrv_address: str
 
-    def __post_init__(self) -> None:
-        self.client = RemotingClient()
-        namesrv_port, *ports = free_ports(1 + len(self.sets) * (1 + self.slaves))
-        self.namesrv = Program(
-            "namesrv",
-            "namesrv",
-            self.directory,
-            {
-                "listenPort": namesrv_port,
-                "bindAddress": "127.0.0.1",
-                "kvConfigPath": self.directory / "kvConfig.json",
-                "supportActingMaster": "true",
-                "notifyMinBrokerIdChanged": "true",
-                **self.namesrv_settings,
-            },
-        )
-        places = [(name, broker_id) for name in self.sets for broker_id in range(1 + self.slaves)]
-        self.brokers = {
-            place: Program(f"{place[0]}{place[1]}", "broker", self.directory, self._settings(*place, port))
-            for place, port in zip(places, ports, strict=True)
-        }
+    def address(self, name: str, broker_id: int) -> str:
+        raise NotImplementedError
 
-    def _settings(self, name: str, broker_id: int, port: int) -> dict[str, object]:
-        return {
-            "brokerName": name,
-            "brokerId": broker_id,
-            "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER",
-            "inSyncReplicas": 2,
-            "minInSyncReplicas": 1,
-            "enableAutoInSyncReplicas": "true",
-            "totalReplicas": 1 + self.slaves,
-            "brokerIP1": "127.0.0.1",
-            "bindAddress": "127.0.0.1",
-            "listenPort": port,
-            "namesrvAddr": self.namesrv.address,
-            "storePathRootDir": self.directory / f"store-{name}{broker_id}",
-            "mappedFileSizeCommitLog": 1 << 20,
-            "mappedFileSizeTimerLog": 4096,
-            "maxHashSlotNum": 10_000,
-            "maxIndexNum": 40_000,
-            "enableSlaveActingMaster": "true",
-            "enableRemoteEscape": "true",
-            "messageDelayLevel": "2s 4s 6s",
-            **self.settings,
-        }
+    def acts(self, name: str, broker_id: int = 1) -> bool:
+        raise NotImplementedError
 
-    async def up(self) -> None:
-        await asyncio.to_thread(self.namesrv.start)
-        await asyncio.gather(*(asyncio.to_thread(program.start) for program in self.brokers.values()))
-        for name in self.sets:
-            await until(lambda name=name: self._whole(name), f"set {name} is whole")
-            await self.create_topic(name)
-        await until(self._routed, "the route has both sets")
+    def kill(self, name: str, broker_id: int) -> None:
+        raise NotImplementedError
+
+    async def restart(self, name: str, broker_id: int) -> None:
+        raise NotImplementedError
+
+    def log(self, name: str, broker_id: int) -> str:
+        raise NotImplementedError
+
+    def now_s(self) -> float:
+        """Wall time of the brokers."""
+        raise NotImplementedError
+
+    def producer(self) -> Producer:
+        raise NotImplementedError
 
     async def create_topic(self, name: str, topic: str = TOPIC, **values: object) -> None:
         header = CreateTopic(
@@ -128,30 +96,21 @@ class Pairs:
         )
         await self.client.call(self.address(name, 0), header)
 
-    async def close(self) -> None:
-        await self.client.close()
-        for program in (*self.brokers.values(), self.namesrv):
-            await asyncio.to_thread(program.stop)
-
-    # -- what there is
-
-    def address(self, name: str, broker_id: int) -> str:
-        return self.brokers[name, broker_id].address
-
-    def log(self, name: str, broker_id: int) -> str:
-        return self.brokers[name, broker_id].log_path.read_text(errors="replace")
-
-    def logs(self) -> str:
-        return "".join(self.log(*place) for place in self.brokers)
+    async def ready(self) -> None:
+        """Until all is up and the topic is known."""
+        for name in self.sets:
+            await self.whole(name)
+            await self.create_topic(name)
+        await until(self._routed, "the route has all sets")
 
     async def members(self, name: str) -> dict[int, str]:
         header = GetBrokerMemberGroup(cluster_name=CLUSTER, broker_name=name)
-        answer = await self.client.call(self.namesrv.address, header)
+        answer = await self.client.call(self.namesrv_address, header)
         group = decode(answer.body, GetBrokerMemberGroupResponseBody).broker_member_group
         return (group or BrokerMemberGroup()).broker_addrs
 
     async def route(self, topic: str = TOPIC) -> TopicRouteData:
-        answer = await self.client.call(self.namesrv.address, GetRouteInfo(topic=topic))
+        answer = await self.client.call(self.namesrv_address, GetRouteInfo(topic=topic))
         return decode(answer.body, TopicRouteData)
 
     async def _routed(self) -> bool:
@@ -173,11 +132,6 @@ class Pairs:
         """Until the set's slaves have all of its master's log; seconds."""
         return await until(lambda: self._whole(name), f"set {name} is whole:\n{self.log(name, 0)[-3000:]}")
 
-    def acts(self, name: str, broker_id: int = 1) -> bool:
-        """Whether a slave's log says that it acts as master."""
-        text = self.log(name, broker_id)
-        return text.rfind(" acting as master with") > text.rfind("no longer acting as master")
-
     async def acting(self, name: str, broker_id: int = 1, *, ends: bool = False) -> float:
         """Until the slave acts, or no longer acts; seconds."""
 
@@ -190,7 +144,7 @@ class Pairs:
 
     async def send(self, name: str, count: int, **values: object) -> list[str]:
         """Send messages to the queues of a set in turn; their bodies."""
-        async with Producer("p", self.namesrv.address, send_timeout_ms=6_000) as producer:
+        async with self.producer() as producer:
             bodies = []
             for number in range(count):
                 body = f"{name} {values} {number}"
@@ -227,6 +181,103 @@ class Pairs:
 
     async def bodies(self, *places: tuple[str, int], topic: str = TOPIC) -> Counter[str]:
         """How often the messages of these brokers have each body."""
-        return Counter(
-            message.body.decode() for place in places for message in await self.messages(*place, topic=topic)
+        found: Counter[str] = Counter()
+        for place in places:
+            found.update(message.body.decode() for message in await self.messages(*place, topic=topic))
+        return found
+
+
+@dataclass
+class Pairs(Asks):
+    """`await close()` at the end."""
+
+    directory: Path
+    settings: dict[str, object] = field(default_factory=dict)
+    namesrv_settings: dict[str, object] = field(default_factory=dict)
+    sets: str = "ab"
+    slaves: int = 1
+
+    def __post_init__(self) -> None:
+        self.client = RemotingClient()
+        namesrv_port, *ports = free_ports(1 + len(self.sets) * (1 + self.slaves))
+        self.namesrv = Program(
+            "namesrv",
+            "namesrv",
+            self.directory,
+            {
+                "listenPort": namesrv_port,
+                "bindAddress": "127.0.0.1",
+                "kvConfigPath": self.directory / "kvConfig.json",
+                "supportActingMaster": "true",
+                "notifyMinBrokerIdChanged": "true",
+                **self.namesrv_settings,
+            },
         )
+        places = [(name, broker_id) for name in self.sets for broker_id in range(1 + self.slaves)]
+        self.namesrv_address = self.namesrv.address
+        self.brokers = {
+            place: Program(f"{place[0]}{place[1]}", "broker", self.directory, self._settings(*place, port))
+            for place, port in zip(places, ports, strict=True)
+        }
+
+    def _settings(self, name: str, broker_id: int, port: int) -> dict[str, object]:
+        return {
+            "brokerName": name,
+            "brokerId": broker_id,
+            "brokerRole": "SLAVE" if broker_id else "SYNC_MASTER",
+            "inSyncReplicas": 2,
+            "minInSyncReplicas": 1,
+            "enableAutoInSyncReplicas": "true",
+            "totalReplicas": 1 + self.slaves,
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": port,
+            "namesrvAddr": self.namesrv.address,
+            "storePathRootDir": self.directory / f"store-{name}{broker_id}",
+            "mappedFileSizeCommitLog": 1 << 20,
+            "mappedFileSizeTimerLog": 4096,
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            "enableSlaveActingMaster": "true",
+            "enableRemoteEscape": "true",
+            "messageDelayLevel": "2s 4s 6s",
+            **self.settings,
+        }
+
+    async def up(self) -> None:
+        await asyncio.to_thread(self.namesrv.start)
+        await asyncio.gather(*(asyncio.to_thread(program.start) for program in self.brokers.values()))
+        await self.ready()
+
+    async def close(self) -> None:
+        await self.client.close()
+        for program in (*self.brokers.values(), self.namesrv):
+            await asyncio.to_thread(program.stop)
+
+    # -- what there is
+
+    def address(self, name: str, broker_id: int) -> str:
+        return self.brokers[name, broker_id].address
+
+    def log(self, name: str, broker_id: int) -> str:
+        return self.brokers[name, broker_id].log_path.read_text(errors="replace")
+
+    def logs(self) -> str:
+        return "".join(self.log(*place) for place in self.brokers)
+
+    def acts(self, name: str, broker_id: int = 1) -> bool:
+        """Whether a slave's log says that it acts as master."""
+        text = self.log(name, broker_id)
+        return text.rfind(" acting as master with") > text.rfind("no longer acting as master")
+
+    def kill(self, name: str, broker_id: int) -> None:
+        self.brokers[name, broker_id].kill()
+
+    async def restart(self, name: str, broker_id: int) -> None:
+        await asyncio.to_thread(self.brokers[name, broker_id].start)
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def producer(self) -> Producer:
+        return Producer("p", self.namesrv_address, send_timeout_ms=6_000)

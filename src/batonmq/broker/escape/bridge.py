@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_MS: Final = 3_000
 """How long another master may take to store a message."""
 ATTEMPTS: Final = 3
-"""Broker sets that are tried before the feature is told to wait."""
+"""Broker sets that are tried before a message is refused."""
 MOST: Final = 10_000
 """Messages that may be on their way; further ones are refused, and come again."""
 SAFE_POLL_S: Final = 0.05
