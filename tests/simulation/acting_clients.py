@@ -169,7 +169,7 @@ class Popper(_Client):
                     address = self.serving(name)
                     if address is not None:
                         await self._pop(net, name, address)
-                await asyncio.sleep(self.teller.random.expovariate(1 / 0.2))
+                await asyncio.sleep(self.teller.random.expovariate(1 / (0.2 if self.teller.sending else 2.0)))
         finally:
             await net.close()
 
