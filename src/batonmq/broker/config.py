@@ -212,7 +212,7 @@ class BrokerConfig(MetricsConfig):
     validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = changeable(False)
-    """Queue locks need a majority of the broker set. Not supported yet: must stay false."""
+    """Queue locks need more than half of totalReplicas; with enableSlaveActingMaster."""
 
     default_message_request_mode: str = changeable("PULL")
     """How groups consume whose mode was not set by setConsumeMode: PULL or POP."""
@@ -306,10 +306,13 @@ class BrokerConfig(MetricsConfig):
             "bit maps of filters are not available here, and SQL92 filters work without them; remove the key",
         )
         need(
-            not self.lock_in_strict_mode,
+            not self.lock_in_strict_mode
+            or self.total_replicas == 1
+            or (self.enable_slave_acting_master and not self.enable_controller_mode),
             "lockInStrictMode",
             "true",
-            "locks that a majority of the group must grant are not available here; remove the key",
+            f"with totalReplicas={self.total_replicas} it needs enableSlaveActingMaster=true (and no "
+            "controllers), or no queue could be locked",
         )
         need(
             not self.enable_controller_mode or bool(self.controller_addr),

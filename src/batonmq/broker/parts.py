@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.admin.part import AdminPart
 from batonmq.broker.delay.part import DelayPart
+from batonmq.broker.locks.part import LocksPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PARTS: Final[tuple[type[Part], ...]] = (
     TablesPart,
+    LocksPart,
     UpkeepPart,
     MonitoringPart,
     AdminPart,

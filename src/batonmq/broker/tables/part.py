@@ -160,7 +160,7 @@ class TablesPart(Part):
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)
             now_ms, config = broker.clock.now_ms(), broker.settings.broker
-            tables.locks.drop_expired(now_ms)
+            tables.locks.drop_expired(broker.clock.monotonic_ms())
             for clients_of in (tables.consumers, tables.producers):
                 for connection in clients_of.drop_silent(now_ms, config.channel_expired_timeout):
                     connection.close()
