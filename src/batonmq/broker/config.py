@@ -79,7 +79,10 @@ class BrokerConfig(MetricsConfig):
     broker_not_active_timeout_millis: int = number(10_000, 10, changeable=True)
     """Silence after which name servers and controllers count this broker as gone, ms."""
     enable_slave_acting_master: bool = changeable(False)
-    """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
+    """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
+    while there is none. Without effect in controller mode but for the heartbeats."""
+    sync_broker_member_group_period: int = number(1_000, 10, changeable=True)
+    """Time between questions for the live members of the broker set (with slave acting master), ms."""
     compatible_with_old_name_srv: bool = changeable(True)
     """Use only requests that name servers before 5.0 understand."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.acting.part import ActingPart
 from batonmq.broker.admin.part import AdminPart
 from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.locks.part import LocksPart
@@ -36,7 +37,8 @@ PARTS: Final[tuple[type[Part], ...]] = (
     TimerPart,
     PopPart,
     NameServersPart,
-    ReplicaPart,  # last: it gives the broker its role
+    ReplicaPart,  # behind them: it gives the broker its role
+    ActingPart,  # last: it changes that role
 )
 
 

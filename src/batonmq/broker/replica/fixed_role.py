@@ -77,6 +77,7 @@ class FixedSlave:
         self._configured = broker.settings.ha.ha_master_address
         self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
         self._copied_from: str | None = None
+        self._acts = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -93,8 +94,28 @@ class FixedSlave:
             await asyncio.gather(task, return_exceptions=True)
         await self.slave_sync.stop()
 
+    def acts(self, acting: bool) -> None:
+        """While this slave acts as master it follows nobody and keeps its tables: those of a master that the
+        name servers do not list may be older."""
+        broker = self._broker
+        if acting == self._acts:
+            return
+        self._acts = acting
+        if broker.replication is not None:
+            broker.replication.set_master_address(None if acting else self._configured or None)
+        if acting:
+            self.slave_sync.halt()
+            broker.role.master_address = None
+            broker.role.master_ha_address = self._configured or None
+        self._wake.set()
+
     def _learned(self) -> None:
         role, replication = self._broker.role, self._broker.replication
+        if self._acts:
+            # The answer to a registration is older than what made this slave act. It registers again when it
+            # ends to act.
+            role.master_address = None
+            return
         if self._configured:
             role.master_ha_address = self._configured
         elif replication is not None and role.master_ha_address is not None:
@@ -107,6 +128,9 @@ class FixedSlave:
             await self._wake.wait()
             self._wake.clear()
             address = self._broker.role.master_address
+            if self._acts and self._copied_from is not None:
+                self._copied_from = None
+                await self.slave_sync.stop()
             if address is None or address == self._copied_from:
                 continue
             log.info("master is %s, its replication port %s", address, self._broker.role.master_ha_address)

@@ -1,7 +1,7 @@
 """Requests between the brokers of a broker set, and requests of tools about replication.
 
-Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, NOTIFY_MIN_BROKER_ID_CHANGE,
-GET_BROKER_HA_STATUS and GET_BROKER_EPOCH_CACHE.
+Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, GET_BROKER_HA_STATUS
+and GET_BROKER_EPOCH_CACHE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.ExchangeHAInfo, handlers.exchange)
     dispatcher.on(wire.WatchTables, handlers.watch_tables)
     dispatcher.on(wire.ResetMasterFlushOffset, handlers.reset_master_flush_offset)
-    dispatcher.on(wire.NotifyMinBrokerIdChange, handlers.min_broker_id_changed)
     dispatcher.on(wire.GetBrokerHAStatus, handlers.status)
     dispatcher.on(wire.GetBrokerEpochCache, handlers.epochs)
 
@@ -76,12 +75,6 @@ class _ReplicationHandlers:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             "there is no master flush offset to reset here: slaves serve up to the confirm offset",
         )
-
-    def min_broker_id_changed(self, request: Request, header: wire.NotifyMinBrokerIdChange) -> Reply:
-        """A name server's notice for slaves that act as master. It is only logged: here the controllers
-        decide the role."""
-        log.info("lowest broker id of the broker set is %s", header.min_broker_id)
-        return Reply()
 
     def status(self, request: Request, header: wire.GetBrokerHAStatus) -> Reply:
         broker = self._broker

@@ -14,13 +14,13 @@ from batonmq.broker.replica.role_switch import RoleSwitch
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.role import RoleSource
+    from batonmq.broker.role import RoleSource, RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Dispatcher
 
 
 class ReplicaPart(Part):
-    """Last in the list of parts: when it starts, all other parts are ready for a role."""
+    """Behind all parts that need a role: when it starts, they are ready for one."""
 
     METRICS: ClassVar[tuple[Metric, ...]] = metrics.METRICS
 
@@ -50,6 +50,10 @@ class ReplicaPart(Part):
 
     async def start(self) -> None:
         self._source.start()
+
+    def role_changed(self, role: RoleState) -> None:
+        if isinstance(self._source, FixedSlave):
+            self._source.acts(role.is_acting)
 
     async def withdraw(self) -> None:
         await self._source.stop()
