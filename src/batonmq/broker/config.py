@@ -81,6 +81,9 @@ class BrokerConfig(MetricsConfig):
     enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
     while there is none. Without effect in controller mode but for the heartbeats."""
+    skip_pre_online: bool = False
+    """Serve at once after a start. Otherwise, with enableSlaveActingMaster and totalReplicas above 1, a
+    broker registers only when the other replicas follow it, and it has what they know better."""
     sync_broker_member_group_period: int = number(1_000, 10, changeable=True)
     """Time between questions for the live members of the broker set (with slave acting master), ms."""
     compatible_with_old_name_srv: bool = changeable(True)

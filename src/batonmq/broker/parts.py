@@ -15,6 +15,7 @@ from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.pop.part import PopPart
+from batonmq.broker.preonline.part import PreOnlinePart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer.part import TimerPart
@@ -38,6 +39,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     PopPart,
     NameServersPart,
     ReplicaPart,  # behind them: it gives the broker its role
+    PreOnlinePart,  # it decides when the role is given
     ActingPart,  # last: it changes that role
 )
 

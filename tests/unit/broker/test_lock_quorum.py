@@ -76,6 +76,7 @@ class Replica:
         """Start, or start again with what is on disk."""
         group = self.group
         self.broker: Broker = make_broker(
+            broker_id=self.broker_id,
             clock=group.clock,
             total_replicas=3,
             enable_slave_acting_master=True,

@@ -65,7 +65,7 @@ class LockQuorum:
         if asked.only_this_broker:
             return await self._durably(asked)
         total = broker.settings.broker.total_replicas
-        others = broker.members.others(broker.role.broker_id)
+        others = broker.members.others(broker.settings.broker.broker_id)
         quorum = quorum_of(total, 1 + len(others))
         if quorum > 1 + len(others):
             self._warn(
@@ -173,7 +173,7 @@ class LockQuorum:
         locks.unlock(group, asked.mq_set, client_id, asked.attempt)
         if asked.only_this_broker or not broker.settings.broker.lock_in_strict_mode:
             return
-        others = broker.members.others(broker.role.broker_id)
+        others = broker.members.others(broker.settings.broker.broker_id)
         await asyncio.gather(
             *(
                 self._unlock_at(address, UnlockAttemptBody(group, client_id, True, queues, attempt))

@@ -63,7 +63,7 @@ class MessagesPart(Part):
 
     def _members_changed(self, members: MemberGroup) -> None:
         if members.known:
-            own_id = self._broker.role.broker_id
+            own_id = self._broker.settings.broker.broker_id
             self._broker.appender.alive_replicas = 1 + len(members.others(own_id))
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
