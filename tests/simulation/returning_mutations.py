@@ -38,10 +38,7 @@ def _hands_nothing_over() -> list[Patch]:
 
 
 def _acting_offsets_look_old() -> list[Patch]:
-    def begin(self: Any) -> None:
-        self._acting = None
-
-    return [(OffsetTable, "begin_acting", begin)]
+    return [(OffsetTable, "act", lambda self, acting: None)]
 
 
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {

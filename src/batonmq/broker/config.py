@@ -81,6 +81,11 @@ class BrokerConfig(MetricsConfig):
     enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
     while there is none. Without effect in controller mode but for the heartbeats."""
+    enable_remote_escape: bool = changeable(False)
+    """What a slave that acts as master has to write goes to other masters of the cluster. false: only to
+    masters in the same process; without one, delayed messages and the like wait."""
+    delay_offset_update_version_step: int = number(200, 1, changeable=True)
+    """Delivered batches of delayed messages between two data versions."""
     skip_pre_online: bool = False
     """Serve at once after a start. Otherwise, with enableSlaveActingMaster and totalReplicas above 1, a
     broker registers only when the other replicas follow it, and it has what they know better."""

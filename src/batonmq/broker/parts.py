@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.acting.part import ActingPart
 from batonmq.broker.admin.part import AdminPart
 from batonmq.broker.delay.part import DelayPart
+from batonmq.broker.escape.part import EscapePart
 from batonmq.broker.locks.part import LocksPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
@@ -33,6 +34,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     MonitoringPart,
     AdminPart,
     MessagesPart,
+    EscapePart,
     TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,
     TimerPart,

@@ -129,7 +129,7 @@ class MemberPolling:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             return {}
-        for group in decode(answer.body, TopicRouteData).broker_datas:
-            if group.cluster == cluster and group.broker_name == name:
-                return group.broker_addrs
+        for data in decode(answer.body, TopicRouteData).broker_datas:
+            if data.cluster == cluster and data.broker_name == name:
+                return data.broker_addrs
         return {}

@@ -34,7 +34,14 @@ class DelayPart(Part):
     def __init__(self, broker: Broker) -> None:
         self._settings = broker.settings
         delays_ms = parse_delay_levels(broker.settings.broker.message_delay_level)
-        self.schedule = DelaySchedule(delays_ms, broker.store, broker.appender, broker.role, broker.clock)
+        self.schedule = DelaySchedule(
+            delays_ms,
+            broker.store,
+            broker.appender,
+            broker.role,
+            broker.clock,
+            lambda: self._settings.broker.delay_offset_update_version_step,
+        )
         broker.redirects.add(_DelayedMessages(len(delays_ms)))
 
     def tables(self) -> Sequence[Table]:
@@ -58,7 +65,7 @@ class DelayPart(Part):
         self.schedule.stop()
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master:
+        if role.serves:
             self.schedule.start()
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:

@@ -44,6 +44,8 @@ class PutStatus(Enum):
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    PUT_TO_REMOTE_BROKER_FAIL = "PUT_TO_REMOTE_BROKER_FAIL"
+    """This broker acts as master, and no other master took the message."""
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
@@ -59,7 +61,8 @@ class Waiter(Protocol):
     """False: do not wait for replicas and disk (property WAIT=false)."""
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
-        """`result` is set if and only if the message is in the log and this broker is still master."""
+        """`result` is set if and only if the message is in the log and this broker is still master. PUT_OK
+        without a result: this broker acts as master, and another master has the message."""
 
 
 class Appender:
@@ -83,6 +86,8 @@ class Appender:
         self._replication = replication
         self.listeners: list[Callable[[list[tuple[QueueKey, int]]], None]] = []
         """Called with the queues that have grown and their new max offsets, for example for held pulls."""
+        self.escape: Callable[[list[StoredMessage], list[Waiter]], None] | None = None
+        """Stores messages on another master while this broker acts as one (RIP-32)."""
         self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
@@ -122,6 +127,9 @@ class Appender:
         waiters = self._waiters
         self._messages, self._waiters = [], []
         if not self._role.is_master or self._role.stopping:
+            if self.escape is not None and self._role.is_acting and not self._role.stopping:
+                self.escape(messages, waiters)
+                return
             self._refuse(waiters, PutStatus.SERVICE_NOT_AVAILABLE)
             return
         copies = self._copies_needed()

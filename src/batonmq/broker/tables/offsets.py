@@ -51,6 +51,8 @@ class OffsetTable:
         self.on_resets: Callable[[], None] = _no_listener
         """Called when a reset was stored, or used by a pull."""
         self._changed = False
+        self._acts = False
+        """Whether the next commit is the first one since this slave acts as master."""
         self._acting: dict[str, set[int]] | None = None
         """What was committed here while this broker acts as master, and since, until its master has it."""
 
@@ -78,9 +80,15 @@ class OffsetTable:
                 offset,
                 client,
             )
+        self._moved()
+
+    def _moved(self) -> None:
         self._commits += 1
-        if self._commits % self._version_step == 0:
-            self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+        if self._acts or self._commits % self._version_step == 0:
+            self.version = next_version(
+                self.version, self._clock.now_ms(), self.state_version, acting=self._acts
+            )
+            self._acts = False
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store the last delivered offset; in memory only."""
@@ -126,6 +134,7 @@ class OffsetTable:
         self._resets.setdefault(key, {})[queue_id] = offset
         self._offsets.setdefault(key, {})[queue_id] = offset
         self._changed = True
+        self._moved()
         self.on_resets()
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -174,12 +183,12 @@ class OffsetTable:
         self.state_version = epoch
         self.version = next_version(self.version, self._clock.now_ms(), epoch)
 
-    def begin_acting(self) -> None:
-        """This slave acts as master. Its versions are newer from here on than those of the former master,
-        however many commits that had which were not copied."""
-        self._acting = {}
-        self.begin_term(self.version.state_version + 1)
-        self._changed = True
+    def act(self, acting: bool) -> None:
+        """This slave begins or ends to act as master. What is committed meanwhile is newer than the master's
+        table, whatever the master's version is."""
+        self._acts = acting
+        if acting:
+            self._acting = {}
 
     def end_acting(self) -> None:
         """This broker is master, or has handed over what was committed to it while it acted."""
@@ -214,7 +223,6 @@ class OffsetTable:
                     own[queue_id] = offset
                     changed = True
         self.version = version
-        self.state_version = max(self.state_version, version.state_version)
         self._changed |= changed
         return changed
 

@@ -146,10 +146,13 @@ class TablesPart(Part):
         tables.persistence.save(GROUPS)
 
     def role_changed(self, role: RoleState) -> None:
+        tables = self._tables
+        tables.offsets.act(role.is_acting)
+        if role.is_master:
+            tables.offsets.end_acting()
         if role.is_acting:
-            self._tables.offsets.begin_acting()
-        elif role.is_master:
-            self._tables.offsets.end_acting()
+            # The master may have died before this slave copied its last topics.
+            tables.topics.recreate_missing(self._broker.store.queues())
 
     def connection_closed(self, connection: Connection) -> None:
         self._tables.consumers.connection_closed(connection)

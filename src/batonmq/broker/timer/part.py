@@ -89,7 +89,7 @@ class TimerPart(Part):
         self.service.rest()
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master:
+        if role.serves:
             self.service.lead()
         else:
             self.service.follow()

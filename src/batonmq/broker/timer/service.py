@@ -95,7 +95,7 @@ class TimerService:
         return state.timers.recover(self._durable, state.broker.store.max_offset)
 
     def lead(self) -> None:
-        """This broker is master: deliver."""
+        """This broker is master, or acts as one: deliver."""
         state = self.state
         if not state.opened or state.leading:
             return
@@ -108,7 +108,7 @@ class TimerService:
         waiting_ms = state.timers.next_ms
         since_ms = done.read_ms if waiting_ms is None else min(done.read_ms or waiting_ms, waiting_ms)
         state.leading = True
-        state.moved()
+        state.moved(acting=state.broker.role.is_acting)
         self._spawn(self._enqueuer.run())
         self._spawn(Deliverer(state, self._counts).run(since_ms))
 

@@ -1,0 +1,41 @@
+"""Guards of acting masters that the simulation has to miss when they are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batonmq.broker.messages.appender import Appender
+from batonmq.broker.replica.fixed_role import FixedSlave
+from batonmq.broker.replica.role_switch import RoleSwitch
+from tests.simulation.mutation import Mutation, Patch
+
+
+def _writes_its_copy() -> list[Patch]:
+    end_of_turn = Appender._end_of_turn
+
+    def append(self: Any) -> None:
+        role = self._role
+        before, role.is_master = role.is_master, role.serves
+        try:
+            end_of_turn(self)
+        finally:
+            role.is_master = before
+
+    return [(Appender, "_end_of_turn", append)]
+
+
+def _never_ends() -> list[Patch]:
+    return [(RoleSwitch, "end_acting", lambda self: None)]
+
+
+def _never_follows_again() -> list[Patch]:
+    acts = FixedSlave.acts
+    return [(FixedSlave, "acts", lambda self, acting: acts(self, acting or self._acts))]
+
+
+MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
+    "own-log": (Mutation("an acting master writes to its copy of the log", _writes_its_copy), (0, 2, 10)),
+    "never-ends": (Mutation("a slave acts on when its master is back", _never_ends), (0, 2)),
+    "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (0, 2)),
+}
+"""Name -> the guard taken out, and seeds of which one at least must notice."""
