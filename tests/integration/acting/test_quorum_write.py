@@ -37,7 +37,7 @@ async def test_sends_wait_for_as_many_as_are_there_and_not_for_fewer_than_the_le
     pairs = Pairs(tmp_path, settings, sets="a", slaves=2)
     try:
         await pairs.up()
-        assert (await outcome(pairs))[0] == "SEND_OK"
+        await until(lambda: _ok(pairs), "the master knows that three are alive")
         pairs.kill("a", 2)
         status, seconds = await outcome(pairs)
         assert status == "SEND_OK" and seconds < 1, "the link of a killed process is closed at once"
@@ -84,7 +84,7 @@ async def test_a_slave_that_hangs_delays_sends_until_it_is_no_longer_alive(tmp_p
         await until(lambda: _ok(pairs), "sends")
         pairs.brokers["a", 1].signal(signal.SIGSTOP)
         status, seconds = await outcome(pairs)
-        assert status == "FLUSH_SLAVE_TIMEOUT" and 0.4 < seconds < 2
+        assert "FLUSH_SLAVE_TIMEOUT" in status and 0.4 < seconds < 2
         began = time.monotonic()
         await until(lambda: _ok(pairs), "the name server counts it as dead")
         assert time.monotonic() - began < 6

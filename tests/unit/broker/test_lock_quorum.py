@@ -225,6 +225,19 @@ async def test_a_restarted_replica_remembers_what_it_granted(group: Group) -> No
     assert await group.second.lock("c2") == [Q0]
 
 
+async def test_a_replica_that_was_away_does_not_keep_the_others_from_granting(group: Group) -> None:
+    assert await group.master.lock("c1") == [Q0]
+    await group.settled()
+    group.network.down.add(group.master.address)
+    await group.first.unlock("c1")
+    assert await group.first.lock("c2") == [Q0]
+    group.network.down.clear()
+    group.master.start()
+    assert group.owners() == ["c1", "c2", "c2"]
+    assert await group.master.lock("c1") == []
+    assert await group.master.lock("c2") == [Q0]
+
+
 async def test_a_vote_counts_only_when_it_is_on_disk(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     file = group.first.broker.tables.persistence._files[LOCKS]
     monkeypatch.setattr(file, "write", _no_space)
@@ -306,16 +319,20 @@ def test_more_than_half(total: int, known: int, quorum: int) -> None:
     assert quorum_of(total, known) == quorum
 
 
-@given(st.sets(st.integers(0, 5)), st.integers(1, 5), st.lists(st.sets(st.integers(0, 7)), max_size=4))
-def test_a_decided_round_stays_as_it_is(queues: set[int], quorum: int, answers: list[set[int]]) -> None:
-    round_ = LockRound(queues, quorum, len(answers))
+@given(
+    st.sets(st.integers(0, 5)),
+    st.sets(st.integers(0, 5)),
+    st.integers(1, 5),
+    st.lists(st.sets(st.integers(0, 7)), max_size=4),
+)
+def test_a_decided_round_stays_as_it_is(
+    queues: set[int], own: set[int], quorum: int, answers: list[set[int]]
+) -> None:
+    round_ = LockRound(queues, own, quorum, len(answers))
     decided: set[int] | None = round_.granted if round_.decided else None
     for answer in answers:
         round_.answered(answer)
         if decided is None and round_.decided:
             decided = round_.granted
-    assert (
-        decided
-        == round_.granted
-        == {queue for queue in queues if 1 + sum(queue in answer for answer in answers) >= quorum}
-    )
+    votes = {queue: sum(queue in each for each in (own, *answers)) for queue in queues}
+    assert decided == round_.granted == {queue for queue in queues if votes[queue] >= quorum}

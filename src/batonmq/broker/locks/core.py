@@ -17,11 +17,11 @@ def quorum_of(total_replicas: int, known: int) -> int:
 class LockRound(Generic[Queue]):
     """The answers of the other replicas to one request for locks."""
 
-    def __init__(self, queues: Collection[Queue], quorum: int, asked: int) -> None:
-        """This broker grants `queues` itself, and asks `asked` others for them."""
+    def __init__(self, queues: Collection[Queue], own: Collection[Queue], quorum: int, asked: int) -> None:
+        """`asked` others are asked for `queues`; this broker grants `own` of them itself."""
         self._quorum = quorum
         self._unanswered = asked
-        self._votes = dict.fromkeys(queues, 1)
+        self._votes = {queue: int(queue in own) for queue in queues}
 
     def answered(self, granted: Collection[Queue]) -> None:
         """One replica has answered; one that failed grants nothing."""

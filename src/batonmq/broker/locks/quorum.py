@@ -2,7 +2,7 @@
 
 A slave that acts as master grants locks too. While the master comes back, or two parts of a cluster see
 different masters, one client could hold a queue at the slave and another one at the master. With strict locks
-the broker that is asked asks all others for the queues that it grants itself.
+the broker that is asked asks all others.
 
 - What too few grant is taken back everywhere, so that nobody waits for it to expire. RocketMQ leaves it.
 - A replica writes new owners to ``config/queueLocks.json`` before it grants: after a restart it does not
@@ -76,7 +76,7 @@ class LockQuorum:
             return ()
         asked.attempt = f"{broker.rng.getrandbits(64):016x}"
         mine = await self._durably(asked)
-        if quorum == 1 or not mine:
+        if quorum == 1 or (not mine and len(others) < quorum):
             return mine
         return await self._ask(asked, mine, others, quorum)
 
@@ -104,11 +104,12 @@ class LockQuorum:
     async def _ask(
         self, asked: LockAttemptBody, mine: set[MessageQueue], others: dict[int, str], quorum: int
     ) -> Collection[MessageQueue]:
-        """Ask the other replicas; returns as soon as the result is certain."""
-        votes: LockRound[MessageQueue] = LockRound(mine, quorum, len(others))
-        body = LockAttemptBody(
-            asked.consumer_group, asked.client_id, True, [q for q in asked.mq_set if q in mine], asked.attempt
-        )
+        """Ask the other replicas; returns as soon as the result is certain.
+
+        Also for what this broker refuses: a master that returns may still have the lock of a client that has
+        given it back meanwhile. RocketMQ's asks only for what it grants itself."""
+        votes: LockRound[MessageQueue] = LockRound(set(asked.mq_set), mine, quorum, len(others))
+        body = LockAttemptBody(asked.consumer_group, asked.client_id, True, list(asked.mq_set), asked.attempt)
         decided = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._collect(body, votes, others, decided))
         await asyncio.shield(decided)

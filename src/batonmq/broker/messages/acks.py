@@ -155,6 +155,7 @@ def keys_without_effect(
     if controller_mode:
         reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
         reasons["totalReplicas"] = "the controllers know the replicas"
+        reasons["skipPreOnline"] = "with controllers no broker waits before it registers"
         reasons["haMaxGapNotInSync"] = "in controller mode haMaxTimeSlaveNotCatchup decides who is in sync"
         reasons["haMasterAddress"] = "the controllers say who is master, and the master where its port is"
         reasons["haSendWholeLog"] = "in controller mode a slave says with syncFromLastFile what it wants"
@@ -172,4 +173,5 @@ def keys_without_effect(
         if not slave_acting_master:
             reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster use it"
             reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster uses it"
+            reasons["skipPreOnline"] = "only enableSlaveActingMaster uses it"
     return [f"{key} has no effect here: {why}" for key, why in reasons.items() if key in set_keys]

@@ -53,6 +53,8 @@ class PreOnlinePart(Part):
         self._task: asyncio.Task[None] | None = None
         self._members: dict[str, RemoteMember] = {}
         """By client address."""
+        self._waited_for: Mapping[int, str] = {}
+        """The other members of the last attempt."""
         self._said = ("", 0.0)
 
     async def start(self) -> None:
@@ -89,6 +91,10 @@ class PreOnlinePart(Part):
             await asyncio.sleep(RETRY_S)
         log.info("ready to serve after %.1f s", asyncio.get_running_loop().time() - began)
         broker.assume_role()
+        if not slave:
+            # Those that it has waited for are alive: locks and sends need not wait for the next question.
+            own = {broker.settings.broker.broker_id: broker.address}
+            broker.members.update({**self._waited_for, **own})
 
     def _say(self, missing: str) -> None:
         """One line for each new reason, and again once a minute."""
@@ -120,6 +126,7 @@ class PreOnlinePart(Part):
         if isinstance(others, str):
             return others
         replication.serve()
+        self._waited_for = others
         self._members = {
             address: self._members.get(address) or RemoteMember(self._broker.client, address)
             for address in others.values()
