@@ -28,6 +28,12 @@ async def outcome(pairs: Pairs) -> tuple[str, float]:
         return result.status.name, time.monotonic() - began
 
 
+async def _counted(pairs: Pairs) -> bool:
+    """The master asks the name servers for the members once a second."""
+    members = [line for line in pairs.log("a", 0).splitlines() if "live members of the broker set" in line]
+    return bool(members) and all(f"{broker_id}: " in members[-1] for broker_id in range(1 + pairs.slaves))
+
+
 async def _ok(pairs: Pairs) -> bool:
     return (await outcome(pairs))[0] == "SEND_OK"
 
@@ -37,7 +43,8 @@ async def test_sends_wait_for_as_many_as_are_there_and_not_for_fewer_than_the_le
     pairs = Pairs(tmp_path, settings, sets="a", slaves=2)
     try:
         await pairs.up()
-        await until(lambda: _ok(pairs), "the master knows that three are alive")
+        await until(lambda: _counted(pairs), "the master counts three as alive")
+        await until(lambda: _ok(pairs), "sends")
         pairs.kill("a", 2)
         status, seconds = await outcome(pairs)
         assert status == "SEND_OK" and seconds < 1, "the link of a killed process is closed at once"
@@ -81,6 +88,7 @@ async def test_a_slave_that_hangs_delays_sends_until_it_is_no_longer_alive(tmp_p
     pairs.namesrv.settings = {**pairs.namesrv.settings, "scanNotActiveBrokerInterval": 200}
     try:
         await pairs.up()
+        await until(lambda: _counted(pairs), "the master counts the slave as alive")
         await until(lambda: _ok(pairs), "sends")
         pairs.brokers["a", 1].signal(signal.SIGSTOP)
         status, seconds = await outcome(pairs)
