@@ -11,10 +11,12 @@ from batonmq.broker.acting.part import ActingPart
 from batonmq.broker.admin.part import AdminPart
 from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.escape.part import EscapePart
+from batonmq.broker.locks.part import LocksPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.pop.part import PopPart
+from batonmq.broker.preonline.part import PreOnlinePart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer.part import TimerPart
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 PARTS: Final[tuple[type[Part], ...]] = (
     TablesPart,
+    LocksPart,
     UpkeepPart,
     MonitoringPart,
     AdminPart,
@@ -38,6 +41,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     PopPart,
     NameServersPart,
     ReplicaPart,  # behind them: it gives the broker its role
+    PreOnlinePart,  # it decides when the role is given
     ActingPart,  # last: it changes that role
 )
 

@@ -170,6 +170,8 @@ class RequestCode(IntEnum):
     """A slave copies the SQL92 filters of its master."""
     GET_ALL_RESET_OFFSET = 60021
     """A slave copies the offset resets that no pull has used."""
+    UNDO_QUEUE_LOCKS = 60030
+    """A broker takes back the locks that a majority of its broker set did not grant."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

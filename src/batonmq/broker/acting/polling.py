@@ -87,7 +87,7 @@ class MemberPolling:
         while True:
             wake.clear()
             try:
-                self._views.answered(server, await self._ask(server))
+                self._views.answered(server, await self.ask(server))
                 reachable = True
             except (NetError, MQError) as error:
                 log.log(
@@ -106,8 +106,8 @@ class MemberPolling:
             except TimeoutError:
                 continue
 
-    async def _ask(self, server: str) -> Mapping[int, str]:
-        """Raises `NetError`, `MQError`."""
+    async def ask(self, server: str) -> Mapping[int, str]:
+        """The live members as one name server knows them. Raises `NetError`, `MQError`."""
         config = self._broker.settings.broker
         cluster, name = config.broker_cluster_name, config.broker_name
         if server not in self._old:

@@ -17,7 +17,7 @@ import msgspec
 
 from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.versions import next_version
+from batonmq.broker.versions import age, next_version
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.record import MessageExt, decode_record
@@ -136,6 +136,22 @@ class DelaySchedule:
         """On a slave: load the master's table. Raises ValueError."""
         self.restore(data)
         self._changed = True
+
+    def take_back(self, data: bytes) -> bool:
+        """On a master that returns: take the table of a slave where it is further. Raises ValueError.
+
+        A level's offset only grows, and what is before it was delivered, by whichever broker. True: something
+        has changed."""
+        read = decode(data, _DelayOffsets)
+        further = {
+            level: offset
+            for level, offset in read.offset_table.items()
+            if offset > self._offsets.get(level, 0)
+        }
+        self._offsets.update(further)
+        self.version = max(self.version, read.data_version, key=age)
+        self._changed |= bool(further)
+        return bool(further)
 
     # -- running
 

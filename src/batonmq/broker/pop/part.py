@@ -18,6 +18,7 @@ from batonmq.broker.pop.popper import Popper
 from batonmq.broker.pop.positions import Positions
 from batonmq.broker.pop.reviver import Reviver
 from batonmq.broker.pop.taker import Taker
+from batonmq.broker.tables.copying import if_it_acted
 from batonmq.broker.tables.persistence import Table
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ class PopPart(Part):
     def tables(self) -> Sequence[Table]:
         settings, modes = self._broker.settings, self.assignments.modes
         return (
-            Table(name=MODES, encode=modes.encode, restore=modes.restore, copy=self.assignments.copy),
+            Table(
+                name=MODES,
+                encode=modes.encode,
+                restore=modes.restore,
+                copy=self.assignments.copy,
+                take_back=lambda member: if_it_acted(member, self.assignments.copy),
+            ),
             Table(
                 name="consumerOrderInfo",
                 encode=self.orders.encode,

@@ -47,6 +47,17 @@ def checked_role(config: BrokerConfig) -> BrokerConfig:
     return replace(config, broker_id=MASTER_ID)
 
 
+def starts_isolated(config: BrokerConfig) -> bool:
+    """Whether the broker prepares before it takes its role (`broker/preonline`). Source: RocketMQ's
+    `BrokerController.start`."""
+    return (
+        config.enable_slave_acting_master
+        and config.total_replicas > 1
+        and not config.skip_pre_online
+        and not config.enable_controller_mode
+    )
+
+
 class FixedMaster:
     """A `RoleSource` that makes this broker master once, at start."""
 
@@ -101,8 +112,10 @@ class FixedSlave:
         if acting == self._acts:
             return
         self._acts = acting
-        if broker.replication is not None:
-            broker.replication.set_master_address(None if acting else self._configured or None)
+        replication = broker.replication
+        # A master that returns has announced itself, and this slave may follow it already.
+        if replication is not None and (acting or not replication.following):
+            replication.set_master_address(None if acting else self._configured or None)
         if acting:
             self.slave_sync.halt()
             broker.role.master_address = None

@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
+from batonmq.broker.replica.fixed_role import SLAVE
+from batonmq.common.addresses import is_address
 from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.classic.service import ClassicHAService
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.replication import (
     EpochEntry,
@@ -43,12 +46,11 @@ class _ReplicationHandlers:
         self._broker = broker
 
     def exchange(self, request: Request, header: wire.ExchangeHAInfo) -> Reply:
-        """A slave asks the master for its addresses. A request that announces a master is ignored: the master
-        is known from the controllers, and its replication address from the master itself."""
+        """A slave asks the master for its addresses, or a master that returns announces itself. With
+        controllers an announcement is ignored: they know the master."""
         broker = self._broker
         if header.master_ha_address is not None:
-            log.debug("%s announces a master at %s; ignored", request.connection.peer, header.master_address)
-            return Reply(wire.ExchangeHAInfoResponse())
+            return Reply(self._announced(request, header, header.master_ha_address))
         if not broker.role.is_master:
             return Reply(wire.ExchangeHAInfoResponse())
         return Reply(
@@ -57,6 +59,32 @@ class _ReplicationHandlers:
                 master_flush_offset=broker.store.flushed_offset,
                 master_address=broker.address,
             )
+        )
+
+    def _announced(
+        self, request: Request, header: wire.ExchangeHAInfo, address: str
+    ) -> wire.ExchangeHAInfoResponse:
+        """Follow the master at this replication port, and answer whether this slave does so already.
+
+        Anybody may send this: it takes no slave away from a master whose link stands."""
+        broker, replication = self._broker, self._broker.replication
+        config = broker.settings.broker
+        if not (
+            config.enable_slave_acting_master
+            and config.broker_role == SLAVE
+            and isinstance(replication, ClassicHAService)
+        ):
+            log.debug("%s announces a master at %s; ignored", request.connection.peer, header.master_address)
+            return wire.ExchangeHAInfoResponse()
+        if not (is_address(address) and address.isprintable()):
+            raise MQError(ResponseCode.INVALID_PARAMETER, "masterHaAddress is not host:port")
+        if not replication.following:
+            address = broker.settings.ha.ha_master_address or address
+            broker.role.master_ha_address = address
+            replication.set_master_address(address)
+        master = replication.master()
+        return wire.ExchangeHAInfoResponse(
+            follows=replication.followed, linked_from=master.local_address if master is not None else ""
         )
 
     async def watch_tables(self, request: Request, header: wire.WatchTables) -> Reply:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.replica import handlers, metrics
-from batonmq.broker.replica.fixed_role import SLAVE, FixedMaster, FixedSlave
+from batonmq.broker.replica.fixed_role import SLAVE, FixedMaster, FixedSlave, starts_isolated
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.broker.replica.replicas_manager import ReplicasManager
 from batonmq.broker.replica.role_switch import RoleSwitch
@@ -39,6 +39,7 @@ class ReplicaPart(Part):
             self._source = FixedSlave(broker, self.switch)
         else:
             self._source = FixedMaster(broker, self.switch)
+        broker.assume_role = self._source.start
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         handlers.register(dispatcher, self._broker)
@@ -49,7 +50,8 @@ class ReplicaPart(Part):
         return metrics.sources(self._broker)
 
     async def start(self) -> None:
-        self._source.start()
+        if not starts_isolated(self._broker.settings.broker):
+            self._source.start()
 
     def role_changed(self, role: RoleState) -> None:
         if isinstance(self._source, FixedSlave):

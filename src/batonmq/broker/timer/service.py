@@ -16,6 +16,7 @@ from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.enqueuer import Enqueuer, queue_offset_after
 from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
 from batonmq.broker.timer.timer_store import TimerStore, sync
+from batonmq.broker.versions import age
 from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
 
@@ -157,6 +158,15 @@ class TimerService:
             self.state.done = decode_checkpoint(data)
             self.state.version = self.state.done.version
             self._enqueuer.wake()
+
+    def take_back(self, data: bytes) -> bool:
+        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more. Raises
+        ValueError. True: it was taken."""
+        theirs, own = decode_checkpoint(data), self.state.checkpoint()
+        if self.state.leading or (age(theirs.version) <= age(own.version) and theirs.read_ms <= own.read_ms):
+            return False
+        self.replace(data)
+        return True
 
     # -- disk
 
