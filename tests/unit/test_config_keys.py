@@ -25,7 +25,6 @@ CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig,
 NOT_READ = {
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
     "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
-    "lock_in_strict_mode": "only false is accepted until majority locks are built",
     "store_type": "only default is accepted: RocketMQ's RocksDB store is not read here",
     "message_store_plug_in": "only empty is accepted: plug-ins are Java classes",
     "enable_lmq": "only false is accepted until light message queues are built",
@@ -63,7 +62,6 @@ def test_every_key_says_what_it_does() -> None:
     ("key", "value"),
     [
         ("enableCalcFilterBitMap", "true"),
-        ("lockInStrictMode", "true"),
         ("enableDLegerCommitLog", "true"),
         ("enableLmq", "true"),
         ("enableMultiDispatch", "true"),

@@ -82,7 +82,18 @@ class BrokerConfig(MetricsConfig):
     broker_not_active_timeout_millis: int = number(10_000, 10, changeable=True)
     """Silence after which name servers and controllers count this broker as gone, ms."""
     enable_slave_acting_master: bool = changeable(False)
-    """Send heartbeats (code 904) to the name servers and let the slave with the lowest id serve reads."""
+    """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
+    while there is none. Without effect in controller mode but for the heartbeats."""
+    enable_remote_escape: bool = changeable(False)
+    """What a slave that acts as master has to write goes to other masters of the cluster. false: only to
+    masters in the same process; without one, delayed messages and the like wait."""
+    delay_offset_update_version_step: int = number(200, 1, changeable=True)
+    """Delivered batches of delayed messages between two data versions."""
+    skip_pre_online: bool = False
+    """Serve at once after a start. Otherwise, with enableSlaveActingMaster and totalReplicas above 1, a
+    broker registers only when the other replicas follow it, and it has what they know better."""
+    sync_broker_member_group_period: int = number(1_000, 10, changeable=True)
+    """Time between questions for the live members of the broker set (with slave acting master), ms."""
     compatible_with_old_name_srv: bool = changeable(True)
     """Use only requests that name servers before 5.0 understand."""
 
@@ -215,7 +226,7 @@ class BrokerConfig(MetricsConfig):
     validate_system_topic_when_update_topic: bool = changeable(True)
     """Refuse to change system topics."""
     lock_in_strict_mode: bool = changeable(False)
-    """Queue locks need a majority of the broker set. Not supported yet: must stay false."""
+    """Queue locks need more than half of totalReplicas; with enableSlaveActingMaster."""
 
     default_message_request_mode: str = changeable("PULL")
     """How groups consume whose mode was not set by setConsumeMode: PULL or POP."""
@@ -312,10 +323,13 @@ class BrokerConfig(MetricsConfig):
             "bit maps of filters are not available here, and SQL92 filters work without them; remove the key",
         )
         need(
-            not self.lock_in_strict_mode,
+            not self.lock_in_strict_mode
+            or self.total_replicas == 1
+            or (self.enable_slave_acting_master and not self.enable_controller_mode),
             "lockInStrictMode",
             "true",
-            "locks that a majority of the group must grant are not available here; remove the key",
+            f"with totalReplicas={self.total_replicas} it needs enableSlaveActingMaster=true (and no "
+            "controllers), or no queue could be locked",
         )
         need(
             not self.enable_controller_mode or bool(self.controller_addr),

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from batonmq.store.store import MessageStore
 
 
+def _no_role() -> None:
+    """Default of `Broker.assume_role`."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Broker:
     """One broker on one event loop."""
@@ -54,6 +58,8 @@ class Broker:
     """Asks the program to stop this broker, with the cause; returns at once."""
     members: MemberGroup = field(default_factory=MemberGroup)
     """The live replicas of this broker's set, as the name servers know them."""
+    assume_role: Callable[[], None] = _no_role
+    """Takes the role that `ReplicaPart` knows. A broker that prepares first calls it when it is ready."""
     neighbours: Callable[[], Iterable[Broker]] = tuple
     """The other brokers that run in this process; a container passes a function."""
     runtime_info: list[Callable[[], Mapping[str, object]]] = field(default_factory=list)

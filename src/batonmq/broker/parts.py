@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.acting.part import ActingPart
 from batonmq.broker.admin.part import AdminPart
 from batonmq.broker.delay.part import DelayPart
+from batonmq.broker.escape.part import EscapePart
+from batonmq.broker.locks.part import LocksPart
 from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.pop.part import PopPart
+from batonmq.broker.preonline.part import PreOnlinePart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer.part import TimerPart
@@ -25,16 +29,20 @@ if TYPE_CHECKING:
 
 PARTS: Final[tuple[type[Part], ...]] = (
     TablesPart,
+    LocksPart,
     UpkeepPart,
     MonitoringPart,
     AdminPart,
     MessagesPart,
+    EscapePart,
     TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,
     TimerPart,
     PopPart,
     NameServersPart,
-    ReplicaPart,  # last: it gives the broker its role
+    ReplicaPart,  # behind them: it gives the broker its role
+    PreOnlinePart,  # it decides when the role is given
+    ActingPart,  # last: it changes that role
 )
 
 

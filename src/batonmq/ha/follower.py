@@ -37,6 +37,7 @@ class FollowedLink(Protocol):
     address: str
     """The master's replication port, ``host:port``."""
     peer: str
+    local_address: str
     reason: str
     """Why it ended, for the log."""
     untrusted: bool
@@ -128,7 +129,14 @@ class Follower(Generic[L]):
         link = self.link
         if link is None:
             return None
-        return MasterStatus(link.peer, link.last_read_ms, link.last_write_ms, link.bytes_per_second)
+        return MasterStatus(
+            link.peer, link.last_read_ms, link.last_write_ms, link.bytes_per_second, link.local_address
+        )
+
+    @property
+    def master_address(self) -> str:
+        """The replication port to follow, ``host:port``; empty while unknown."""
+        return self._address
 
     def tick(self, now_ms: int) -> None:
         """Look at heartbeats and silence."""

@@ -24,6 +24,9 @@ class Link(asyncio.Protocol):
         self._bytes = 0
         self._rated = (0, 0.0)
         self.peer = ""
+        """The other end, ``ip:port``."""
+        self.local_address = ""
+        """This end, ``ip:port``."""
         self.reason = ""
         """Why the link ended, for the log."""
         self.bytes_per_second = 0
@@ -32,6 +35,8 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peername = transport.get_extra_info("peername")
         self.peer = f"{peername[0]}:{peername[1]}" if peername else "?"
+        sockname = transport.get_extra_info("sockname")
+        self.local_address = f"{sockname[0]}:{sockname[1]}" if sockname else ""
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -29,6 +29,8 @@ class MasterStatus(NamedTuple):
     last_read_ms: int
     last_write_ms: int
     bytes_per_second: int
+    local_address: str = ""
+    """This slave's end of the connection, ``ip:port``."""
 
 
 class Replication(Protocol):

@@ -174,6 +174,8 @@ class RequestCode(IntEnum):
     """A slave copies the offset resets that no pull has used."""
     GET_ALL_TRANSACTION_CHECKS = 60025
     """A slave copies how often its master has checked undecided half messages."""
+    UNDO_QUEUE_LOCKS = 60030
+    """A broker takes back the locks that a majority of its broker set did not grant."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

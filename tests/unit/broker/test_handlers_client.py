@@ -1,4 +1,4 @@
-"""Heartbeats, group members and queue locks over the wire; answers as recorded from RocketMQ 5.5."""
+"""Heartbeats and group members over the wire; answers as recorded from RocketMQ 5.5."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from batonmq.broker.tables.handlers import clients as client
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies.clients import (
     CheckClientRequestBody,
-    LockBatchRequestBody,
     SubscriptionData,
-    UnlockBatchRequestBody,
 )
-from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import clients as wire
@@ -273,18 +270,3 @@ async def test_only_tag_filters_are_accepted() -> None:
     sql = CheckClientRequestBody(subscription_data=SubscriptionData(expression_type="SQL92"))
     with pytest.raises(MQError, match="does not support consumer to filter message by SQL92"):
         await ask(dispatcher, wire.CheckClientConfig(), sql)
-
-
-async def test_locks() -> None:
-    _, dispatcher = setup()
-    queue = MessageQueue(topic="TopicJ", broker_name="broker-a", queue_id=0)
-
-    async def lock(client_id: str) -> object:
-        body = LockBatchRequestBody(consumer_group="GroupJ", client_id=client_id, mq_set=[queue])
-        return json_of(await ask(dispatcher, wire.LockBatchMq(), body))
-
-    assert await lock("c1") == json.loads((WIRE / "lock.json").read_bytes())
-    assert await lock("c2") == {"lockOKMQSet": []}
-    free = UnlockBatchRequestBody(consumer_group="GroupJ", client_id="c1", mq_set=[queue])
-    await ask(dispatcher, wire.UnlockBatchMq(), free)
-    assert await lock("c2") != {"lockOKMQSet": []}

@@ -54,3 +54,54 @@ def test_expired_locks_are_dropped(locks: LockTable[int]) -> None:
     assert not locks.all_expired("g", 70_000)
     locks.drop_expired(now_ms=200_000)
     assert locks.all_expired("g", 200_000)
+
+
+def test_an_undone_attempt_leaves_what_was_there_before(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0, attempt="a")
+    locks.try_lock("g", [0, 1], "c1", now_ms=50_000, attempt="b")
+    locks.undo("g", [0, 1], "c1", "b")
+    assert locks.owner("g", 0, 60_000) == "c1"
+    assert locks.owner("g", 0, 60_001) is None
+    assert locks.owner("g", 1, 50_000) is None
+    assert locks.attempts("g", [0, 1], "c1") == {"a": [0]}
+
+
+def test_an_undo_that_arrives_late_changes_nothing(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0, attempt="a")
+    locks.try_lock("g", [0], "c1", now_ms=10, attempt="b")
+    locks.undo("g", [0], "c1", "a")
+    locks.undo("g", [0], "c2", "b")
+    locks.undo("g", [7], "c1", "b")
+    locks.undo("unknown", [0], "c1", "b")
+    assert locks.owner("g", 0, 10 + LOCK_LIFETIME_MS) == "c1"
+
+
+def test_a_repeated_attempt_is_undone_as_a_whole(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0, attempt="a")
+    locks.try_lock("g", [0], "c1", now_ms=10, attempt="a")
+    locks.undo("g", [0], "c1", "a")
+    assert locks.owner("g", 0, 10) is None
+
+
+def test_an_expired_lock_of_another_client_does_not_come_back_by_an_undo(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0], "c1", now_ms=0)
+    locks.try_lock("g", [0], "c2", now_ms=70_000, attempt="a")
+    locks.undo("g", [0], "c2", "a")
+    assert list(locks) == []
+
+
+def test_an_unlock_for_an_attempt_releases_nothing_that_was_locked_since(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0, 1], "c1", now_ms=0, attempt="a")
+    locks.try_lock("g", [0], "c1", now_ms=10, attempt="b")
+    locks.unlock("g", [0, 1], "c1", "a")
+    assert locks.owner("g", 0, 20) == "c1" and locks.owner("g", 1, 20) is None
+
+
+def test_only_a_new_owner_counts_as_one(locks: LockTable[int]) -> None:
+    locks.try_lock("g", [0, 1], "c1", now_ms=0)
+    locks.try_lock("g", [0, 1], "c1", now_ms=10)
+    locks.try_lock("g", [0, 1], "c2", now_ms=10)
+    assert locks.new_owners == 2
+    locks.try_lock("g", [0], "c2", now_ms=100_000)
+    assert locks.new_owners == 3
+    assert sorted(locks) == [("g", "c1", [1]), ("g", "c2", [0])]

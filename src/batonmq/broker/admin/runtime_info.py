@@ -37,7 +37,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     info: dict[str, object] = {
         "brokerVersionDesc": version_name(PROTOCOL_VERSION),
         "brokerVersion": PROTOCOL_VERSION,
-        "brokerActive": str(broker.role.is_master and not broker.role.stopping).lower(),
+        "brokerActive": str(broker.role.serves and not broker.role.stopping).lower(),
         "bootTimestamp": stats.started_ms,
         "runtime": _duration(now_ms - stats.started_ms),
         "startAcceptSendRequestTimeStamp": broker.settings.broker.start_accept_send_request_time_stamp,

@@ -10,7 +10,7 @@ from batonmq.broker.delay.core import delay_level_of, to_schedule_topic
 from batonmq.broker.delay.schedule import DelaySchedule
 from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.broker.part import Part
-from batonmq.broker.tables.persistence import Master, Table
+from batonmq.broker.tables.persistence import Master, Member, Table
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -34,7 +34,14 @@ class DelayPart(Part):
     def __init__(self, broker: Broker) -> None:
         self._settings = broker.settings
         delays_ms = parse_delay_levels(broker.settings.broker.message_delay_level)
-        self.schedule = DelaySchedule(delays_ms, broker.store, broker.appender, broker.role, broker.clock)
+        self.schedule = DelaySchedule(
+            delays_ms,
+            broker.store,
+            broker.appender,
+            broker.role,
+            broker.clock,
+            lambda: self._settings.broker.delay_offset_update_version_step,
+        )
         broker.redirects.add(_DelayedMessages(len(delays_ms)))
 
     def tables(self) -> Sequence[Table]:
@@ -47,6 +54,7 @@ class DelayPart(Part):
                 interval_ms=lambda: settings.broker.flush_delay_offset_interval,
                 take_changed=schedule.take_changed,
                 copy=self._copy,
+                take_back=self._take_back,
             ),
         )
 
@@ -57,7 +65,7 @@ class DelayPart(Part):
         self.schedule.stop()
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master:
+        if role.serves:
             self.schedule.start()
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
@@ -65,6 +73,10 @@ class DelayPart(Part):
 
     def _offsets(self, request: Request, header: GetAllDelayOffset) -> Reply:
         return Reply(body=self.schedule.encode())
+
+    async def _take_back(self, member: Member) -> bool:
+        data = await member.fetch(GetAllDelayOffset())
+        return bool(data) and self.schedule.take_back(data)
 
     async def _copy(self, master: Master) -> None:
         data = await master.fetch(GetAllDelayOffset())

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.versions import next_version
+from batonmq.broker.versions import age, next_version
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.record import MessageExt, decode_record
@@ -70,12 +70,20 @@ class _Delivery:
 
 
 class DelaySchedule:
-    """All levels of one broker. Runs only while the broker is master."""
+    """All levels of one broker. Runs only while the broker is master or acts as one."""
 
     def __init__(
-        self, delays_ms: Sequence[int], store: MessageStore, appender: Appender, role: RoleState, clock: Clock
+        self,
+        delays_ms: Sequence[int],
+        store: MessageStore,
+        appender: Appender,
+        role: RoleState,
+        clock: Clock,
+        version_step: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`delays_ms`: the delay of each level, the first is level 1."""
+        """`delays_ms`: the delay of each level, the first is level 1. `version_step`: moves of offsets to the
+        next data version (`delayOffsetUpdateVersionStep`)."""
+        self._version_step = version_step
         self._delays = delays_ms
         self._store = store
         self._appender = appender
@@ -93,6 +101,9 @@ class DelaySchedule:
         """Number of starts and stops; acknowledgements of an earlier one are ignored."""
         self._running = False
         self.version = DataVersion(timestamp=clock.now_ms())
+        self._moves = 0
+        self._acts = False
+        """Whether the next move is the first one since this slave acts as master."""
         self._changed = False
 
     def take_changed(self) -> bool:
@@ -126,11 +137,29 @@ class DelaySchedule:
         self.restore(data)
         self._changed = True
 
+    def take_back(self, data: bytes) -> bool:
+        """On a master that returns: take the table of a slave where it is further. Raises ValueError.
+
+        A level's offset only grows, and what is before it was delivered, by whichever broker. True: something
+        has changed."""
+        read = decode(data, _DelayOffsets)
+        further = {
+            level: offset
+            for level, offset in read.offset_table.items()
+            if offset > self._offsets.get(level, 0)
+        }
+        self._offsets.update(further)
+        self.version = max(self.version, read.data_version, key=age)
+        self._changed |= bool(further)
+        return bool(further)
+
     # -- running
 
     def start(self) -> None:
-        """This broker is master: deliver the messages that are due, and set timers for the others."""
+        """This broker is master, or acts as one: deliver the messages that are due, and set timers for the
+        others."""
         self._running = True
+        self._acts = self._role.is_acting
         self._term += 1
         self._in_flight.clear()
         self._failed.clear()
@@ -181,7 +210,12 @@ class DelaySchedule:
     def _move_to(self, level: int, offset: int) -> None:
         self._offsets[level] = offset
         self._changed = True
-        self.version = next_version(self.version, self._clock.now_ms(), self._role.epoch)
+        self._moves += 1
+        if self._acts or self._moves % self._version_step() == 0:
+            self.version = next_version(
+                self.version, self._clock.now_ms(), self._role.epoch, acting=self._acts
+            )
+            self._acts = False
 
     def _arm(self, level: int, delay_ms: int) -> None:
         self._timers[level] = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer, level)

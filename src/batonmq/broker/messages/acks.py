@@ -75,6 +75,43 @@ class PendingAcks(Generic[T]):
         return abandoned
 
 
+class PendingByCopies(Generic[T]):
+    """`PendingAcks` for each number of copies that sends wait for, oldest first.
+
+    Almost always there is one. Another begins when `enableAutoInSyncReplicas` or a change of the
+    configuration changes the number: sends under way keep the number that they were appended with.
+    """
+
+    __slots__ = ("groups",)
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, PendingAcks[T]]] = []
+        """Number of copies (or `ALL_IN_SYNC`) -> the sends that wait for them."""
+
+    def __len__(self) -> int:
+        return sum([len(sends) for _, sends in self.groups])
+
+    def waiting_for(self, copies: int) -> PendingAcks[T]:
+        """Where to add sends that wait for `copies`; drops the groups that are done."""
+        if self.groups and self.groups[-1][0] == copies:
+            return self.groups[-1][1]
+        sends: PendingAcks[T] = PendingAcks()
+        self.groups = [group for group in self.groups if len(group[1])]
+        self.groups.append((copies, sends))
+        return sends
+
+    def next_deadline_ms(self) -> int | None:
+        """The next deadline; None while no send waits."""
+        deadlines = [sends.next_deadline_ms() for _, sends in self.groups]
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def abandon(self) -> list[T]:
+        """See `PendingAcks.abandon`."""
+        abandoned = [send for _, sends in self.groups for send in sends.abandon()]
+        self.groups.clear()
+        return abandoned
+
+
 def _expired(waiting: deque[tuple[int, int, T]], now_ms: int) -> list[T]:
     expired: list[T] = []
     while waiting and waiting[0][1] <= now_ms:
@@ -94,7 +131,8 @@ def acks_needed(
 ) -> int | None:
     """Copies that a SYNC_MASTER needs of a message (its own included), or `ALL_IN_SYNC`. None: refuse it.
 
-    `replicas_in_sync` counts the master. Source: the table of keys and modes in
+    `replicas_in_sync` counts the master; with `slave_acting_master` it is not above the number of replicas
+    that the name servers count as alive. Source: the table of keys and modes in
     `docs/en/controller/deploy.md` of Apache RocketMQ, and its `CommitLog.asyncPutMessage`.
     """
     if controller_mode:
@@ -117,6 +155,7 @@ def keys_without_effect(
     if controller_mode:
         reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
         reasons["totalReplicas"] = "the controllers know the replicas"
+        reasons["skipPreOnline"] = "with controllers no broker waits before it registers"
         reasons["haMaxGapNotInSync"] = "in controller mode haMaxTimeSlaveNotCatchup decides who is in sync"
         reasons["haMasterAddress"] = "the controllers say who is master, and the master where its port is"
         reasons["haSendWholeLog"] = "in controller mode a slave says with syncFromLastFile what it wants"
@@ -134,4 +173,5 @@ def keys_without_effect(
         if not slave_acting_master:
             reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster use it"
             reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster uses it"
+            reasons["skipPreOnline"] = "only enableSlaveActingMaster uses it"
     return [f"{key} has no effect here: {why}" for key, why in reasons.items() if key in set_keys]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from batonmq.broker.messages.acks import ALL_IN_SYNC, PendingAcks, acks_needed
+from batonmq.broker.messages.acks import ALL_IN_SYNC, PendingByCopies, acks_needed
 from batonmq.broker.messages.alarm import Alarm
 from batonmq.store.config import FlushDiskType
 from batonmq.store.results import PutResult
@@ -44,10 +44,14 @@ class PutStatus(Enum):
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    PUT_TO_REMOTE_BROKER_FAIL = "PUT_TO_REMOTE_BROKER_FAIL"
+    """This broker acts as master, and no other master took the message."""
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
 _STORE_OK: Final = StorePutStatus.PUT_OK
+UNLIMITED: Final = 1 << 30
+"""`alive_replicas` before a name server has answered."""
 
 
 class Waiter(Protocol):
@@ -57,7 +61,8 @@ class Waiter(Protocol):
     """False: do not wait for replicas and disk (property WAIT=false)."""
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
-        """`result` is set if and only if the message is in the log and this broker is still master."""
+        """`result` is set if and only if the message is in the log and this broker is still master. PUT_OK
+        without a result: this broker acts as master, and another master has the message."""
 
 
 class Appender:
@@ -81,15 +86,24 @@ class Appender:
         self._replication = replication
         self.listeners: list[Callable[[list[tuple[QueueKey, int]]], None]] = []
         """Called with the queues that have grown and their new max offsets, for example for held pulls."""
+        self.escape: Callable[[list[StoredMessage], list[Waiter]], None] | None = None
+        """Stores messages on another master while this broker acts as one (RIP-32)."""
         self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
-        self._pending: PendingAcks[tuple[Waiter, PutResult]] = PendingAcks()
+        self._pending: PendingByCopies[tuple[Waiter, PutResult]] = PendingByCopies()
         self._disk_failed = False
         """Whether the failure was logged: once, not at every flush."""
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._copies = 1
+        self._refusing = False
+        """Whether sends are refused because too few replicas are in sync."""
+        self._degraded = False
+        """Whether sends wait for fewer copies than inSyncReplicas."""
+        self.alive_replicas = UNLIMITED
+        """Replicas that the name servers count as alive, this one included: no more count as in sync with
+        enableSlaveActingMaster. RocketMQ: `aliveReplicasNum` of its message store."""
         self._alarm = Alarm(clock, self._pending.next_deadline_ms, self._on_deadline)
 
     @property
@@ -113,9 +127,14 @@ class Appender:
         waiters = self._waiters
         self._messages, self._waiters = [], []
         if not self._role.is_master or self._role.stopping:
+            if self.escape is not None and self._role.is_acting and not self._role.stopping:
+                self.escape(messages, waiters)
+                return
             self._refuse(waiters, PutStatus.SERVICE_NOT_AVAILABLE)
             return
         copies = self._copies_needed()
+        if copies != self._copies or self._refusing:
+            self._note_copies(copies)
         if copies is None:
             # Messages that do not wait for replicas are appended nevertheless.
             waiting = [waiter for waiter in waiters if waiter.wait]
@@ -124,9 +143,6 @@ class Appender:
             waiters = [waiter for waiter in waiters if not waiter.wait]
             if not messages:
                 return
-        else:
-            # Unchanged in the branch above: earlier sends may still wait for replicas.
-            self._copies = copies
         try:
             results = self._store.put(messages)
         except Exception:
@@ -142,7 +158,7 @@ class Appender:
                 self._settings.broker.slave_timeout if replicated else self._settings.store.sync_flush_timeout
             )
             deadline = self._clock.monotonic_ms() + timeout
-            add = self._pending.add
+            add = self._pending.waiting_for(self._copies).add
             done: list[tuple[Waiter, PutResult]] = []
             for waiter, result in zip(waiters, results, strict=True):
                 if result.status is _STORE_OK and waiter.wait:
@@ -174,12 +190,13 @@ class Appender:
             grown = store.take_grown()
             for listener in self.listeners:
                 listener(grown)
-        if self._pending:
-            _report(self._pending.complete(self._acked_offset()))
+        for copies, sends in self._pending.groups:
+            if sends:
+                _report(sends.complete(self._acked_offset(copies)))
 
     def is_acked(self, end_offset: int) -> bool:
         """Whether a message that ends at `end_offset` is as safe as the configuration demands."""
-        return self._acked_offset() >= end_offset
+        return self._acked_offset(self._copies) >= end_offset
 
     def abandon(self) -> None:
         """This broker is no longer master: refuse the unacknowledged sends, which may be cut from the log."""
@@ -197,26 +214,26 @@ class Appender:
         if self._store.failure is None:
             await asyncio.get_running_loop().run_in_executor(None, self._store.flush)
 
-    def _acked_offset(self) -> int:
+    def _acked_offset(self, copies: int) -> int:
         store = self._store
-        if self._copies == ALL_IN_SYNC:
+        if copies == ALL_IN_SYNC:
             acked = store.confirm_offset if self._enough_in_sync() else -1
-        elif self._copies > 1:
-            acked = -1 if self._replication is None else self._replication.acked_by(self._copies)
+        elif copies > 1:
+            acked = -1 if self._replication is None else self._replication.acked_by(copies)
         else:
             acked = store.max_offset
         if self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             acked = min(acked, store.flushed_offset)
         return acked
 
-    def _replicated_offset(self) -> int:
+    def _replicated_offset(self, copies: int) -> int:
         """How far the required replicas have the log, regardless of this broker's disk."""
-        if self._copies in (0, 1):
+        if copies in (0, 1):
             return self._store.max_offset
         if self._replication is None:
             return -1
-        if self._copies != ALL_IN_SYNC:
-            return self._replication.acked_by(self._copies)
+        if copies != ALL_IN_SYNC:
+            return self._replication.acked_by(copies)
         return self._replication.held_by_all() if self._enough_in_sync() else -1
 
     def _in_sync_replicas(self) -> int:
@@ -240,27 +257,54 @@ class Appender:
             in_sync_replicas=config.in_sync_replicas,
             min_in_sync_replicas=config.min_in_sync_replicas,
             auto_in_sync_replicas=config.enable_auto_in_sync_replicas,
-            replicas_in_sync=self._in_sync_replicas(),
+            replicas_in_sync=self._replicas_that_count(),
         )
+
+    def _replicas_that_count(self) -> int:
+        in_sync = self._in_sync_replicas()
+        if self._settings.broker.enable_slave_acting_master:
+            return min(in_sync, max(1, self.alive_replicas))
+        return in_sync
+
+    def _note_copies(self, copies: int | None) -> None:
+        """The number of copies has changed (None: too few replicas are in sync): log it."""
+        wanted = self._settings.broker.in_sync_replicas
+        if copies is None:
+            if not self._refusing:
+                self._refusing = True
+                log.warning(
+                    "sends that wait for replicas are refused: in sync are %d, this master included",
+                    self._replicas_that_count(),
+                )
+            return
+        self._copies = copies
+        if copies != ALL_IN_SYNC and copies < wanted and self._role.replicates:
+            log.warning("sends wait for %d copies, not %d: no more replicas are in sync", copies, wanted)
+        elif self._refusing or self._degraded:
+            log.info("enough replicas are in sync again")
+        self._degraded = copies != ALL_IN_SYNC and copies < wanted
+        self._refusing = False
 
     def _on_deadline(self, now_ms: int) -> None:
         """Report late replicas before a late disk, as RocketMQ does; the disk has until
         `syncFlushTimeout`."""
-        late_twice, late = self._pending.expire(now_ms)
-        for waiter, result in late_twice:
-            waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
-        replicated = self._replicated_offset()
         more_ms = self._settings.store.sync_flush_timeout - self._settings.broker.slave_timeout
-        answered = len(late_twice)
-        for waiter, result in late:
-            if result.end_offset > replicated:
-                waiter.stored(PutStatus.FLUSH_SLAVE_TIMEOUT, result)
-            elif self._copies in (0, 1) or more_ms <= 0:
+        answered = 0
+        for copies, sends in self._pending.groups:
+            late_twice, late = sends.expire(now_ms)
+            for waiter, result in late_twice:
                 waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
-            else:
-                self._pending.postpone(result.end_offset, now_ms + more_ms, (waiter, result))
-                continue
-            answered += 1
+            replicated = self._replicated_offset(copies)
+            answered += len(late_twice)
+            for waiter, result in late:
+                if result.end_offset > replicated:
+                    waiter.stored(PutStatus.FLUSH_SLAVE_TIMEOUT, result)
+                elif copies in (0, 1) or more_ms <= 0:
+                    waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
+                else:
+                    sends.postpone(result.end_offset, now_ms + more_ms, (waiter, result))
+                    continue
+                answered += 1
         if answered:
             log.warning("%d sends were not acknowledged in time", answered)
 

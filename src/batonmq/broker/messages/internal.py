@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class PutOutcome(NamedTuple):
-    """`result` is set if and only if the message is in the log and this broker was still master then."""
+    """`result` is set if and only if the message is in the log and this broker was still master then. PUT_OK
+    without a result: this broker acts as master, and another master has the message."""
 
     status: PutStatus
     result: PutResult | None

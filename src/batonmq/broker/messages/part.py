@@ -17,6 +17,7 @@ from batonmq.broker.part import Part
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
+    from batonmq.broker.members import MemberGroup
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Dispatcher
     from batonmq.store.results import QueueKey
@@ -32,6 +33,7 @@ class MessagesPart(Part):
         self.puller = Puller(broker)
         self._send_handlers = SendHandlers(broker, self.sender)
         self._replies = ReplyHandlers(broker, self.sender)
+        broker.members.listeners.append(self._members_changed)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         self._send_handlers.register(dispatcher)
@@ -58,6 +60,11 @@ class MessagesPart(Part):
         self._broker.appender.abandon()
         self.new_topics.abandon()
         self.puller.release_all()
+
+    def _members_changed(self, members: MemberGroup) -> None:
+        if members.known:
+            own_id = self._broker.settings.broker.broker_id
+            self._broker.appender.alive_replicas = 1 + len(members.others(own_id))
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
         self.puller.on_visible(grown)

@@ -339,7 +339,7 @@ class Sender:
         most = config.retry_max_times
         if client_version >= VERSION_WITH_MAX_RECONSUME and fields.max_reconsume_times is not None:
             most = fields.max_reconsume_times
-        ordered = not broker.tables.locks.all_expired(group, broker.clock.now_ms())
+        ordered = not broker.tables.locks.all_expired(group, broker.clock.monotonic_ms())
         if fields.reconsume_times > most or ordered:
             properties[PROPERTY_DELAY_LEVEL] = "-1"
             topic = self._topics.create_on_send_back(dead_letter_topic(group), DLQ_QUEUES)

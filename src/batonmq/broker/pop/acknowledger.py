@@ -76,7 +76,7 @@ class Acknowledger:
 
     def check(self, topic: str, queue_id: int, offset: int, peer: str, *, end: int) -> None:
         """Raises `MQError` unless the queue exists and holds the offset; `end`: how far behind the last."""
-        if not self._broker.role.is_master:
+        if not self._broker.role.serves:
             raise rejected()
         if self._broker.appender.backlog >= self._broker.settings.broker.send_thread_pool_queue_capacity:
             raise overloaded()
@@ -166,6 +166,8 @@ class Acknowledger:
         self._journal.after(end_offset, partial(self._release, entry))
 
     def _release(self, entry: Outstanding) -> None:
+        if entry.pinned:
+            return
         self._journal.floors.release(entry.revive_queue, entry.revive_offset)
 
     def _note_unknown(self, key: Key, offsets: Sequence[int], receipt: Receipt) -> None:
@@ -251,6 +253,9 @@ class Acknowledger:
         if new.key in self._check_points:
             raise _too_late()
         new.physical_offset = old.physical_offset
+        new.volatile = old.volatile
+        if self._broker.role.is_acting:
+            old.pinned = True
         self._journal.write(
             new.revive_queue, CHECK_POINT, record_of(new, again=True), partial(self._changed, new)
         )

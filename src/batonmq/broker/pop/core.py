@@ -36,11 +36,13 @@ class Outstanding:
         "offsets",
         "pending",
         "physical_offset",
+        "pinned",
         "put_again",
         "revive_offset",
         "revive_queue",
         "reviving",
         "suspend",
+        "volatile",
     )
 
     def __init__(
@@ -78,6 +80,12 @@ class Outstanding:
         self.reviving = False
         self.live = True
         """Whether it is among the outstanding ones."""
+        self.volatile = False
+        """It was handed out by an acting master: no log has a record of it, and the offset of the group stays
+        before its messages."""
+        self.pinned = False
+        """Its record stays needed when it is settled: it alone brings back a message that an acting master
+        hides for longer."""
 
     @property
     def all_bits(self) -> int:
@@ -223,6 +231,10 @@ class CheckPoints:
         return taken
 
 
+NOT_IN_LOG: Final = 1 << 60
+"""Offsets in revive queues from here on are of no record: an acting master keeps check points in memory."""
+
+
 class Floors:
     """How far each revive queue is settled: up to there no record is needed any more."""
 
@@ -233,7 +245,7 @@ class Floors:
 
     def know(self, queue: int, offset: int) -> None:
         """A record at this offset was taken into account."""
-        if offset > self._known.get(queue, -1):
+        if NOT_IN_LOG > offset > self._known.get(queue, -1):
             self._known[queue] = offset
 
     def known(self, queue: int) -> int:
@@ -265,7 +277,7 @@ class Floors:
     def settled(self, queue: int) -> int:
         """The last offset up to which no record is needed; -1 if none is settled."""
         first = self.first(queue)
-        return self.known(queue) if first is None else first - 1
+        return self.known(queue) if first is None or first >= NOT_IN_LOG else first - 1
 
     def queues(self) -> list[int]:
         return list(self._known)

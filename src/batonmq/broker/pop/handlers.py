@@ -94,7 +94,7 @@ class PopHandlers:
         if self._popper.ready:
             handle()
             return None
-        if not self._broker.role.is_master:
+        if not self._broker.role.serves:
             raise rejected()
         return self._wait_and(handle)
 
@@ -183,7 +183,7 @@ class PopHandlers:
 
     def _batch_ack_now(self, request: Request, acks: list[tuple[BatchAck, list[int]]]) -> None:
         """As in RocketMQ, receipts that name nothing are passed over. One answer for all."""
-        if not self._broker.role.is_master:
+        if not self._broker.role.serves:
             raise rejected()
         batch = _BatchOutcome(self._done(request, _ACKNOWLEDGED), request.fail)
         for ack, differences in acks:

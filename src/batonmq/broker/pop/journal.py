@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.pop.core import Floors
+from batonmq.broker.pop.core import NOT_IN_LOG, Floors
 from batonmq.broker.pop.counts import Counts
 from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
 from batonmq.protocol.message.ids import pack_address
 from batonmq.protocol.message.properties import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.protocol.names import REVIVE_GROUP, revive_topic
+from batonmq.store.results import PutResult
+from batonmq.store.results import PutStatus as StorePutStatus
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ SETTLE_INTERVAL_S: Final = 0.5
 _encode = msgspec.json.Encoder().encode
 
 Record: TypeAlias = CheckPoint | AckRecord | OrderRecord
-Stored = Callable[[PutStatus, "PutResult | None"], None]
+Stored = Callable[[PutStatus, PutResult | None], None]
 
 
 class _Waiter:
@@ -92,6 +93,8 @@ class Journal:
         """Queue -> last offset that was taken into account at the last `settle`."""
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
+        self._kept = 0
+        """Records that were kept in memory only."""
         self._store_host = b"\0" * 8
         self.stored = Counts()
         """Check points and acks, by group, topic, kind and status."""
@@ -137,7 +140,13 @@ class Journal:
         return self._turn
 
     def write(self, queue: int, tag: str, record: Record, stored: Stored) -> None:
-        """Append a record at the end of this loop turn. `stored` is called once, as `Waiter.stored` is."""
+        """Append a record at the end of this loop turn. `stored` is called once, as `Waiter.stored` is.
+
+        An acting master keeps the record in memory only, at an offset from `NOT_IN_LOG` on.
+        """
+        if self._broker.role.is_acting:
+            asyncio.get_running_loop().call_soon(self._keep, self.term, stored)
+            return
         now_ms = self._broker.clock.now_ms()
         # The time of delivery is what a RocketMQ broker tells the time of this topic by.
         properties = f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{now_ms}\x02"
@@ -153,6 +162,17 @@ class Journal:
         self._in_flight[queue] = self._in_flight.get(queue, 0) + 1
         self._broker.appender.submit(
             message, _Waiter(self, queue, (record.consumer_group, record.topic, _KINDS[tag]), stored)
+        )
+
+    def _keep(self, term: int, stored: Stored) -> None:
+        if term != self.term:
+            stored(PutStatus.SERVICE_NOT_AVAILABLE, None)
+            return
+        self._kept += 1
+        end = self._broker.store.max_offset
+        stored(
+            PutStatus.PUT_OK,
+            PutResult(StorePutStatus.PUT_OK, physical_offset=end, queue_offset=NOT_IN_LOG + self._kept),
         )
 
     def noted(self, queue: int, result: PutResult | None) -> None:

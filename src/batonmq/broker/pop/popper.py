@@ -294,7 +294,7 @@ class Popper:
 
     def _check(self, header: PopMessage, call: PopCall) -> Pop:
         broker = self._broker
-        if not broker.role.is_master:
+        if not broker.role.serves:
             raise rejected()
         config = broker.settings.broker
         if config.broker_permission & Perm.READ == 0:
@@ -325,7 +325,7 @@ class Popper:
     def _check_topic(self, name: str, queue_id: int, peer: str, *, checked: bool = False) -> TopicConfig:
         broker = self._broker
         if not checked:
-            if not broker.role.is_master:
+            if not broker.role.serves:
                 raise rejected()
             if broker.settings.broker.broker_permission & Perm.READ == 0:
                 raise MQError(

@@ -6,6 +6,7 @@ until then the position is here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -40,6 +41,8 @@ class Positions:
         self._ahead: dict[QueueOfGroup, Position] = {}
         self._used: dict[QueueOfGroup, int] = {}
         """Numbers of resets that pops have used, while the record that says so is not safe."""
+        self.held = False
+        """Whether the table moves by `follow` only: on an acting master, whose check points are in memory."""
 
     def __len__(self) -> int:
         """Number of queues whose table is behind."""
@@ -132,6 +135,8 @@ class Positions:
 
     def commit(self, key: QueueOfGroup, position: Position, next_offset: int) -> None:
         """What the move follows from is safe."""
+        if self.held:
+            return
         if self._ahead.get(key) is position:
             topic, group, queue_id = key
             offsets = self._broker.tables.offsets
@@ -148,6 +153,16 @@ class Positions:
         """No message before `next_offset` concerns the group."""
         position = self.move(key, next_offset)
         self._journal.after_all(partial(self.commit, key, position, next_offset))
+
+    def follow(self, least: Mapping[QueueOfGroup, int]) -> None:
+        """While `held`: let the table follow up to the messages that are not settled; `least`: the first of
+        each queue."""
+        offsets = self._broker.tables.offsets
+        for key, position in self._ahead.items():
+            topic, group, queue_id = key
+            offset = min(position.next, least.get(key, position.next))
+            if offset > offsets.query(group, topic, queue_id):
+                offsets.commit(group, topic, queue_id, offset)
 
     def _settled(self, key: QueueOfGroup, position: Position) -> None:
         position.uncommitted -= 1

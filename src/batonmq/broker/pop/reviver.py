@@ -70,7 +70,7 @@ PIN_BATCH: Final = 64
 
 
 class Reviver:
-    """The check points of one broker while it is master."""
+    """The check points of one broker while it is master or acts as one."""
 
     def __init__(
         self,
@@ -406,7 +406,7 @@ class Reviver:
             return
         if self._journal.term != term:
             return
-        outcomes = [put(self._broker.appender, message) for message in messages]
+        outcomes = [put(self._broker.appender, message) for _, message in messages]
         settled: asyncio.Future[PutResult | None] = asyncio.get_running_loop().create_future()
 
         def stored(status: PutStatus, result: PutResult | None) -> None:
@@ -419,9 +419,15 @@ class Reviver:
         statuses = [await outcome for outcome in outcomes]
         for status, _ in statuses:
             self.retries.add(entry.key[1], entry.key[0], status.name)
-        refused = [each for each in statuses if each.result is None]
         if self._journal.term != term:
             return
+        if self._broker.role.is_acting and not all(each.ok for each in statuses):
+            # No master has taken them: they stay outstanding, and what was taken does not come again.
+            for (offset, _), each in zip(messages, statuses, strict=True):
+                entry.acked |= entry.bits_of((offset,)) if each.ok else 0
+            self._check_points.postpone(entry, now_ms + RETRY_MS)
+            return
+        refused = [each for each in statuses if each.result is None and not each.ok]
         if result is None:
             self._check_points.postpone(entry, now_ms + RETRY_MS)
             return
@@ -435,8 +441,9 @@ class Reviver:
         entry.acked = entry.all_bits
         self._acknowledger.settled(entry, result.end_offset)
 
-    async def _messages(self, entry: Outstanding) -> list[StoredMessage]:
-        """The retry or dead-letter messages of a check point; none for a topic or group that is gone.
+    async def _messages(self, entry: Outstanding) -> list[tuple[int, StoredMessage]]:
+        """The retry or dead-letter messages of a check point, with the offsets of the messages themselves;
+        none for a topic or group that is gone.
 
         Raises OSError.
         """
@@ -448,7 +455,7 @@ class Reviver:
         if entry.broker_name and entry.broker_name != self._broker.settings.broker.broker_name:
             log.warning("a check point of broker %s is not revived here", entry.broker_name)
             return []
-        messages = []
+        messages: list[tuple[int, StoredMessage]] = []
         for offset in entry.unacknowledged:
             record = await self._message(entry, offset)
             if record is None:
@@ -466,7 +473,8 @@ class Reviver:
                 properties[PROPERTY_FIRST_POP_TIME] = str(pop_time)
             properties[PROPERTY_ORIGIN_GROUP] = group
             queues = 1 if dead else self._retry_queues(topic, group)
-            await self._ensure(target, group, queues)
+            if not self._broker.role.is_acting:  # then it goes to another broker
+                await self._ensure(target, group, queues)
             queue = record.queue_id if record.queue_id < queues else 0
             try:
                 message = message_of(record, topic=target, queue_id=queue, properties=properties)
@@ -475,7 +483,7 @@ class Reviver:
                 message = message_of(record, topic=target, queue_id=queue, properties=record.properties)
             message.reconsume_times = attempts
             message.store_host = self._journal.store_host
-            messages.append(message)
+            messages.append((offset, message))
         return messages
 
     def _retry_topic(self, topic: str, group: str) -> str:
@@ -524,6 +532,8 @@ class Reviver:
     def _move_on(self) -> None:
         """Store old check points again, further back, so that a new master need not read far."""
         floors = self._journal.floors
+        if self._broker.role.is_acting:
+            return
         for queue in floors.queues():
             first, known = floors.first(queue), floors.known(queue)
             if first is None or known - first <= PIN_RECORDS + 4 * floors.count(queue):

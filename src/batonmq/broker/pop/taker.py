@@ -17,7 +17,7 @@ import msgspec
 
 from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.pop.core import Outstanding, record_of
+from batonmq.broker.pop.core import NOT_IN_LOG, Outstanding, record_of
 from batonmq.broker.pop.journal import CHECK_POINT
 from batonmq.broker.pop.looks import TURN_US
 from batonmq.broker.pop.order_core import order_count_info
@@ -358,6 +358,7 @@ class Taker:
         else:
             entry.revive_offset = result.queue_offset
             entry.physical_offset = result.physical_offset
+            entry.volatile = result.queue_offset >= NOT_IN_LOG
             self._check_points.add(entry)
             self._journal.floors.hold(entry.revive_queue, result.queue_offset)
             self._journal.after(

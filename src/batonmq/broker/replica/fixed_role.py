@@ -47,6 +47,17 @@ def checked_role(config: BrokerConfig) -> BrokerConfig:
     return replace(config, broker_id=MASTER_ID)
 
 
+def starts_isolated(config: BrokerConfig) -> bool:
+    """Whether the broker prepares before it takes its role (`broker/preonline`). Source: RocketMQ's
+    `BrokerController.start`."""
+    return (
+        config.enable_slave_acting_master
+        and config.total_replicas > 1
+        and not config.skip_pre_online
+        and not config.enable_controller_mode
+    )
+
+
 class FixedMaster:
     """A `RoleSource` that makes this broker master once, at start."""
 
@@ -77,6 +88,7 @@ class FixedSlave:
         self._configured = broker.settings.ha.ha_master_address
         self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
         self._copied_from: str | None = None
+        self._acts = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -93,8 +105,30 @@ class FixedSlave:
             await asyncio.gather(task, return_exceptions=True)
         await self.slave_sync.stop()
 
+    def acts(self, acting: bool) -> None:
+        """While this slave acts as master it follows nobody and keeps its tables: those of a master that the
+        name servers do not list may be older."""
+        broker = self._broker
+        if acting == self._acts:
+            return
+        self._acts = acting
+        replication = broker.replication
+        # A master that returns has announced itself, and this slave may follow it already.
+        if replication is not None and (acting or not replication.following):
+            replication.set_master_address(None if acting else self._configured or None)
+        if acting:
+            self.slave_sync.halt()
+            broker.role.master_address = None
+            broker.role.master_ha_address = self._configured or None
+        self._wake.set()
+
     def _learned(self) -> None:
         role, replication = self._broker.role, self._broker.replication
+        if self._acts:
+            # The answer to a registration is older than what made this slave act. It registers again when it
+            # ends to act.
+            role.master_address = None
+            return
         if self._configured:
             role.master_ha_address = self._configured
         elif replication is not None and role.master_ha_address is not None:
@@ -107,6 +141,9 @@ class FixedSlave:
             await self._wake.wait()
             self._wake.clear()
             address = self._broker.role.master_address
+            if self._acts and self._copied_from is not None:
+                self._copied_from = None
+                await self.slave_sync.stop()
             if address is None or address == self._copied_from:
                 continue
             log.info("master is %s, its replication port %s", address, self._broker.role.master_ha_address)

@@ -1,7 +1,7 @@
 """Requests between the brokers of a broker set, and requests of tools about replication.
 
-Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, NOTIFY_MIN_BROKER_ID_CHANGE,
-GET_BROKER_HA_STATUS and GET_BROKER_EPOCH_CACHE.
+Source: RocketMQ's EXCHANGE_BROKER_HA_INFO, RESET_MASTER_FLUSH_OFFSET, GET_BROKER_HA_STATUS
+and GET_BROKER_EPOCH_CACHE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
+from batonmq.broker.replica.fixed_role import SLAVE
+from batonmq.common.addresses import is_address
 from batonmq.ha.autoswitch.service import HAService
+from batonmq.ha.classic.service import ClassicHAService
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.replication import (
     EpochEntry,
@@ -34,7 +37,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.ExchangeHAInfo, handlers.exchange)
     dispatcher.on(wire.WatchTables, handlers.watch_tables)
     dispatcher.on(wire.ResetMasterFlushOffset, handlers.reset_master_flush_offset)
-    dispatcher.on(wire.NotifyMinBrokerIdChange, handlers.min_broker_id_changed)
     dispatcher.on(wire.GetBrokerHAStatus, handlers.status)
     dispatcher.on(wire.GetBrokerEpochCache, handlers.epochs)
 
@@ -44,12 +46,11 @@ class _ReplicationHandlers:
         self._broker = broker
 
     def exchange(self, request: Request, header: wire.ExchangeHAInfo) -> Reply:
-        """A slave asks the master for its addresses. A request that announces a master is ignored: the master
-        is known from the controllers, and its replication address from the master itself."""
+        """A slave asks the master for its addresses, or a master that returns announces itself. With
+        controllers an announcement is ignored: they know the master."""
         broker = self._broker
         if header.master_ha_address is not None:
-            log.debug("%s announces a master at %s; ignored", request.connection.peer, header.master_address)
-            return Reply(wire.ExchangeHAInfoResponse())
+            return Reply(self._announced(request, header, header.master_ha_address))
         if not broker.role.is_master:
             return Reply(wire.ExchangeHAInfoResponse())
         return Reply(
@@ -58,6 +59,32 @@ class _ReplicationHandlers:
                 master_flush_offset=broker.store.flushed_offset,
                 master_address=broker.address,
             )
+        )
+
+    def _announced(
+        self, request: Request, header: wire.ExchangeHAInfo, address: str
+    ) -> wire.ExchangeHAInfoResponse:
+        """Follow the master at this replication port, and answer whether this slave does so already.
+
+        Anybody may send this: it takes no slave away from a master whose link stands."""
+        broker, replication = self._broker, self._broker.replication
+        config = broker.settings.broker
+        if not (
+            config.enable_slave_acting_master
+            and config.broker_role == SLAVE
+            and isinstance(replication, ClassicHAService)
+        ):
+            log.debug("%s announces a master at %s; ignored", request.connection.peer, header.master_address)
+            return wire.ExchangeHAInfoResponse()
+        if not (is_address(address) and address.isprintable()):
+            raise MQError(ResponseCode.INVALID_PARAMETER, "masterHaAddress is not host:port")
+        if not replication.following:
+            address = broker.settings.ha.ha_master_address or address
+            broker.role.master_ha_address = address
+            replication.set_master_address(address)
+        master = replication.master()
+        return wire.ExchangeHAInfoResponse(
+            follows=replication.followed, linked_from=master.local_address if master is not None else ""
         )
 
     async def watch_tables(self, request: Request, header: wire.WatchTables) -> Reply:
@@ -76,12 +103,6 @@ class _ReplicationHandlers:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             "there is no master flush offset to reset here: slaves serve up to the confirm offset",
         )
-
-    def min_broker_id_changed(self, request: Request, header: wire.NotifyMinBrokerIdChange) -> Reply:
-        """A name server's notice for slaves that act as master. It is only logged: here the controllers
-        decide the role."""
-        log.info("lowest broker id of the broker set is %s", header.min_broker_id)
-        return Reply()
 
     def status(self, request: Request, header: wire.GetBrokerHAStatus) -> Reply:
         broker = self._broker

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.replica import handlers, metrics
-from batonmq.broker.replica.fixed_role import SLAVE, FixedMaster, FixedSlave
+from batonmq.broker.replica.fixed_role import SLAVE, FixedMaster, FixedSlave, starts_isolated
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.broker.replica.replicas_manager import ReplicasManager
 from batonmq.broker.replica.role_switch import RoleSwitch
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.role import RoleSource
+    from batonmq.broker.role import RoleSource, RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Dispatcher
 
 
 class ReplicaPart(Part):
-    """Last in the list of parts: when it starts, all other parts are ready for a role."""
+    """Behind all parts that need a role: when it starts, they are ready for one."""
 
     METRICS: ClassVar[tuple[Metric, ...]] = metrics.METRICS
 
@@ -39,6 +39,7 @@ class ReplicaPart(Part):
             self._source = FixedSlave(broker, self.switch)
         else:
             self._source = FixedMaster(broker, self.switch)
+        broker.assume_role = self._source.start
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         handlers.register(dispatcher, self._broker)
@@ -49,7 +50,12 @@ class ReplicaPart(Part):
         return metrics.sources(self._broker)
 
     async def start(self) -> None:
-        self._source.start()
+        if not starts_isolated(self._broker.settings.broker):
+            self._source.start()
+
+    def role_changed(self, role: RoleState) -> None:
+        if isinstance(self._source, FixedSlave):
+            self._source.acts(role.is_acting)
 
     async def withdraw(self) -> None:
         await self._source.stop()

@@ -50,6 +50,24 @@ class RoleSwitch:
         replication.follow(master_ha_address)
         self._announce()
 
+    def become_acting(self) -> None:
+        """A slave begins to act as master: its broker set has none (RIP-32). It takes no messages."""
+        role = self._broker.role
+        for listener in role.listeners:
+            listener.role_ending()
+        role.set_acting(True)
+        self._announce()
+        log.info("acting as master with broker id %d", role.broker_id)
+
+    def end_acting(self) -> None:
+        """A master or a slave with a lower id is back: be a plain slave again."""
+        role = self._broker.role
+        for listener in role.listeners:
+            listener.role_ending()
+        role.set_acting(False)
+        self._announce()
+        log.info("no longer acting as master")
+
     async def become_master(self, epoch: int, sync_state_set: SyncStateSet, broker_id: int) -> None:
         """Become master of `epoch`. `broker_id`: the id that the controllers assigned to this replica.
 

@@ -76,6 +76,11 @@ class SlaveSync:
         self.complete = False
         self._task = asyncio.get_running_loop().create_task(self._run(master_address))
 
+    def halt(self) -> None:
+        """Apply nothing more from this master; `stop` must follow."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def stop(self) -> None:
         """Stop copying; nothing from this master is applied afterwards."""
         task, self._task = self._task, None

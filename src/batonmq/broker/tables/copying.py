@@ -7,15 +7,17 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG).
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Set
 from typing import TYPE_CHECKING
 
+from batonmq.broker.versions import age
 from batonmq.common.log import some
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.groups import SubscriptionGroupWrapper
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
-from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, UpdateConsumerOffset
 from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter, GetAllResetOffset
 from batonmq.protocol.headers.broker.topics import GetAllSubscriptionGroup, GetAllTopicConfig
 from batonmq.protocol.json import decode
@@ -23,7 +25,7 @@ from batonmq.protocol.json import decode
 if TYPE_CHECKING:
     from batonmq.broker.tables.filters import FilterTable
     from batonmq.broker.tables.offsets import OffsetTable
-    from batonmq.broker.tables.persistence import Master
+    from batonmq.broker.tables.persistence import Master, Member
     from batonmq.broker.tables.subscriptions import SubscriptionTable
     from batonmq.broker.tables.topics import TopicTable
     from batonmq.store.store import MessageStore
@@ -57,11 +59,60 @@ async def copy_offsets(
     is recreated between the two copies is still noted as deleted here, and must stay in the store's set.
     """
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
+    ahead = offsets.ahead_of(read.offset_table)
+    for topic, group, queue_id, offset in ahead:
+        await _hand_over(master, topic, group, queue_id, offset)
+    offsets.end_acting()
     for topic in recreated:
         offsets.remove_topic(topic)
     # Only after the fetch: if it fails, these offsets must still be dropped later.
     store.recreated_topics.difference_update(recreated)
     offsets.replace(read.offset_table, read.data_version or DataVersion())
+    for topic, group, queue_id, offset in ahead:
+        offsets.commit(group, topic, queue_id, offset)
+
+
+async def _hand_over(master: Master, topic: str, group: str, queue_id: int, offset: int) -> None:
+    """A commit to a slave that acted as master, after the master had taken back its offsets."""
+    header = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+    try:
+        await master.fetch(header)
+    except MQError as error:
+        log.warning("offset %d of group=%s topic=%s is not handed over: %s", offset, group, topic, error)
+
+
+async def take_back_topics(member: Member, topics: TopicTable) -> bool:
+    """Take a member's topics if they are newer; those that only this broker has stay."""
+    read = decode(await member.fetch(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
+    if age(read.data_version) <= age(topics.version):
+        return False
+    return topics.replace({**topics.table, **read.topic_config_table}, read.data_version)
+
+
+async def take_back_groups(member: Member, groups: SubscriptionTable) -> bool:
+    """Take a member's consumer groups if they are newer; those that only this broker has stay."""
+    read = decode(await member.fetch(GetAllSubscriptionGroup()), SubscriptionGroupWrapper)
+    if age(read.data_version) <= age(groups.version):
+        return False
+    return groups.replace(
+        {**groups.table, **read.subscription_group_table}, read.forbidden_table, read.data_version
+    )
+
+
+async def take_back_offsets(member: Member, offsets: OffsetTable) -> bool:
+    """Take a member's consumer offsets where it knows better, and find out whether it acted as master."""
+    read = decode(await member.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
+    version = read.data_version or DataVersion()
+    if age(version) > age(offsets.version):
+        member.acted = True
+    return offsets.take_back(read.offset_table, version)
+
+
+async def if_it_acted(member: Member, copy: Callable[[Master], Awaitable[None]]) -> bool:
+    """Copy a table without a version from a member that acted as master: only it can have changed it."""
+    if member.acted:
+        await copy(member)
+    return member.acted
 
 
 async def copy_groups(master: Master, groups: SubscriptionTable) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from batonmq.broker.versions import next_version
+from batonmq.broker.versions import age, next_version
 from batonmq.common.clock import Clock
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, ResetOffsets
@@ -54,6 +54,10 @@ class OffsetTable:
         self.on_resets: Callable[[], None] = _no_listener
         """Called when a reset was stored, or used by a pull."""
         self._changed = False
+        self._acts = False
+        """Whether the next commit is the first one since this slave acts as master."""
+        self._acting: dict[str, set[int]] | None = None
+        """What was committed here while this broker acts as master, and since, until its master has it."""
 
     # -- committing
 
@@ -67,6 +71,8 @@ class OffsetTable:
         before = queues.get(queue_id)
         queues[queue_id] = offset
         self._changed = True
+        if self._acting is not None:
+            self._acting.setdefault(key, set()).add(queue_id)
         if before is not None and offset < before:
             log.warning(
                 "consumer offset went back group=%s topic=%s queue=%d from=%d to=%d client=%s",
@@ -77,9 +83,15 @@ class OffsetTable:
                 offset,
                 client,
             )
+        self._moved()
+
+    def _moved(self) -> None:
         self._commits += 1
-        if self._commits % self._version_step == 0:
-            self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
+        if self._acts or self._commits % self._version_step == 0:
+            self.version = next_version(
+                self.version, self._clock.now_ms(), self.state_version, acting=self._acts
+            )
+            self._acts = False
 
     def commit_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store the last delivered offset; in memory only."""
@@ -128,6 +140,7 @@ class OffsetTable:
         self._numbers.setdefault(key, {})[queue_id] = self._last_number
         self._offsets.setdefault(key, {})[queue_id] = offset
         self._changed = True
+        self._moved()
         self.on_resets()
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -190,6 +203,49 @@ class OffsetTable:
         """This broker is master of `epoch`; every later data version contains it."""
         self.state_version = epoch
         self.version = next_version(self.version, self._clock.now_ms(), epoch)
+
+    def act(self, acting: bool) -> None:
+        """This slave begins or ends to act as master. What is committed meanwhile is newer than the master's
+        table, whatever the master's version is."""
+        self._acts = acting
+        if acting:
+            self._acting = {}
+
+    def end_acting(self) -> None:
+        """This broker is master, or has handed over what was committed to it while it acted."""
+        self._acting = None
+
+    def ahead_of(self, table: Mapping[str, Mapping[int, int]]) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of what was committed to this slave while it acted, where the
+        master's `table` has less."""
+        found = []
+        for key, queue_ids in (self._acting or {}).items():
+            pair, queues = _split(key), self._offsets.get(key, {})
+            if pair is None:
+                continue
+            for queue_id in sorted(queue_ids):
+                offset = queues.get(queue_id, NOT_FOUND)
+                if offset > table.get(key, {}).get(queue_id, NOT_FOUND):
+                    found.append((*pair, queue_id, offset))
+        return found
+
+    def take_back(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> bool:
+        """On a master that returns: take the offsets of a slave if they are newer than these, and the greater
+        ones if both are of one version, which many commits share. True: something has changed."""
+        newer = age(version) > age(self.version)
+        if not newer and version != self.version:
+            return False
+        changed = newer
+        for key, queues in table.items():
+            own = self._offsets.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                before = own.get(queue_id, NOT_FOUND)
+                if offset > before or (newer and offset != before):
+                    own[queue_id] = offset
+                    changed = True
+        self.version = version
+        self._changed |= changed
+        return changed
 
     # -- file and replication
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 from batonmq.broker.part import Part
 from batonmq.broker.stats import SAMPLE_INTERVAL_MS
 from batonmq.broker.tables.broadcast import broadcast_group
-from batonmq.broker.tables.copying import copy_filters, copy_groups, copy_offsets, copy_resets, copy_topics
+from batonmq.broker.tables.copying import (
+    copy_filters,
+    copy_groups,
+    copy_offsets,
+    copy_resets,
+    copy_topics,
+    if_it_acted,
+    take_back_groups,
+    take_back_offsets,
+    take_back_topics,
+)
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
 from batonmq.broker.tables.persistence import Master, Table
@@ -19,6 +29,7 @@ from batonmq.common.tasks import Tasks
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
+    from batonmq.broker.role import RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.net import Connection, Dispatcher
     from batonmq.protocol.bodies.topics import TopicConfig
@@ -56,6 +67,7 @@ class TablesPart(Part):
                 encode=tables.topics.encode,
                 restore=tables.topics.restore,
                 copy=self._copy_topics,
+                take_back=lambda member: take_back_topics(member, tables.topics),
             ),
             Table(
                 name=DELETED_TOPICS,
@@ -69,24 +81,28 @@ class TablesPart(Part):
                 interval_ms=lambda: settings.broker.flush_consumer_offset_interval,
                 take_changed=tables.offsets.take_changed,
                 copy=lambda master: copy_offsets(master, tables.offsets, store, self._recreated),
+                take_back=lambda member: take_back_offsets(member, tables.offsets),
             ),
             Table(
                 name=GROUPS,
                 encode=tables.subscriptions.encode,
                 restore=tables.subscriptions.restore,
                 copy=lambda master: copy_groups(master, tables.subscriptions),
+                take_back=lambda member: take_back_groups(member, tables.subscriptions),
             ),
             Table(
                 name=RESETS,
                 encode=tables.offsets.encode_resets,
                 restore=tables.offsets.restore_resets,
                 copy=lambda master: copy_resets(master, tables.offsets),
+                take_back=lambda member: if_it_acted(member, lambda each: copy_resets(each, tables.offsets)),
             ),
             Table(
                 name=FILTERS,
                 encode=tables.filters.encode,
                 restore=tables.filters.restore,
                 copy=lambda master: copy_filters(master, tables.filters),
+                take_back=lambda member: if_it_acted(member, lambda each: copy_filters(each, tables.filters)),
             ),
         )
 
@@ -129,6 +145,15 @@ class TablesPart(Part):
         tables.persistence.save(TOPICS)
         tables.persistence.save(GROUPS)
 
+    def role_changed(self, role: RoleState) -> None:
+        tables = self._tables
+        tables.offsets.act(role.is_acting)
+        if role.is_master:
+            tables.offsets.end_acting()
+        if role.is_acting:
+            # The master may have died before this slave copied its last topics.
+            tables.topics.recreate_missing(self._broker.store.queues())
+
     def connection_closed(self, connection: Connection) -> None:
         self._tables.consumers.connection_closed(connection)
         self._tables.producers.connection_closed(connection)
@@ -160,7 +185,7 @@ class TablesPart(Part):
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)
             now_ms, config = broker.clock.now_ms(), broker.settings.broker
-            tables.locks.drop_expired(now_ms)
+            tables.locks.drop_expired(broker.clock.monotonic_ms())
             for clients_of in (tables.consumers, tables.producers):
                 for connection in clients_of.drop_silent(now_ms, config.channel_expired_timeout):
                     connection.close()

@@ -32,6 +32,13 @@ class Master(Protocol):
         """Send a request; returns the body of the answer. Raises `NetError` or `MQError`."""
 
 
+class Member(Master, Protocol):
+    """A replica that was there while this master was away."""
+
+    acted: bool
+    """Whether it acted as master meanwhile. Known once its consumer offsets were read."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Table:
     """One table with its file ``config/<name>.json`` and, on a slave, its copy from the master."""
@@ -49,6 +56,9 @@ class Table:
     copy: Callable[[Master], Awaitable[None]] | None = None
     """On a slave: copy the master's table. Raises `NetError`, `MQError` or ValueError. Tables are copied in
     the order of the parts."""
+    take_back: Callable[[Member], Awaitable[bool]] | None = None
+    """On a master that returns: take what a member of the broker set knows better. True: this table has
+    changed. Raises as `copy`; in the same order."""
 
 
 class Persistence:

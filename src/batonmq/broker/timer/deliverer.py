@@ -249,6 +249,8 @@ class Deliverer:
                 if result is not None:
                     if status is not PutStatus.PUT_OK:
                         await self._safe(result.end_offset)
+                elif status is PutStatus.PUT_OK:
+                    pass  # another master has it
                 elif status in HOPELESS:
                     log.error("a timed message cannot be stored topic=%s: %s", one.topic, status.value)
                 else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
-from batonmq.broker.tables.persistence import Master, Table
+from batonmq.broker.tables.persistence import Master, Member, Table
 from batonmq.broker.timer import layout
 from batonmq.broker.timer.core import wheel_of
 from batonmq.broker.timer.counts import TimerCounts
@@ -59,6 +59,7 @@ class TimerPart(Part):
                 interval_ms=lambda: settings.broker.timer_flush_interval_ms,
                 take_changed=service.take_changed,
                 copy=self._copy_checkpoint,
+                take_back=self._take_back_checkpoint,
             ),
             Table(
                 name="timermetrics",
@@ -88,7 +89,7 @@ class TimerPart(Part):
         self.service.rest()
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master:
+        if role.serves:
             self.service.lead()
         else:
             self.service.follow()
@@ -105,6 +106,13 @@ class TimerPart(Part):
         except MQError:
             return  # its timer wheel is off
         self.service.replace(data)
+
+    async def _take_back_checkpoint(self, member: Member) -> bool:
+        try:
+            data = await member.fetch(GetTimerCheckPoint())
+        except MQError:
+            return False  # its timer wheel is off
+        return self.service.take_back(data)
 
     async def _copy_metrics(self, master: Master) -> None:
         try:

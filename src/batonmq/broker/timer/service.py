@@ -16,6 +16,7 @@ from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.enqueuer import Enqueuer, queue_offset_after
 from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
 from batonmq.broker.timer.timer_store import TimerStore, sync
+from batonmq.broker.versions import age
 from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
 
@@ -94,7 +95,7 @@ class TimerService:
         return state.timers.recover(self._durable, state.broker.store.max_offset)
 
     def lead(self) -> None:
-        """This broker is master: deliver."""
+        """This broker is master, or acts as one: deliver."""
         state = self.state
         if not state.opened or state.leading:
             return
@@ -107,7 +108,7 @@ class TimerService:
         waiting_ms = state.timers.next_ms
         since_ms = done.read_ms if waiting_ms is None else min(done.read_ms or waiting_ms, waiting_ms)
         state.leading = True
-        state.moved()
+        state.moved(acting=state.broker.role.is_acting)
         self._spawn(self._enqueuer.run())
         self._spawn(Deliverer(state, self._counts).run(since_ms))
 
@@ -157,6 +158,15 @@ class TimerService:
             self.state.done = decode_checkpoint(data)
             self.state.version = self.state.done.version
             self._enqueuer.wake()
+
+    def take_back(self, data: bytes) -> bool:
+        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more. Raises
+        ValueError. True: it was taken."""
+        theirs, own = decode_checkpoint(data), self.state.checkpoint()
+        if self.state.leading or (age(theirs.version) <= age(own.version) and theirs.read_ms <= own.read_ms):
+            return False
+        self.replace(data)
+        return True
 
     # -- disk
 

@@ -25,7 +25,7 @@ class TimerState:
         """Set once the part has started."""
         self.opened = False
         self.leading = False
-        """Whether this broker delivers: it is master."""
+        """Whether this broker delivers: it is master, or acts as one."""
         self.queue_offset = 0
         """First message of the timer topic that is not in the wheel."""
         self.firing_ms: int | None = None
@@ -55,6 +55,7 @@ class TimerState:
         master = self.queue_offset if self.leading else max(self.done.master_queue_offset, self.queue_offset)
         return Checkpoint(self.read_ms, self.timers.log.end, self.queue_offset, master, self.version)
 
-    def moved(self) -> None:
-        """The master has made progress: slaves copy the checkpoint of another version."""
-        self.version = next_version(self.version, self.now_ms(), self.broker.role.epoch)
+    def moved(self, *, acting: bool = False) -> None:
+        """The master has made progress: slaves copy the checkpoint of another version. `acting`: a slave
+        begins to act as master."""
+        self.version = next_version(self.version, self.now_ms(), self.broker.role.epoch, acting=acting)

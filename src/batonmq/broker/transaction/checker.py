@@ -1,9 +1,9 @@
 """Checks undecided half messages: asks their producers, gives them up, stores them again.
 
-Runs on a master only. Source: RocketMQ's `TransactionalMessageCheckService` and
-`TransactionalMessageServiceImpl.check`. A round looks at each undecided message once, a slice at a time, so
-that sends and pulls go on. A message that cannot be handled is logged and counts as checked; the round goes
-on with the next one.
+Runs on a master only; one that acts as master hands them over to another one. A round looks at each undecided
+message once, a slice at a time, so that sends and pulls go on. A message that cannot be handled is logged and
+counts as checked; the round goes on with the next one. Source: RocketMQ's `TransactionalMessageCheckService`
+and `TransactionalMessageServiceImpl.check`.
 """
 
 from __future__ import annotations
@@ -184,13 +184,16 @@ class Checker:
         here = window.checks(offset)
         now_ms = self._broker.clock.now_ms()
         what = verdict(record, here, MAX_CHECKS, now_ms, rules, known_ms=self._known_ms(offset))
-        if what is Verdict.GIVE_UP:
+        if what is Verdict.GIVE_UP and not term.acting:
             await self._give_up(record, checks_of(record, here), topic)
             return
         counted[topic] = counted.get(topic, 0) + 1
         if what is Verdict.WAIT or offset >= round_end:  # what was stored meanwhile, copies among it
             return
         checks = checks_of(record, here)
+        if term.acting:
+            await self._escape(record, checks)
+            return
         if what is Verdict.CHECK:
             if self._ask(record, checks + 1, offset, record.physical_offset):
                 self._count_check(offset)
@@ -205,6 +208,23 @@ class Checker:
         term.move(offset)
         if what is Verdict.CHECK_AND_PUT_BACK:
             self._ask(record, asked, copy.queue_offset, copy.physical_offset)
+
+    async def _escape(self, record: MessageExt, checks: int) -> None:
+        """Hand a half message over to another master, which checks it: this broker only acts as one, and must
+        not write the copies that checks need."""
+        term, window, offset = self._term, self._term.window, record.queue_offset
+        first = first_copy(record)
+        original = offset if first is None else first
+        before = window.state(offset)
+        term.escaped.add(original)  # before it is sent: committed here too, it would be delivered twice
+        outcome = await put(self._broker.appender, to_half_again(record, checks))
+        if outcome.ok:
+            if not term.ended:
+                term.move(offset)
+            return
+        term.escaped.discard(original)
+        if window.is_undecided(offset):
+            window.set(offset, before)
 
     def _count_check(self, offset: int) -> None:
         window = self._term.window

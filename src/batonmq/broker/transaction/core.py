@@ -123,6 +123,13 @@ class HalfWindow:
             self.grow(offset + 1)
             self._states[offset - self._start] = state
 
+    def set_safe(self, offset: int, state: State) -> None:
+        """Set the byte of a message that no op message will name: this broker acts as master and writes
+        none."""
+        self.set(offset, state)
+        if offset >= self._start:
+            self._states[offset - self._start] = _SAFE[state]
+
     def remember(self, offset: int) -> None:
         """A message was decided of which a copy waits in the queue: remember it until no copy can remain."""
         self._late[offset] = self.end

@@ -57,7 +57,7 @@ class _Commit:
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         term = self._term
         requests = term.commits.pop(self._original, [])
-        if result is None:
+        if result is None and status is not PutStatus.PUT_OK:
             term.window.set(self._record.queue_offset, self._state_before)
             self._handlers.failed(requests, status)
             return
@@ -72,7 +72,7 @@ class TransactionEnds:
     """Handler of END_TRANSACTION."""
 
     def __init__(self, broker: Broker, current: Callable[[], Term | None]) -> None:
-        """`current`: the term of this master; None on a slave."""
+        """`current`: the term of this master, also of an acting one; None on a slave."""
         self._broker = broker
         self._settings = broker.settings
         self._current = current
@@ -96,7 +96,7 @@ class TransactionEnds:
 
     def _master_term(self) -> Term:
         term = self._current()
-        if term is None or term.ended or not self._broker.role.is_master:
+        if term is None or term.ended or not self._broker.role.serves:
             raise MQError(ResponseCode.SLAVE_NOT_AVAILABLE, _NO_REMARK)
         return term
 
@@ -115,6 +115,8 @@ class TransactionEnds:
         record = self._checked(term, header)
         offset, first = record.queue_offset, first_copy(record)
         original = offset if first is None else first
+        if original in term.escaped:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "Another broker has the half message now, and checks it")
         states = {term.window.state(offset), term.window.state(original)}
         committed, rolled_back = not states.isdisjoint(_COMMITTED), not states.isdisjoint(_ROLLED_BACK)
         ended = committed or rolled_back or State.DECIDED in states or term.window.is_decided(original)

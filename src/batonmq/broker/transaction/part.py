@@ -45,7 +45,7 @@ class TransactionPart(Part):
         self.counts = TransactionCounts()
         self.checks = CheckCounts()
         self.term: Term | None = None
-        """The term of this master; None on a slave."""
+        """The term of this master, also of an acting one; None on a slave."""
         self.ends = TransactionEnds(broker, lambda: self.term)
         self._resume = ResumeHandler(broker, lambda: self.term)
         broker.redirects.add(_HalfMessages(broker, self.counts))
@@ -92,7 +92,7 @@ class TransactionPart(Part):
         self.counts.half = {}
 
     def role_changed(self, role: RoleState) -> None:
-        if role.is_master and self.term is None:
+        if role.serves and self.term is None:
             self.term = Term(self._broker, self.counts, self.checks)
             self._tasks.spawn(self._serve(self.term))
 

@@ -55,6 +55,11 @@ class Term:
         log."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
+        self.acting = broker.role.is_acting
+        """Whether this broker acts as master (RIP-32). It cannot write op messages; its decisions are kept in
+        the stored offsets alone, so the next master may check those behind the first undecided message."""
+        self.escaped: set[int] = set()
+        """First copies of half messages that another master has now, and checks."""
 
     def end(self) -> None:
         """This broker is no longer master, or stops."""
@@ -72,12 +77,22 @@ class Term:
     def decide(self, record: MessageExt, state: State) -> None:
         """A half message was committed or rolled back: never check it or another copy again."""
         for offset in (record.queue_offset, first_copy(record)):
-            if offset is not None:
+            if offset is None:
+                continue
+            if self.acting:
+                self.window.set_safe(offset, state)
+            else:
                 self.window.set(offset, state)
                 self.ops.add(offset)
+        if self.acting:
+            self.store_offsets()
 
     def move(self, offset: int) -> None:
         """A half message was stored elsewhere."""
+        if self.acting:
+            self.window.set_safe(offset, State.MOVED)
+            self.store_offsets()
+            return
         self.window.set(offset, State.MOVED)
         self.ops.add(offset, moved=True)
 

@@ -112,12 +112,19 @@ class ClassicHAService(Replication):
     # -- the role: once
 
     def serve(self) -> None:
-        """Be the master: slaves may connect."""
+        """Be the master: slaves may connect. A second call changes nothing."""
+        if self.role is HARole.MASTER:
+            return
         self.role = HARole.MASTER
         log.info("replicating as master, max_offset=%d", self.local.store.max_offset)
 
     def follow(self, master_ha_address: str | None) -> None:
-        """Be a slave. Without an address (``host:port``) yet, wait for `set_master_address`."""
+        """Be a slave. Without an address (``host:port``) yet, wait for `set_master_address`. A slave that
+        follows one already keeps it then."""
+        if self.role is HARole.SLAVE:
+            if master_ha_address:
+                self.set_master_address(master_ha_address)
+            return
         self.role = HARole.SLAVE
         self._follower.start(master_ha_address)
         log.info(
@@ -226,6 +233,11 @@ class ClassicHAService(Replication):
     def set_master_address(self, master_ha_address: str | None) -> None:
         """See `Replication.set_master_address`."""
         self._follower.set_master_address(master_ha_address)
+
+    @property
+    def followed(self) -> str:
+        """The master's replication port that this slave follows, past the handshake; empty: none."""
+        return self._follower.master_address if self.following else ""
 
     def master(self) -> MasterStatus | None:
         """See `Replication.master`."""

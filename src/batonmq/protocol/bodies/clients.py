@@ -108,6 +108,25 @@ class LockBatchRequestBody(Body):
     mq_set: list[MessageQueue] = field(default_factory=list)
 
 
+class LockAttemptBody(LockBatchRequestBody):
+    """Of LOCK_BATCH_MQ and UNDO_QUEUE_LOCKS between brokers."""
+
+    attempt: str = ""
+    """Names the request; not in RocketMQ."""
+
+
+class HeldLocks(Body):
+    """One client's queues of ``config/queueLocks.json``, which RocketMQ does not have."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue]
+
+
+class QueueLocksFile(Body):
+    locks: list[HeldLocks] = field(default_factory=list)
+
+
 class LockBatchResponseBody(Body):
     lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
 
@@ -117,6 +136,13 @@ class UnlockBatchRequestBody(Body):
     client_id: str = ""
     only_this_broker: bool = False
     mq_set: list[MessageQueue] = field(default_factory=list)
+
+
+class UnlockAttemptBody(UnlockBatchRequestBody):
+    """Of UNLOCK_BATCH_MQ between brokers."""
+
+    attempt: str | None = None
+    """Release only what the lock request of this name took or renewed last; not in RocketMQ."""
 
 
 class QueryAssignmentRequestBody(Body):

@@ -1,4 +1,4 @@
-"""Requests of connected clients: heartbeats, group members, queue locks.
+"""Requests of connected clients: heartbeats, group members.
 
 Source: RocketMQ's client and consumer management. The answer to HEART_BEAT offers heartbeat V2, which lets a
 client omit its subscriptions while they do not change.
@@ -23,10 +23,7 @@ from batonmq.protocol.bodies.clients import (
     ConsumerIdList,
     ConsumeType,
     HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
     ProducerData,
-    UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
@@ -54,8 +51,6 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.UnregisterClient, handlers.unregister)
     dispatcher.on(wire.CheckClientConfig, handlers.check_config)
     dispatcher.on(wire.GetConsumerListByGroup, handlers.consumer_ids)
-    dispatcher.on(wire.LockBatchMq, handlers.lock)
-    dispatcher.on(wire.UnlockBatchMq, handlers.unlock)
     dispatcher.on(GetAllConsumerFilter, handlers.filters)
 
 
@@ -260,18 +255,3 @@ class _ClientHandlers:
         if group is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return Reply(body=encode(ConsumerIdList(consumer_id_list=group.client_ids)))
-
-    def lock(self, request: Request, header: wire.LockBatchMq) -> Reply:
-        asked = required_body(request, LockBatchRequestBody)
-        now_ms = self._broker.clock.now_ms()
-        locked = self._broker.tables.locks.try_lock(
-            asked.consumer_group, asked.mq_set, asked.client_id, now_ms
-        )
-        return Reply(
-            body=encode(LockBatchResponseBody(lock_ok_mq_set=[q for q in asked.mq_set if q in locked]))
-        )
-
-    def unlock(self, request: Request, header: wire.UnlockBatchMq) -> Reply:
-        asked = required_body(request, UnlockBatchRequestBody)
-        self._broker.tables.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
-        return Reply()

@@ -49,6 +49,11 @@ class UnlockBatchMq(Header):
     """Give locked queues back; body `UnlockBatchRequestBody`."""
 
 
+@request(RequestCode.UNDO_QUEUE_LOCKS)
+class UndoQueueLocks(Header):
+    """Take back what one LOCK_BATCH_MQ did; body `LockAttemptBody`."""
+
+
 @request(RequestCode.QUERY_ASSIGNMENT)
 class QueryAssignment(Header):
     """Ask the broker which queues a client has; body `QueryAssignmentRequestBody`."""

@@ -12,6 +12,11 @@ class ExchangeHAInfoResponse(Header):
     master_ha_address: str | None = None
     master_flush_offset: I64 | None = None
     master_address: str | None = None
+    follows: str | None = None
+    """Answer to a master that announces itself, not in RocketMQ: the replication port that this slave
+    follows, past the handshake; empty: none."""
+    linked_from: str | None = None
+    """With `follows`: the slave's end of that connection, ``ip:port``."""
 
 
 @request(RequestCode.EXCHANGE_BROKER_HA_INFO, response=ExchangeHAInfoResponse)

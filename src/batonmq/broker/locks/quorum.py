@@ -1,0 +1,192 @@
+"""Locks that more than half of the broker set grants (`lockInStrictMode`).
+
+A slave that acts as master grants locks too. While the master comes back, or two parts of a cluster see
+different masters, one client could hold a queue at the slave and another one at the master. With strict locks
+the broker that is asked asks all others.
+
+- What too few grant is taken back everywhere, so that nobody waits for it to expire. RocketMQ leaves it.
+- A replica writes new owners to ``config/queueLocks.json`` before it grants: after a restart it does not
+  grant the same queue to another client. RocketMQ's forgets its locks.
+- An unlock that arrives late releases nothing that was locked since.
+
+Source: RocketMQ's `AdminBrokerProcessor.lockBatchMQ` and `unlockBatchMQ`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+from batonmq.broker.locks.core import LockRound, quorum_of
+from batonmq.common.repeated_warnings import RepeatedWarnings
+from batonmq.common.tasks import Tasks
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.clients import LockAttemptBody, LockBatchResponseBody, UnlockAttemptBody
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.clients import LockBatchMq, UndoQueueLocks, UnlockBatchMq
+from batonmq.protocol.json import decode, encode
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+    from batonmq.protocol.bodies.common import MessageQueue
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_MS: Final = 1_000
+"""How long another replica may take to answer, as in RocketMQ."""
+
+
+class LockQuorum:
+    """Locks and unlocks queues of this broker set."""
+
+    def __init__(self, broker: Broker, durable: Callable[[], Awaitable[None]]) -> None:
+        """`durable` writes new owners to disk; raises `MQError`."""
+        self._broker = broker
+        self._durable = durable
+        self._stored = 0
+        """`LockTable.new_owners` of what is on disk."""
+        self._tasks = Tasks()
+        self._warnings = RepeatedWarnings(log)
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def _warn(self, address: str, text: str) -> None:
+        self._warnings.warn(address, text, self._broker.clock.monotonic_ms())
+
+    async def lock(self, asked: LockAttemptBody) -> Collection[MessageQueue]:
+        """The queues of the request that the client holds then. Raises `MQError` if the disk fails."""
+        broker = self._broker
+        strict = broker.settings.broker.lock_in_strict_mode
+        if not strict:
+            return self._own(asked)
+        if asked.only_this_broker:
+            return await self._durably(asked)
+        total = broker.settings.broker.total_replicas
+        others = broker.members.others(broker.settings.broker.broker_id)
+        quorum = quorum_of(total, 1 + len(others))
+        if quorum > 1 + len(others):
+            self._warn(
+                broker.address,
+                f"cannot lock queues of group {asked.consumer_group}: {quorum} replicas must agree, and only "
+                f"{1 + len(others)} are alive",
+            )
+            return ()
+        asked.attempt = f"{broker.rng.getrandbits(64):016x}"
+        mine = await self._durably(asked)
+        if quorum == 1 or (not mine and len(others) < quorum):
+            return mine
+        return await self._ask(asked, mine, others, quorum)
+
+    def _own(self, asked: LockAttemptBody) -> set[MessageQueue]:
+        return self._broker.tables.locks.try_lock(
+            asked.consumer_group,
+            asked.mq_set,
+            asked.client_id,
+            self._broker.clock.monotonic_ms(),
+            asked.attempt,
+        )
+
+    async def _durably(self, asked: LockAttemptBody) -> set[MessageQueue]:
+        mine = self._own(asked)
+        owners = self._broker.tables.locks.new_owners
+        if owners > self._stored:
+            try:
+                await self._durable()
+            except MQError:
+                self._undo(asked, mine)
+                raise
+            self._stored = max(self._stored, owners)
+        return mine
+
+    async def _ask(
+        self, asked: LockAttemptBody, mine: set[MessageQueue], others: dict[int, str], quorum: int
+    ) -> Collection[MessageQueue]:
+        """Ask the other replicas; returns as soon as the result is certain.
+
+        Also for what this broker refuses: a master that returns may still have the lock of a client that has
+        given it back meanwhile. RocketMQ's asks only for what it grants itself."""
+        votes: LockRound[MessageQueue] = LockRound(set(asked.mq_set), mine, quorum, len(others))
+        body = LockAttemptBody(asked.consumer_group, asked.client_id, True, list(asked.mq_set), asked.attempt)
+        decided = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(self._collect(body, votes, others, decided))
+        await asyncio.shield(decided)
+        granted = votes.granted
+        self._undo(asked, mine - granted)
+        return granted
+
+    async def _collect(
+        self,
+        body: LockAttemptBody,
+        votes: LockRound[MessageQueue],
+        others: dict[int, str],
+        decided: asyncio.Future[None],
+    ) -> None:
+        """Take the answers of all, and take back what too few have granted."""
+        data = encode(body)
+
+        async def ask(address: str) -> None:
+            votes.answered(await self._vote_of(address, data, body.consumer_group))
+            if votes.decided and not decided.done():
+                decided.set_result(None)
+
+        try:
+            await asyncio.gather(*(ask(address) for address in others.values()))
+        finally:
+            if not decided.done():
+                decided.set_result(None)
+        refused = [queue for queue in body.mq_set if queue not in votes.granted]
+        if refused:
+            # Also at those that did not answer: they may have granted.
+            body.mq_set = refused
+            await asyncio.gather(*(self._take_back(address, encode(body)) for address in others.values()))
+
+    async def _vote_of(self, address: str, body: bytes, group: str) -> Collection[MessageQueue]:
+        try:
+            answer = await self._broker.client.call(address, LockBatchMq(), body, timeout_ms=CALL_TIMEOUT_MS)
+            return decode(answer.body, LockBatchResponseBody).lock_ok_mq_set
+        except (NetError, MQError) as error:
+            self._warn(address, f"grants no queue locks to group {group}: {error}")
+            return ()
+
+    async def _take_back(self, address: str, body: bytes) -> None:
+        try:
+            await self._broker.client.oneway(address, UndoQueueLocks(), body)
+        except NetError as error:
+            log.debug("queue locks at %s expire: %s", address, error)
+
+    def _undo(self, asked: LockAttemptBody, queues: Collection[MessageQueue]) -> None:
+        self._broker.tables.locks.undo(asked.consumer_group, queues, asked.client_id, asked.attempt)
+
+    def undo(self, asked: LockAttemptBody) -> None:
+        """Another replica takes back what its request did here."""
+        if asked.attempt:
+            self._undo(asked, asked.mq_set)
+
+    async def unlock(self, asked: UnlockAttemptBody) -> None:
+        """Release queues here, and with strict locks at the other replicas. A replica that does not answer
+        keeps them until they expire."""
+        broker, locks = self._broker, self._broker.tables.locks
+        group, client_id = asked.consumer_group, asked.client_id
+        attempts = locks.attempts(group, asked.mq_set, client_id)
+        locks.unlock(group, asked.mq_set, client_id, asked.attempt)
+        if asked.only_this_broker or not broker.settings.broker.lock_in_strict_mode:
+            return
+        others = broker.members.others(broker.settings.broker.broker_id)
+        await asyncio.gather(
+            *(
+                self._unlock_at(address, UnlockAttemptBody(group, client_id, True, queues, attempt))
+                for attempt, queues in attempts.items()
+                for address in others.values()
+            )
+        )
+
+    async def _unlock_at(self, address: str, body: UnlockAttemptBody) -> None:
+        try:
+            await self._broker.client.call(address, UnlockBatchMq(), encode(body), timeout_ms=CALL_TIMEOUT_MS)
+        except (NetError, MQError) as error:
+            self._warn(
+                address, f"keeps queue locks of group {body.consumer_group} until they expire: {error}"
+            )

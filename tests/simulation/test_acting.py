@@ -1,0 +1,51 @@
+"""Acting masters under seeded faults."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.integration.acting.stories import STORIES
+from tests.simulation.acting import run
+from tests.simulation.acting_mutations import MUTATIONS
+from tests.simulation.acting_stories import tell
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(16))
+def test_delayed_and_timed_messages_outlive_their_master(seed):
+    story = run(seed)
+    assert story.acked
+
+
+@pytest.mark.simulation
+def test_slaves_act_and_deliver_on_the_other_set():
+    stories = [run(seed) for seed in (0, 2, 10)]
+    assert all(story.acted and story.escaped for story in stories)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", STORIES)
+def test_a_slave_goes_on_with(name):
+    tell(name)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_simulation_notices_a_guard_that_is_gone(name):
+    mutation, seeds = MUTATIONS[name]
+    noticed = (mutation.violation(lambda seed=seed: run(seed)) for seed in seeds)
+    assert any(noticed), f"no seed of {seeds} notices that {mutation.what}"
+
+
+@pytest.mark.simulation
+def test_a_seed_tells_the_same_story_again():
+    assert run(6).events == run(6).events
