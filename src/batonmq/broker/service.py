@@ -166,7 +166,7 @@ class BrokerService:
             all_ack=config.all_ack_in_sync_state_set,
         ):
             log.warning("%s", line)
-        store = await loop.run_in_executor(None, self._open_store)
+        store = await loop.run_in_executor(None, contextvars.copy_context().run, self._open_store)
         started: list[Part] = []
         try:
             self._build(store)

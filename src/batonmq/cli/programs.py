@@ -1,4 +1,4 @@
-"""``batonmq namesrv``, ``controller``, ``broker`` and ``container``: from a configuration file to a running service.
+"""``batonmq namesrv``, ``controller``, ``broker`` and ``container``: from a file to a running service.
 
 All have one runner: it loads the configuration, starts the services, prints that they serve, waits for
 SIGTERM or SIGINT and stops them in reverse order. The exit code is 0 after a signal. It is 1, with one line

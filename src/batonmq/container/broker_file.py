@@ -1,6 +1,6 @@
 """A broker's configuration file, as a container reads it: what it asks for, checked before anything starts.
 
-Source: RocketMQ's `BrokerContainerStartup.createAndInitializeBroker` and `BrokerContainerProcessor.addBroker`.
+Source: RocketMQ's `BrokerContainerStartup.createAndInitializeBroker`, `BrokerContainerProcessor.addBroker`.
 """
 
 from __future__ import annotations

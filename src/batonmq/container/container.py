@@ -1,7 +1,7 @@
 """`Container`: adds brokers from their files and removes them, whichever process they run in.
 
-Remarks and codes are those of RocketMQ's `BrokerContainerProcessor`. Requests for different brokers run side by
-side: a broker that recovers a large store delays no other.
+Remarks and codes are those of RocketMQ's `BrokerContainerProcessor`. Requests for different brokers run side
+by side: a broker that recovers a large store delays no other.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from batonmq.container.broker_file import BrokerFile, Unreadable, inside, read_broker_file
 from batonmq.container.core import BrokerIdentity, BrokerState, BrokerTable, Entry
-from batonmq.container.place import Place, StartFailed
+from batonmq.container.place import Place, StartFailed, StopFailed
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +132,7 @@ class Container:
         identity = entry.claims.identity
         try:
             await self._places[entry.place].stop(identity)
-        except (OSError, StoreError) as error:
+        except StopFailed as error:
             raise _failed(f"{identity.canonical_name} did not stop in order: {error}") from error
         finally:
             self.table.leave(entry)

@@ -20,7 +20,7 @@ from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
 from batonmq.container.broker_file import BrokerFile
 from batonmq.container.core import BrokerIdentity
-from batonmq.container.place import Ended, StartFailed
+from batonmq.container.place import Ended, StartFailed, StopFailed
 from batonmq.net import RemotingClient
 from batonmq.net.tls import TlsConfig, client_context
 from batonmq.store.errors import StoreError
@@ -81,6 +81,8 @@ class InProcess:
             return  # it has just stopped itself
         try:
             await self._as_broker(identity, service.stop())
+        except (OSError, StoreError) as error:
+            raise StopFailed(reason(error) if isinstance(error, OSError) else str(error)) from error
         finally:
             self._settle()
 
@@ -93,21 +95,19 @@ class InProcess:
 
     async def close(self) -> None:
         """Slaves first: one that acts as master may still have messages for a master beside it."""
-        slaves = [(i, s) for i, s in self._running.items() if not s.broker.role.is_master]
-        await asyncio.gather(*(self._close_one(*each) for each in slaves))
-        await asyncio.gather(*(self._close_one(*each) for each in list(self._running.items())))
+        slaves = [each for each, service in self._running.items() if not service.broker.role.is_master]
+        await asyncio.gather(*map(self._close_one, slaves))
+        await asyncio.gather(*map(self._close_one, list(self._running)))
         if self._settling is not None:
             self._settling.cancel()
         await self._tasks.cancel()
         await self._client.close()
         self._readers.shutdown(wait=False)
 
-    async def _close_one(self, identity: BrokerIdentity, service: BrokerService) -> None:
-        if self._running.pop(identity, None) is None:
-            return
+    async def _close_one(self, identity: BrokerIdentity) -> None:
         try:
-            await self._as_broker(identity, service.stop())
-        except (OSError, StoreError) as error:
+            await self.stop(identity)
+        except StopFailed as error:
             log.error("%s did not stop in order: %s", identity.canonical_name, error)
 
     def _neighbours(self, identity: BrokerIdentity) -> Sequence[Broker]:
@@ -124,7 +124,7 @@ class InProcess:
         text = reason(cause) if isinstance(cause, OSError) else str(cause)
         try:
             await self.stop(identity)
-        except (OSError, StoreError) as error:
+        except StopFailed as error:
             log.error("%s did not stop in order: %s", identity.canonical_name, error)
         finally:
             self._ended(identity, text)

@@ -16,6 +16,10 @@ class StartFailed(Exception):
     """A broker did not start; the message says why in one line, and nothing of it is left."""
 
 
+class StopFailed(Exception):
+    """A broker stopped, but not in order; the message says why in one line."""
+
+
 class Place(Protocol):
     """One process that runs brokers. A broker's failure concerns no other broker."""
 
@@ -27,7 +31,7 @@ class Place(Protocol):
 
     async def stop(self, identity: BrokerIdentity) -> None:
         """Stop a running broker: it leaves the name servers, answers what is under way, and has everything
-        on disk on return. Raises `OSError` or `StoreError` if that failed; the broker is gone all the same."""
+        on disk on return. Raises `StopFailed` if that failed; the broker is gone all the same."""
 
     async def set_name_servers(self, addresses: str) -> None:
         """Brokers register at ``host:port;host:port`` from now on."""

@@ -17,8 +17,9 @@ from batonmq.container.core import BrokerTable, Listener, split_paths
 from batonmq.container.handlers import ContainerHandlers
 from batonmq.container.in_process import InProcess
 from batonmq.container.place import Place
+from batonmq.container.supervisor import WorkerProcess
 from batonmq.net import Dispatcher, RemotingServer
-from batonmq.net.tls import TlsConfig, server_tls
+from batonmq.net.tls import TlsConfig, client_context, server_tls
 from batonmq.protocol.errors import MQError
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,11 @@ class ContainerService:
         await self.container.close()
 
     def _make_places(self) -> list[Place]:
-        return [InProcess(self._tls, self.container.ended, self._clock)]
+        count = self._config.container_processes
+        if count == 1:
+            return [InProcess(self._tls, self.container.ended, self._clock)]
+        client_context(self._tls)  # a file that cannot be used is reported here, not by each worker
+        return [WorkerProcess(number, self._tls, self.container.ended) for number in range(1, count + 1)]
 
 
 class ConfiguredBrokers:
