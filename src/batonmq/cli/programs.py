@@ -266,6 +266,7 @@ def container(config_path: Path | None, overrides: dict[str, str]) -> list[Servi
 
     \b
       listenPort=10811
+      brokerContainerIP=10.0.0.5
       namesrvAddr=10.0.0.1:9876
       brokerConfigPaths=/etc/batonmq/broker-a.conf:/etc/batonmq/broker-b.conf
 
