@@ -61,7 +61,8 @@ class InProcess:
                 clock=self._clock,
                 tls=self._tls,
                 config_path=file.path,
-                client=self._client,
+                # Controllers notice by the end of its connection that a broker is gone.
+                client=None if file.config.enable_controller_mode else self._client,
                 readers=self._readers,
                 neighbours=partial(self._neighbours, identity),
                 log_identity=identity.canonical_name,

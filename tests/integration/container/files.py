@@ -18,6 +18,7 @@ class BrokerConf:
     settings: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
         self.port = free_ports(1)[0]
         self.write()
 

@@ -7,20 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.certificates import authority
 from tests.integration.container.files import BrokerConf
 from tests.integration.container.processes import Nodes, log, running, until, workers
 
 from batonmq.demo.cluster import Program
 from batonmq.demo.ports import free_ports
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.routes import ClusterInfo
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
+from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
+from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo
+from batonmq.protocol.json import decode
 
 
 @asynccontextmanager
@@ -160,6 +165,45 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             assert "Traceback" not in log(container)
 
 
+async def test_another_node_takes_over_at_once_when_a_master_is_removed(tmp_path: Path) -> None:
+    (controller_port,) = free_ports(1)
+    controller = Program(
+        "controller",
+        "controller",
+        tmp_path,
+        {
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": f"n0-127.0.0.1:{controller_port}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": tmp_path / "controller",
+        },
+        port=controller_port,
+    )
+    settings: dict[str, object] = {
+        "enableControllerMode": "true",
+        "controllerAddr": controller.address,
+        "allAckInSyncStateSet": "true",
+        "controllerHeartBeatTimeoutMills": 20_000,
+    }
+    first, second = (BrokerConf(tmp_path / each, "a", 0, settings) for each in ("left", "right"))
+    made = Nodes(tmp_path, [[first], [second]])
+    await asyncio.to_thread(controller.start)
+    try:
+        async with nodes(made):
+            await made.in_sync(first)
+            assert await made.send("a", 30) == 0
+            began = time.monotonic()
+            await made.remove(made.containers[0], "a")
+            assert await made.send("a", 1) == 0
+            assert time.monotonic() - began < 5, "the controller did not wait for the timeout"
+            assert await made.bodies(second.address) == made.acked["a"]
+            await made.add(made.containers[0], first.path)
+            await made.in_sync(second)
+            assert await made.send("a", 5) == 0
+    finally:
+        await asyncio.to_thread(controller.stop)
+
+
 async def test_a_worker_that_dies_comes_back_with_its_brokers_and_the_others_go_on(tmp_path: Path) -> None:
     a, b, c, d = (BrokerConf(tmp_path, name) for name in "abcd")
     async with nodes(Nodes(tmp_path, [[a, b]], containerProcesses=2)) as made:
@@ -220,6 +264,62 @@ async def test_errors_of_a_worker_come_back_with_the_answer(tmp_path: Path) -> N
             assert caught.value.code == ResponseCode.SYSTEM_ERROR and words in caught.value.remark
         await made.add(container, b.path)
         assert await made.send("b", 5) == 0
+
+
+async def test_workers_follow_a_change_of_the_name_servers(tmp_path: Path) -> None:
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    (port,) = free_ports(1)
+    keys = {"listenPort": port, "bindAddress": "127.0.0.1", "kvConfigPath": tmp_path / "kv2.json"}
+    other = Program("other", "namesrv", tmp_path, keys)
+    await asyncio.to_thread(other.start)
+    try:
+        async with nodes(Nodes(tmp_path, [[a, b]], containerProcesses=2)) as made:
+            (container,) = made.containers
+
+            async def registered(names: set[str]) -> None:
+                found: set[str] = set()
+                for _ in range(200):
+                    answer = await made.client.call(other.address, GetBrokerClusterInfo())
+                    found = set(decode(bytes(answer.body), ClusterInfo).broker_addr_table)
+                    if found == names:
+                        return
+                    await asyncio.sleep(0.05)
+                pytest.fail(f"{found} are registered")
+
+            change = f"namesrvAddr={other.address}\n".encode()
+            await made.client.call(container.address, UpdateBrokerConfig(), change)
+            await registered({"a", "b"})
+            assert f"namesrvAddr={other.address}" in container.config_path.read_text()
+            # A worker that starts again does so with the new ones, and a new broker gets them, too.
+            os.kill(workers(container)[0], signal.SIGKILL)
+            await until(lambda: "worker-1 is back brokers=1" in log(container), lambda: log(container))
+            await made.remove(container, "b")
+            await registered({"a"})
+            await made.add(container, b.path)
+            await registered({"a", "b"})
+    finally:
+        await asyncio.to_thread(other.stop)
+
+
+async def test_all_brokers_speak_tls_as_their_container_does(tmp_path: Path) -> None:
+    ca = authority(tmp_path / "ca")
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    container = program(tmp_path, brokerConfigPaths=a.path, containerProcesses=2, **ca.mutual("node"))
+    certificate, key = map(str, ca.issue("operator"))
+    words = ["--tls-trust", str(ca.certificate), "--tls-cert", certificate, "--tls-key", key]
+    await asyncio.to_thread(container.start)
+    try:
+        added = await asyncio.to_thread(
+            batonmq, "admin", "addBroker", "-c", container.address, "-b", str(b.path), *words
+        )
+        assert added.returncode == 0, added.stderr
+        for each in (a, b):
+            status = await asyncio.to_thread(batonmq, "admin", "brokerStatus", "-b", each.address, *words)
+            assert status.returncode == 0, status.stderr
+        plain = await asyncio.to_thread(batonmq, "admin", "brokerStatus", "-b", b.address)
+        assert plain.returncode == 1 and "give --tls" in plain.stderr
+    finally:
+        assert await asyncio.to_thread(container.stop) == 0
 
 
 async def test_workers_end_when_their_container_is_killed(tmp_path: Path) -> None:
