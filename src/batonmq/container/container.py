@@ -125,6 +125,8 @@ class Container:
         except BaseException:
             self.table.leave(entry)
             raise
+        if self._namesrv_addr and file.config.namesrv_addr != self._namesrv_addr:  # changed in the meantime
+            await self._places[entry.place].set_name_servers(self._namesrv_addr)
         entry.state = BrokerState.RUNNING
         log.info("broker added name=%s file=%s brokers=%d", name, file.path, len(self.table))
 

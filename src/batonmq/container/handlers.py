@@ -104,6 +104,8 @@ class ContainerHandlers:
                 config = update(self.config, changes)
             except ConfigError as error:
                 raise _failed(str(error)) from None
+            if self.config.namesrv_addr and not config.namesrv_addr:
+                raise _failed("namesrvAddr cannot become empty while the container runs")
             log.info("configuration changed by client=%s changes=%s", request.connection.peer, changes)
             before, self.config = self.config, config
             self._version = DataVersion(timestamp=self._clock.now_ms(), counter=self._version.counter + 1)

@@ -17,6 +17,7 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 from typing import Final
 
+from batonmq.common.tasks import Tasks
 from batonmq.container import control
 from batonmq.container.broker_file import BrokerFile
 from batonmq.container.core import BrokerIdentity
@@ -48,12 +49,14 @@ class WorkerProcess:
         self._ended = ended
         self._brokers: dict[BrokerIdentity, tuple[str, str]] = {}
         """Brokers that run: file and name servers."""
+        self._starting: dict[int, tuple[BrokerIdentity, tuple[str, str]]] = {}
+        """Calls that start a broker; it may stop itself before the caller runs again."""
         self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._ids = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._restoring: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._closing = asyncio.Event()
 
     @property
@@ -63,15 +66,21 @@ class WorkerProcess:
 
     async def open(self) -> None:
         reader = await self._spawn()
-        self._watch = asyncio.get_running_loop().create_task(self._supervise(reader))
+        self._watch = self._tasks.spawn(self._supervise(reader))
 
     async def start(self, file: BrokerFile) -> None:
-        order = (str(file.path), file.config.namesrv_addr)
+        identity, order = file.identity, (str(file.path), file.config.namesrv_addr)
+
+        def ask(call: int) -> control.Order:
+            self._starting[call] = identity, order
+            return control.Start(call, *order, identity)
+
         try:
-            await self._start(file.identity, *order)
+            error = await self._call(ask)
         except _Gone as gone:
             raise StartFailed(str(gone)) from gone
-        self._brokers[file.identity] = order
+        if error is not None:
+            raise StartFailed(error)
 
     async def stop(self, identity: BrokerIdentity) -> None:
         self._brokers.pop(identity, None)
@@ -97,8 +106,8 @@ class WorkerProcess:
         except TimeoutError:
             log.error("worker-%d did not stop its brokers in %.0f s", self._number, CLOSE_S)
             self._kill()
-        except _Gone as gone:
-            log.error("%s", gone)
+        except _Gone:
+            log.error("worker-%d is not there: its brokers ended with it", self._number)
         if self._watch is not None:
             done, _ = await asyncio.wait([self._watch], timeout=EXIT_S)
             if not done:
@@ -162,20 +171,22 @@ class WorkerProcess:
                 log.error("worker-%d cannot be started: %s", self._number, error)
                 pause_s = PAUSE_S[1]
                 continue
-            self._restoring = asyncio.get_running_loop().create_task(self._restore())
+            if self._closing.is_set():
+                self._kill()
+            else:
+                self._tasks.spawn(self._restore())
             return reader
 
     async def _restore(self) -> None:
         """Start the brokers that the worker had; those that fail are gone."""
 
         async def start(identity: BrokerIdentity, path: str, namesrv_addr: str) -> None:
-            try:
-                await self._start(identity, path, namesrv_addr)
-                if identity not in self._brokers:  # removed in the meantime
-                    await self._call(lambda call: control.Stop(call, identity))
-            except StartFailed as error:
-                if self._brokers.pop(identity, None) is not None:
-                    self._ended(identity, f"it did not start again: {error}")
+            error = await self._call(lambda call: control.Start(call, path, namesrv_addr, identity))
+            if identity not in self._brokers:  # removed in the meantime
+                await self._call(lambda call: control.Stop(call, identity))
+            elif error is not None:
+                del self._brokers[identity]
+                self._ended(identity, f"it did not start again: {error}")
 
         with contextlib.suppress(_Gone):  # `_supervise` starts another worker
             await asyncio.gather(*(start(each, *order) for each, order in list(self._brokers.items())))
@@ -187,9 +198,7 @@ class WorkerProcess:
         try:
             while (report := await control.read_report(reader)) is not None:
                 if isinstance(report, control.Answer):
-                    waiting = self._calls.pop(report.call, None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(report.error)
+                    self._answered(report)
                 elif self._brokers.pop(report.identity, None) is not None:
                     self._ended(report.identity, report.cause)
         except ValueError as error:
@@ -201,10 +210,19 @@ class WorkerProcess:
         code = await self._process.wait()
         self._process = None
         calls, self._calls = self._calls, {}
+        self._starting.clear()
         for call in calls.values():
             if not call.done():
                 call.set_exception(_Gone(f"worker-{self._number} ended ({_how(code)})"))
         return code
+
+    def _answered(self, answer: control.Answer) -> None:
+        started = self._starting.pop(answer.call, None)
+        if started is not None and answer.error is None:
+            self._brokers[started[0]] = started[1]
+        waiting = self._calls.pop(answer.call, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.error)
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -212,11 +230,6 @@ class WorkerProcess:
                 self._process.kill()
 
     # -- calls
-
-    async def _start(self, identity: BrokerIdentity, path: str, namesrv_addr: str) -> None:
-        error = await self._call(lambda call: control.Start(call, path, namesrv_addr, identity))
-        if error is not None:
-            raise StartFailed(error)
 
     async def _call(self, order: Callable[[int], control.Order]) -> str | None:
         """The error that the worker answers with. Raises `_Gone`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.integration.container.files import BrokerConf
 
-from batonmq import Message, MessageQueue, Producer
+from batonmq import Admin, Message, MessageQueue, Producer
 from batonmq.client.errors import ClientError
 from batonmq.demo.cluster import Program
 from batonmq.demo.ports import free_ports
@@ -96,6 +96,8 @@ class Nodes:
     async def send(self, name: str, count: int, timeout_ms: int = 10_000) -> int:
         """To the broker set of this name; returns how many were not acknowledged."""
         failed = 0
+        if name not in self.acked:
+            await self._make_topic(name)
         acked = self.acked.setdefault(name, [])
         async with Producer("p", self.namesrv.address, send_timeout_ms=timeout_ms) as producer:
             for _ in range(count):
@@ -107,6 +109,15 @@ class Nodes:
                 else:
                     acked.append(body)
         return failed
+
+    async def _make_topic(self, name: str) -> None:
+        """At all masters, once this one is registered."""
+        async with Admin(self.namesrv.address) as admin:
+            deadline = time.monotonic() + PATIENCE_S
+            while name not in await admin.masters():
+                assert time.monotonic() < deadline, f"{name} is not registered"
+                await asyncio.sleep(0.05)
+            await admin.create_topic(TOPIC, 1)
 
     async def bodies(self, address: str) -> list[bytes]:
         """What this broker gives to a consumer."""

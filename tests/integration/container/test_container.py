@@ -340,6 +340,11 @@ async def test_name_servers_of_all_brokers_change_at_once(tmp_path: Path) -> Non
             await until(lambda: registered(second) == {"a", "b", "c"})
             assert file.read_text() == f"# mine\nnamesrvAddr={two}\n"
             assert "namesrvAddr=127.0.0.1:1\n" in a.path.read_text()
+            await refused(
+                node.client.call(node.address, UpdateBrokerConfig(), b"namesrvAddr=\n"),
+                ResponseCode.SYSTEM_ERROR,
+                "namesrvAddr cannot become empty",
+            )
             both = f"namesrvAddr={one};{two}".encode()
             await node.client.call(node.address, UpdateBrokerConfig(), both)
             await until(lambda: registered(first) == registered(second) == {"a", "b", "c"})
