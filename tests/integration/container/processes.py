@@ -49,7 +49,12 @@ class Nodes:
             "namesrv",
             "namesrv",
             directory,
-            {"listenPort": namesrv_port, "bindAddress": "127.0.0.1", "kvConfigPath": directory / "kv.json"},
+            {
+                "listenPort": namesrv_port,
+                "bindAddress": "127.0.0.1",
+                "kvConfigPath": directory / "kv.json",
+                "supportActingMaster": "true",
+            },
         )
         self.containers = [
             Program(

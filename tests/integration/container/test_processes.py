@@ -120,6 +120,7 @@ def crosswise(tmp_path: Path) -> tuple[list[list[BrokerConf]], BrokerConf, Broke
         "inSyncReplicas": 2,
         "minInSyncReplicas": 1,
         "enableAutoInSyncReplicas": "true",
+        "enableSlaveActingMaster": "true",
         "slaveReadEnable": "true",
     }
     slave = {**settings, "brokerRole": "SLAVE"}
