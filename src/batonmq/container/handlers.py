@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from batonmq.common.clock import Clock
 from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
@@ -29,6 +30,9 @@ from batonmq.protocol.headers.broker import replication as wire
 from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
+
+SHOWN: Final = 300
+"""Characters of a peer's text in a log line."""
 
 
 class ContainerHandlers:
@@ -54,7 +58,7 @@ class ContainerHandlers:
 
     async def add(self, request: Request, header: wire.AddBroker) -> Reply:
         peer, path = request.connection.peer, header.config_path or ""
-        log.info("addBroker client=%s file=%s", peer, path)
+        log.info("addBroker client=%s file=%s", peer, path[:SHOWN])
         if not path:
             raise _failed("addBroker config path is empty")
         try:
@@ -75,10 +79,9 @@ class ContainerHandlers:
         return Reply()
 
     async def remove(self, request: Request, header: wire.RemoveBroker) -> Reply:
-        log.info("removeBroker client=%s broker=%s", request.connection.peer, header)
-        await self._container.remove(
-            BrokerIdentity(header.broker_cluster_name, header.broker_name, header.broker_id)
-        )
+        identity = BrokerIdentity(header.broker_cluster_name, header.broker_name, header.broker_id)
+        log.info("removeBroker client=%s broker=%s", request.connection.peer, identity.canonical_name[:SHOWN])
+        await self._container.remove(identity)
         return Reply()
 
     def get_config(self, request: Request, header: admin_wire.GetBrokerConfig) -> Reply:

@@ -17,6 +17,7 @@ import pytest
 from tests.integration.container.files import BrokerConf
 from tests.integration.group import anonymous_mib
 from tests.integration.test_broker import v2
+from tests.scrape import scrape
 
 from batonmq import Message, Producer
 from batonmq.broker.service import BrokerService
@@ -26,6 +27,7 @@ from batonmq.container.config import ContainerConfig
 from batonmq.container.core import BrokerIdentity
 from batonmq.container.in_process import InProcess
 from batonmq.container.service import ConfiguredBrokers, ContainerService
+from batonmq.demo.ports import free_ports
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import RemotingClient
@@ -206,6 +208,34 @@ async def test_clashing_brokers_are_refused_one_by_one(tmp_path: Path) -> None:
         await node.add(b.path)
         assert node.names == ["DefaultCluster_a_0", "DefaultCluster_a_1"]
         await node.send(a)
+
+
+async def test_each_broker_exports_its_metrics_at_its_own_port(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    first, second = free_ports(2)
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    prom = {"metricsExporterType": "PROM", "metricsPromExporterPort": first}
+    a.write(**prom)
+    b.write(**prom)
+    async with container(broker_config_paths=str(a.path)) as node:
+        await refused(
+            node.add(b.path),
+            ResponseCode.SYSTEM_ERROR,
+            f"port {first} (metricsPromExporterPort) is used by DefaultCluster_a_0 (metricsPromExporterPort)",
+        )
+        b.write(**{**prom, "metricsPromExporterPort": second})
+        await node.add(b.path)
+        await node.send(a)
+        for _ in range(3):
+            await node.send(b)
+        for port, count in ((first, 1), (second, 3)):
+            shown = await asyncio.to_thread(scrape, port)
+            received = [
+                value
+                for sample, value in shown.items()
+                if sample.startswith("rocketmq_messages_in_total") and "topic=T" in sample
+            ]
+            assert received == [count]
 
 
 async def test_removing_what_is_not_there_is_refused(tmp_path: Path) -> None:

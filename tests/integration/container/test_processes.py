@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,40 @@ def test_option_b_names_the_brokers_and_p_prints_all_keys(tmp_path: Path) -> Non
     assert {"listenPort=20811", "brokerConfigPaths=/a.conf:/b.conf", "namesrvAddr=10.0.0.1:9876"} <= {*lines}
     assert "containerProcesses=1" in lines
     assert "fetchNamesrvAddrInterval has no effect here" in done.stderr
+
+
+async def test_our_tools_add_and_remove_brokers(tmp_path: Path) -> None:
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    container = program(tmp_path, brokerConfigPaths=a.path)
+    await asyncio.to_thread(container.start)
+
+    async def admin(*words: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(batonmq, "admin", *words)
+
+    try:
+        where = ("-c", container.address, "-b")
+        done = await admin("addBroker", *where, str(b.path))
+        assert (done.returncode, done.stdout) == (0, f"add broker to {container.address} success\n")
+        done = await admin("addBroker", *where, str(b.path), "--json")
+        assert done.returncode == 1 and "DefaultCluster_b_0 has already been added" in done.stderr
+        done = await admin("removeBroker", *where, "DefaultCluster:b:0", "--json")
+        assert json.loads(done.stdout) == {
+            "result": f"remove broker from {container.address} success",
+            "container": container.address,
+            "broker": "DefaultCluster:b:0",
+        }
+        done = await admin("removeBroker", *where, "DefaultCluster:b:0")
+        assert done.returncode == 1 and "BROKER_NOT_EXIST (211): Broker not exist" in done.stderr
+        for words in ("b", "DefaultCluster:b", "DefaultCluster:b:-1", "DefaultCluster:b:x", f"c:b:{1 << 63}"):
+            done = await admin("removeBroker", *where, words)
+            assert done.returncode == 1 and "write clusterName:brokerName:brokerId" in done.stderr
+        done = await admin("addBroker", "-c", a.address, "-b", str(b.path))
+        assert done.returncode == 1 and f"{a.address} is no broker container" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        done = await admin("getBrokerConfig", "-b", container.address, "--json")
+        assert done.returncode == 0 and str(a.path) in done.stdout
+    finally:
+        assert await asyncio.to_thread(container.stop) == 0
 
 
 @pytest.mark.parametrize(
