@@ -76,10 +76,6 @@ async def test_quick_mqadmin_adds_and_removes_brokers_of_our_container(peer: Pee
         assert "addBroker properties empty" in said
         said = await peer.admin("getBrokerConfig", "-b", container.address)
         assert "brokerConfigPaths" in said and str(a.path) in said
-        said = await peer.admin(
-            "updateBrokerConfig", "-b", container.address, "-k", "brokerConfigPaths", "-v", "x"
-        )
-        assert "Can not update config in black list" in said
         said = await peer.admin("removeBroker", *where, "DefaultCluster:b:0")
         assert f"remove broker from {container.address} success" in said
         assert b.address not in await peer.admin("clusterList", "-n", made.namesrv.address)
@@ -191,16 +187,19 @@ async def test_a_node_of_ours_and_one_of_rocketmqs_hold_two_broker_sets_crosswis
         "inSyncReplicas": 2,
         "minInSyncReplicas": 1,
         "enableAutoInSyncReplicas": "true",
+        "enableSlaveActingMaster": "true",
         "slaveReadEnable": "true",
     }
     slave = {**settings, "brokerRole": "SLAVE"}
-    a0, b0 = conf(tmp_path, "a", **settings), conf(tmp_path, "b", **settings)
-    a1, b1 = conf(tmp_path, "a", 1, **slave), conf(tmp_path, "b", 1, **slave)
-    async with nodes(Nodes(tmp_path, [[a0, b1]])) as made:
+    java = {"skipPreOnline": "true"}
+    a0, b0 = conf(tmp_path, "a", **settings), conf(tmp_path, "b", **settings, **java)
+    a1, b1 = conf(tmp_path, "a", 1, **slave, **java), conf(tmp_path, "b", 1, **slave)
+    (tmp_path / "ours").mkdir()
+    async with nodes(Nodes(tmp_path / "ours", [[a0, b1]])) as made:
         (ours,) = made.containers
         await java_container(peer, made.namesrv.address, b0, a1)
-        for name in "ab":
-            await peer.admin_until(name, "clusterList", "-n", made.namesrv.address)
+        for each in (a0, a1, b0, b1):
+            await peer.admin_until(each.address, "clusterList", "-n", made.namesrv.address)
         said = await peer.admin(
             "updateTopic",
             "-n",
@@ -231,7 +230,7 @@ async def test_a_node_of_ours_and_one_of_rocketmqs_hold_two_broker_sets_crosswis
 
 async def sent(made: Nodes, name: str, count: int = 30) -> None:
     before = len(made.acked.setdefault(name, []))
-    for _ in range(20):
+    for _ in range(5):
         await made.send(name, count - (len(made.acked[name]) - before), timeout_ms=5_000)
         if len(made.acked[name]) - before >= count:
             return
