@@ -32,7 +32,7 @@ from batonmq.demo.ports import free_ports
 SCRIPT = Path(os.environ.get("PEER_SH", Path(__file__).parent / "peer.sh"))
 START_TIMEOUT_S = 90.0
 ADMIN_TIMEOUT_S = 60.0
-HEAPS = {"namesrv": "128m", "controller": "192m", "broker": "400m", "admin": "128m"}
+HEAPS = {"namesrv": "128m", "controller": "192m", "broker": "400m", "container": "600m", "admin": "128m"}
 
 
 def free_port() -> int:
@@ -115,6 +115,10 @@ class Peer:
                 "maxHashSlotNum": "20000",
                 "timerWheelEnable": "false",
             },
+            "container": {
+                "listenPort": port,
+                "brokerContainerIP": "127.0.0.1",
+            },
             "controller": {
                 "controllerDLegerGroup": "interop",
                 "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
@@ -131,7 +135,7 @@ class Peer:
     async def start(
         self, kind: str, config: Mapping[str, object] | None = None, *, ready: str = "boot success"
     ) -> JavaProcess:
-        """Run namesrv, controller or broker and wait until it says it is ready."""
+        """Run namesrv, controller, broker or container and wait until it says it is ready."""
         values = self.config(kind, config or {})
         number = len(self._running)
         file = self._folder / f"{kind}-{number}.conf"

@@ -5,6 +5,7 @@
 #   peer.sh namesrv    [-c FILE]               run one of its programs in the foreground
 #   peer.sh controller -c FILE
 #   peer.sh broker     [-c FILE]
+#   peer.sh container  -c FILE
 #   peer.sh admin      COMMAND [OPTION ...]    mqadmin
 #   peer.sh java       FILE.java [ARG ...]     compile and run one source file against RocketMQ's client
 #
@@ -35,7 +36,7 @@ fetch() {
   {
     printf '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     printf '<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>'
-    for artifact in namesrv controller broker tools; do
+    for artifact in namesrv controller broker container tools; do
       printf '<dependency><groupId>org.apache.rocketmq</groupId>'
       printf '<artifactId>rocketmq-%s</artifactId><version>%s</version></dependency>' "$artifact" "$release"
     done
@@ -67,7 +68,7 @@ launch() { # default heap, then what java is to run
     -cp "$jars/*" "$@"
 }
 
-[ $# -gt 0 ] || fail "say what to run: get, namesrv, controller, broker, admin, java"
+[ $# -gt 0 ] || fail "say what to run: get, namesrv, controller, broker, container, admin, java"
 verb=$1
 shift
 case $verb in
@@ -75,6 +76,11 @@ case $verb in
   namesrv) launch 256m org.apache.rocketmq.namesrv.NamesrvStartup "$@" ;;
   controller) launch 512m org.apache.rocketmq.controller.ControllerStartup "$@" ;;
   broker) launch 1500m org.apache.rocketmq.broker.BrokerStartup "$@" ;;
+  container)
+    fetch
+    [ -n "$(compgen -G "$jars/rocketmq-container-*.jar")" ] || fail "delete $jars: it has no broker container yet"
+    launch 2g org.apache.rocketmq.container.BrokerContainerStartup "$@"
+    ;;
   admin) launch 256m org.apache.rocketmq.tools.command.MQAdminStartup "$@" ;;
   java) launch 1g "$@" ;;
   *) fail "unknown verb: $verb" ;;

@@ -13,6 +13,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.common.config import ConfigError, changeable_keys, describe
 from batonmq.common.config_loader import build
 from batonmq.common.metrics_config import MetricsConfig
+from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -20,7 +21,16 @@ from batonmq.net.tls import TlsConfig
 from batonmq.raft.config import RaftConfig
 from batonmq.store.config import StoreConfig
 
-CONFIGS = (BrokerConfig, StoreConfig, HAConfig, ControllerConfig, NamesrvConfig, TlsConfig, RaftConfig)
+CONFIGS = (
+    BrokerConfig,
+    StoreConfig,
+    HAConfig,
+    ContainerConfig,
+    ControllerConfig,
+    NamesrvConfig,
+    TlsConfig,
+    RaftConfig,
+)
 
 NOT_READ = {
     "enable_d_leger_commit_log": "only false is accepted: a group so configured would not be replicated",
@@ -102,6 +112,7 @@ def test_both_spellings_of_a_key_are_understood(key: str) -> None:
         (StoreConfig, {"fileReservedTime", "maxMessageSize"}, {"storePathRootDir", "flushDiskType"}),
         (ControllerConfig, {"enableElectUncleanMaster"}, {"controllerRaftSecret", "configStorePath"}),
         (NamesrvConfig, {"supportActingMaster"}, {"listenPort"}),
+        (ContainerConfig, {"namesrvAddr"}, {"listenPort", "brokerConfigPaths", "containerProcesses"}),
     ],
 )
 def test_some_keys_may_change_while_the_program_runs(

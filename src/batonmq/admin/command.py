@@ -100,6 +100,14 @@ controller_option = click.option(
     callback=_addresses,
     help="Controllers, host:port;host:port.",
 )
+container_option = click.option(
+    "-c",
+    "--brokerContainerAddr",
+    "container",
+    required=True,
+    callback=_addresses,
+    help="The broker container, host:port.",
+)
 id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")
 raft_option = click.option(
     "-r", "--raftAddress", "raft", required=True, help="Where the others reach it, host:port."

@@ -18,6 +18,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "deleteExpiredCommitLog": "delete_expired_commit_log",
         "cleanExpiredCQ": "clean_expired_cq",
         "cleanUnusedTopic": "clean_unused_topic",
+        "addBroker": "add_broker",
+        "removeBroker": "remove_broker",
     },
     "Topics": {
         "topicList": "topic_list",

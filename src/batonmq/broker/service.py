@@ -169,7 +169,7 @@ class BrokerService:
         # Before a store directory is made for a broker that cannot run.
         for port, what in self._ports():
             await check_free(config.bind_address, port, what)
-        store = await loop.run_in_executor(None, self._open_store)
+        store = await loop.run_in_executor(None, contextvars.copy_context().run, self._open_store)
         started: list[Part] = []
         try:
             self._build(store)

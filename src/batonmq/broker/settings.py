@@ -42,8 +42,8 @@ class Settings:
         self._changing = asyncio.Lock()
         """Keeps changes in the same order in memory and in the file."""
 
-    async def change(self, changes: Mapping[str, str], now_ms: int, epoch: int) -> None:
-        """Change keys (wire spelling) of the broker and its store, in memory and in the file.
+    async def change(self, changes: Mapping[str, str], now_ms: int, epoch: int, *, keep: bool = True) -> None:
+        """Change keys (wire spelling) of the broker and its store, in memory and, with `keep`, in the file.
 
         Raises `ConfigError`, and changes nothing, for a bad value. Raises OSError or UnicodeDecodeError if
         the file cannot be written: the change then lasts until the next restart."""
@@ -53,7 +53,7 @@ class Settings:
             self.version = next_version(self.version, now_ms, epoch)
             for listener in self.listeners:
                 listener(before)
-            if self._path is not None:
+            if self._path is not None and keep:
                 # Do not create a missing file: it would have the changed keys only.
                 change = partial(change_file, self._path, changes, make=False)
                 await asyncio.get_running_loop().run_in_executor(None, change)

@@ -13,6 +13,7 @@ COMMANDS = {
     "namesrv": ("batonmq.cli.programs:namesrv", "Run a name server."),
     "controller": ("batonmq.cli.programs:controller", "Run a controller."),
     "broker": ("batonmq.cli.programs:broker", "Run a broker."),
+    "container": ("batonmq.cli.programs:container", "Run several brokers in one process, or in a few."),
     "admin": ("batonmq.admin.main:admin", "Look at and change a cluster, with mqadmin's commands."),
     "spark": ("batonmq.spark.main:spark", "Run a Spark job over topics: archive, audit, rollup."),
     "demo": ("batonmq.demo.main:demo", "A cluster, 336,776 flights, a kill -9 and a pipeline over it."),

@@ -1,4 +1,4 @@
-"""``batonmq namesrv``, ``controller`` and ``broker``: from a configuration file to a running service.
+"""``batonmq namesrv``, ``controller``, ``broker`` and ``container``: from a file to a running service.
 
 All have one runner: it loads the configuration, starts the services, prints that they serve, waits for
 SIGTERM or SIGINT and stops them in reverse order. The exit code is 0 after a signal. It is 1, with one line
@@ -8,7 +8,6 @@ on stderr, when a service cannot start or stops itself.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -21,11 +20,13 @@ import click
 import uvloop
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.common import garbage
 from batonmq.common.config import ConfigError, describe
 from batonmq.common.config_loader import load
 from batonmq.common.config_values import to_properties
 from batonmq.common.files import reason
 from batonmq.common.log import set_up
+from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -43,7 +44,8 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
     @property
-    def ready_line(self) -> str: ...
+    def ready_line(self) -> str:
+        """Printed once it has started; empty: nothing is."""
 
 
 async def serve(services: Sequence[Service], say: Callable[[str], None]) -> BaseException | None:
@@ -65,23 +67,13 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
             failed: asyncio.Future[BaseException] | None = getattr(service, "failed", None)
             if failed is not None:
                 failed.add_done_callback(lambda f: end(None if f.cancelled() else f.result()))
-            say(service.ready_line)
-        _settle_garbage_collector()
+            if service.ready_line:
+                say(service.ready_line)
+        garbage.settle()
         return await ended
     finally:
         for service in reversed(started):
             await service.stop()
-
-
-def _settle_garbage_collector() -> None:
-    """Make garbage collection rare.
-
-    The objects that exist once a program serves stay, and reference counts free nearly all later ones. A
-    search for cycles after every 700 objects, Python's default, costs a few percent of a send.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Service]]) -> int:
@@ -89,10 +81,6 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
 
     Returns the exit code.
     """
-
-    def say(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
 
     set_up()
     try:
@@ -103,7 +91,7 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
         return _fail(program, str(error) if known else f"{config_path}: {error}")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            cause = runner.run(serve(services, say))
+            cause = runner.run(serve(services, _say))
     except (ConfigError, StoreError, StorageCorrupt) as error:
         return _fail(program, str(error))
     except OSError as error:
@@ -115,13 +103,21 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     return _fail(program, f"stopped itself: {reason(cause) if isinstance(cause, OSError) else cause}")
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def _fail(program: str, reason: str) -> int:
     sys.stderr.write(f"{program}: {reason}\n")
     return 1
 
 
-def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[..., Any]], click.Command]:
-    """The options that every program takes, as RocketMQ's start scripts spell them."""
+def _program(
+    name: str, classes: Sequence[type[Any]], more: Sequence[tuple[str, str, str]] = ()
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """The options that every program takes, as RocketMQ's start scripts spell them. `more`: further options,
+    the key that each sets, and its help."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @click.command(name, help=function.__doc__, context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,7 +130,7 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
         @click.option(
             "-n",
             "namesrv_addr",
-            hidden=name != "broker",  # RocketMQ's start scripts pass it to all programs
+            hidden=name not in ("broker", "container"),  # RocketMQ's start scripts pass it to all programs
             help="Name servers to register with, host:port;host:port (namesrvAddr).",
         )
         @click.option(
@@ -143,8 +139,11 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
             is_flag=True,
             help="Print every key with its meaning and its value in force, as a file, and exit.",
         )
-        def command(config: Path | None, namesrv_addr: str | None, print_config: bool) -> None:
-            overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
+        def command(
+            config: Path | None, namesrv_addr: str | None, print_config: bool, **keys: str | None
+        ) -> None:
+            given = {"namesrvAddr": namesrv_addr, **{key: keys[key.lower()] for _, key, _ in more}}
+            overrides = {key: value for key, value in given.items() if value}
             if print_config:
                 try:
                     click.echo(_explain(config, classes, overrides), nl=False)
@@ -153,6 +152,8 @@ def _program(name: str, classes: Sequence[type[Any]]) -> Callable[[Callable[...,
                 return
             raise SystemExit(run(name, config, lambda: function(config, overrides)))
 
+        for option, key, text in more:
+            command.params.append(click.Option([option, key.lower()], help=f"{text} ({key})."))
         return command
 
     return decorate
@@ -251,3 +252,30 @@ def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]
     classes = (BrokerConfig, StoreConfig, HAConfig, TlsConfig)
     config, store_config, ha_config, tls = load(config_path, *classes, overrides=overrides)
     return [BrokerService(config, store_config, ha_config, tls=tls, config_path=config_path)]
+
+
+@_program(
+    "container",
+    (ContainerConfig, TlsConfig),
+    [("-b", "brokerConfigPaths", "Files of the brokers to start with, : between them")],
+)
+def container(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
+    """Run a broker container: several brokers in one process, or spread over a few.
+
+    A file to begin with (-c), and one for each broker, as 'batonmq broker' takes it:
+
+    \b
+      listenPort=10811
+      brokerContainerIP=10.0.0.5
+      namesrvAddr=10.0.0.1:9876
+      brokerConfigPaths=/etc/batonmq/broker-a.conf:/etc/batonmq/broker-b.conf
+
+    Each broker needs ports and a storePathRootDir that no other has. 'batonmq admin addBroker' and
+    'removeBroker' add and remove brokers while the container runs. With containerProcesses=2 (or more) the
+    brokers run in that many processes, each on a processor.
+    """
+    from batonmq.container.service import ConfiguredBrokers, ContainerService
+
+    config, tls = load(config_path, ContainerConfig, TlsConfig, overrides=overrides)
+    service = ContainerService(config, tls=tls, config_path=config_path)
+    return [service, ConfiguredBrokers(service, config.broker_config_paths, _say)]

@@ -15,6 +15,11 @@ from batonmq.common.properties import PropertyLine, property_lines
 
 log = logging.getLogger(__name__)
 
+
+class NoConfigFile(ConfigError):
+    """The file holds something else; the message shows a piece of it."""
+
+
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
@@ -65,7 +70,8 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     the nearest known one: RocketMQ files carry keys that do not concern us.
 
     Raises:
-        ConfigError: the file cannot be read or is no properties file, a value does not fit its key, or a
+        NoConfigFile: the file is no properties file.
+        ConfigError: the file cannot be read, a value does not fit its key, or a
             relation of keys is broken.
     """
     values: dict[str, tuple[str, str]] = {}
@@ -80,7 +86,7 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
             lines = list(property_lines(text))
             _check_is_properties(lines, keys_of(classes))
         except ValueError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise NoConfigFile(f"{path}: {error}") from None
         values.update({line.key: (line.value, str(path)) for line in lines})
     values.update({key: (value, "command line") for key, value in overrides.items()})
     return build(values, *classes)

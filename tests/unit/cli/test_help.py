@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from batonmq.broker.config import BrokerConfig
 from batonmq.cli.main import COMMANDS, main
 from batonmq.common.config_loader import load
+from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -22,6 +24,7 @@ CLASSES = {
     "namesrv": (NamesrvConfig, TlsConfig, ControllerConfig),
     "controller": (ControllerConfig, TlsConfig),
     "broker": (BrokerConfig, StoreConfig, HAConfig, TlsConfig),
+    "container": (ContainerConfig, TlsConfig),
 }
 
 
@@ -48,7 +51,7 @@ def test_every_command_explains_itself_and_its_options(name: str) -> None:
         assert isinstance(parameter, click.Option) and parameter.help, parameter.name
 
 
-@pytest.mark.parametrize("program", ["controller", "broker"])
+@pytest.mark.parametrize("program", ["controller", "broker", "container"])
 def test_the_file_that_the_help_shows_can_be_used(
     program: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,7 +71,7 @@ def test_what_p_prints_is_a_file_that_says_the_same(
     program: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = said(program, "-p")
-    assert "# " in text and "or more]" in text
+    assert "# " in text and re.search(r" \[-?\d+ (or more|to \d+)\]$", text, re.MULTILINE)
     path = tmp_path / "printed.conf"
     path.write_text(text)
     with caplog.at_level(logging.WARNING):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from batonmq.broker.nameservers.registration import Registration
 from batonmq.broker.part import Part
+from batonmq.common.addresses import split_addresses
 
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
@@ -32,7 +33,10 @@ class NameServersPart(Part):
         self.registration.now()
 
     def _configured(self, before: BrokerConfig) -> None:
-        if before.broker_permission != self._broker.settings.broker.broker_permission:
+        now = self._broker.settings.broker
+        if before.namesrv_addr != now.namesrv_addr:
+            self.registration.set_addresses(split_addresses(now.namesrv_addr))
+        if before.broker_permission != now.broker_permission:
             # It limits the permission of every registered topic.
             self._broker.tables.topics.touch()
             self.registration.now()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.broker.role import RoleKind
@@ -100,7 +100,10 @@ class Registration:
         self._broker = broker
         self._addresses = split_addresses(broker.settings.broker.namesrv_addr)
         self._wake: dict[str, asyncio.Event] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        """By name server."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
         self._paused = True
 
     @property
@@ -110,14 +113,43 @@ class Registration:
     def start(self) -> None:
         """Register now and go on; until `pause`, or for good after `stop`."""
         self._paused = False
-        if self._tasks:
+        if self._started:
             self.now()
             return
+        self._started = True
         for address in self._addresses:
-            self._wake[address] = asyncio.Event()
-            self._tasks.append(asyncio.create_task(self._keep_registered(address)))
+            self._keep(address)
         if self._broker.settings.broker.enable_slave_acting_master:
             self._tasks.append(asyncio.create_task(self._heartbeats()))
+
+    def _keep(self, address: str) -> None:
+        self._wake[address] = asyncio.Event()
+        self._keeping[address] = asyncio.create_task(self._keep_registered(address))
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """The list of name servers has changed: register with new ones, unregister from others."""
+        before, self._addresses = self._addresses, list(addresses)
+        if not self._started:
+            return
+        for address in before:
+            if address not in self._addresses:
+                del self._wake[address]
+                leaving = asyncio.create_task(self._leave(address, self._keeping.pop(address)))
+                self._tasks.append(leaving)
+                leaving.add_done_callback(self._forget)
+        for address in self._addresses:
+            if address not in self._keeping:
+                self._keep(address)
+
+    async def _leave(self, address: str, keeping: asyncio.Task[None]) -> None:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        if not self._paused:
+            await self._unregister([address])
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
 
     def now(self) -> None:
         """Register with all name servers at the end of this loop turn: a topic or the role has changed."""
@@ -128,17 +160,20 @@ class Registration:
         """The role is unknown: unregister until `start`."""
         if not self._paused:
             self._paused = True
-            await self._unregister()
+            await self._unregister(self._addresses)
 
     async def stop(self) -> None:
         """Unregister and stop."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._keeping.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
+        self._keeping.clear()
+        self._started = False
         if not self._paused:
             self._paused = True
-            await self._unregister()
+            await self._unregister(self._addresses)
 
     async def _keep_registered(self, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -204,7 +239,7 @@ class Registration:
             return
         broker.role.learn_master(header.master_addr, header.ha_server_addr)
 
-    async def _unregister(self) -> None:
+    async def _unregister(self, addresses: Sequence[str]) -> None:
         broker = self._broker
         header = UnregisterBroker(
             broker_name=broker.settings.broker.broker_name,
@@ -219,7 +254,7 @@ class Registration:
             except (NetError, MQError) as error:
                 log.warning("could not unregister: %s", error)
 
-        await asyncio.gather(*(unregister(address) for address in self._addresses))
+        await asyncio.gather(*(unregister(address) for address in addresses))
 
     async def _heartbeats(self) -> None:
         broker = self._broker

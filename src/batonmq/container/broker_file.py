@@ -1,0 +1,109 @@
+"""A broker's configuration file, as a container reads it: what it asks for, checked before anything starts.
+
+Source: RocketMQ's `BrokerContainerStartup.createAndInitializeBroker`, `BrokerContainerProcessor.addBroker`.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from batonmq.broker.config import BrokerConfig
+from batonmq.broker.replica.fixed_role import SLAVE
+from batonmq.broker.service import VIP_PORT_DISTANCE
+from batonmq.common.addresses import local_ip
+from batonmq.common.config import ConfigError
+from batonmq.common.config_loader import load
+from batonmq.common.metrics_config import MetricsExporterType
+from batonmq.container.core import BrokerClaims, BrokerIdentity, Listener
+from batonmq.ha.config import HAConfig
+from batonmq.protocol.codes import MASTER_ID
+from batonmq.store.config import StoreConfig
+
+SLAVE_MEMORY_LESS: Final = 10
+"""Percent of the memory that a slave leaves to the masters beside it (accessMessageInMemoryMaxRatio)."""
+MAX_BYTES: Final = 1 << 20
+"""A configuration file is not larger; what a request names may be anything."""
+
+
+class Unreadable(ConfigError):
+    """There is no file of this name, or nothing that could be a configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFile:
+    """One broker to be."""
+
+    path: Path
+    config: BrokerConfig
+    store: StoreConfig
+    ha: HAConfig
+    claims: BrokerClaims
+
+    @property
+    def identity(self) -> BrokerIdentity:
+        return self.claims.identity
+
+
+def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
+    """Load and check the file. `namesrv_addr`: the container's name servers; empty: those of the file.
+
+    Blocks. Raises `Unreadable`, `NoConfigFile` or another `ConfigError`; the text names the file.
+    """
+    _check_regular(path)
+    overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
+    config, store, ha = load(path, BrokerConfig, StoreConfig, HAConfig, overrides=overrides)
+    slave = not config.enable_controller_mode and config.broker_role == SLAVE
+    if not config.broker_name:
+        config = replace(config, broker_name=socket.gethostname())
+    if slave and config.broker_id <= MASTER_ID:
+        raise ConfigError(f"{path}: brokerId={config.broker_id}: slave broker id must be > 0")
+    if slave:
+        ratio = max(0, store.access_message_in_memory_max_ratio - SLAVE_MEMORY_LESS)
+        store = replace(store, access_message_in_memory_max_ratio=ratio)
+    broker_id = config.broker_id if slave or config.enable_controller_mode else MASTER_ID
+    identity = BrokerIdentity(config.broker_cluster_name, config.broker_name, max(broker_id, MASTER_ID))
+    claims = BrokerClaims(identity, slave, tuple(_listeners(config, ha)), _directories(store))
+    return BrokerFile(path, config, store, ha, claims)
+
+
+def inside(path: Path, directories: Iterable[str]) -> bool:
+    """Whether the file is below one of the directories, symbolic links resolved. Blocks."""
+    real = path.resolve()
+    return any(real.is_relative_to(Path(each).resolve()) for each in directories)
+
+
+def _check_regular(path: Path) -> None:
+    """A pipe or a device would never end."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise Unreadable(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Unreadable(f"{str(path)!r}: cannot be read: {error}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Unreadable(f"{path}: is no file")
+    if found.st_size > MAX_BYTES:
+        raise Unreadable(f"{path}: is no configuration file: it has {found.st_size} bytes")
+
+
+def _listeners(config: BrokerConfig, ha: HAConfig) -> Iterable[Listener]:
+    host, port = config.bind_address, config.listen_port
+    yield Listener("listenPort", host, port)
+    if config.vip_channel_enabled and port > VIP_PORT_DISTANCE:
+        yield Listener(f"listenPort - {VIP_PORT_DISTANCE}", host, port - VIP_PORT_DISTANCE)
+    if ha.ha_listen_port:
+        yield Listener("haListenPort", host, ha.ha_listen_port)
+    elif port:
+        yield Listener("listenPort + 1", host, port + 1)
+    if config.metrics_exporter_type is MetricsExporterType.PROM:
+        where = config.metrics_prom_exporter_host or config.broker_ip1 or local_ip()
+        yield Listener("metricsPromExporterPort", where, config.metrics_prom_exporter_port)
+
+
+def _directories(store: StoreConfig) -> frozenset[str]:
+    return frozenset(str(path.resolve()) for path in (store.root, store.commit_log_path))

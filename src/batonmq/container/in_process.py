@@ -1,0 +1,143 @@
+"""Brokers in this process, on this event loop: they share a client and threads, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from batonmq.broker.context import Broker
+from batonmq.broker.service import BrokerService
+from batonmq.common import garbage
+from batonmq.common import log as logs
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import ConfigError
+from batonmq.common.files import reason
+from batonmq.common.tasks import Tasks
+from batonmq.container.broker_file import BrokerFile
+from batonmq.container.core import BrokerIdentity
+from batonmq.container.place import Ended, StartFailed, StopFailed
+from batonmq.net import RemotingClient
+from batonmq.net.tls import TlsConfig, client_context
+from batonmq.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SETTLE_AFTER_S: Final = 1.0
+READERS: Final = 8
+"""Threads, for all brokers together, for pulls that read from disk."""
+
+
+class InProcess:
+    """A `Place`."""
+
+    def __init__(self, tls: TlsConfig, ended: Ended, clock: Clock | None = None) -> None:
+        """Raises `ConfigError` for TLS files that cannot be used."""
+        self._tls = tls
+        self._ended = ended
+        self._clock = clock if clock is not None else SystemClock()
+        self._client = RemotingClient(tls=client_context(tls))
+        self._readers = ThreadPoolExecutor(READERS, "batonmq-read")
+        self._running: dict[BrokerIdentity, BrokerService] = {}
+        self._tasks = Tasks()
+        self._settling: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Nothing is to be done."""
+
+    async def start(self, file: BrokerFile) -> None:
+        identity = file.identity
+        try:
+            service = BrokerService(
+                file.config,
+                file.store,
+                file.ha,
+                clock=self._clock,
+                tls=self._tls,
+                config_path=file.path,
+                # Controllers notice by the end of its connection that a broker is gone.
+                client=None if file.config.enable_controller_mode else self._client,
+                readers=self._readers,
+                neighbours=partial(self._neighbours, identity),
+                log_identity=identity.canonical_name,
+            )
+            await service.start()
+        except (ConfigError, StoreError) as error:
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            raise StartFailed(reason(error)) from error
+        self._running[identity] = service
+        service.failed.add_done_callback(partial(self._failed, identity, service))
+        self._settle()
+
+    async def stop(self, identity: BrokerIdentity) -> None:
+        service = self._running.pop(identity, None)
+        if service is None:
+            return  # it has just stopped itself
+        try:
+            await self._as_broker(identity, service.stop())
+        except (OSError, StoreError) as error:
+            raise StopFailed(reason(error) if isinstance(error, OSError) else str(error)) from error
+        finally:
+            self._settle()
+
+    async def set_name_servers(self, addresses: str) -> None:
+        for service in self._running.values():
+            broker = service.broker
+            await broker.settings.change(
+                {"namesrvAddr": addresses}, self._clock.now_ms(), broker.role.epoch, keep=False
+            )
+
+    async def close(self) -> None:
+        """Slaves first: one that acts as master may still have messages for a master beside it."""
+        slaves = [each for each, service in self._running.items() if not service.broker.role.is_master]
+        await asyncio.gather(*map(self._close_one, slaves))
+        await asyncio.gather(*map(self._close_one, list(self._running)))
+        if self._settling is not None:
+            self._settling.cancel()
+        await self._tasks.cancel()
+        await self._client.close()
+        self._readers.shutdown(wait=False)
+
+    async def _close_one(self, identity: BrokerIdentity) -> None:
+        try:
+            await self.stop(identity)
+        except StopFailed as error:
+            log.error("%s did not stop in order: %s", identity.canonical_name, error)
+
+    def _neighbours(self, identity: BrokerIdentity) -> Sequence[Broker]:
+        return [service.broker for other, service in self._running.items() if other != identity]
+
+    def _failed(
+        self, identity: BrokerIdentity, service: BrokerService, failed: asyncio.Future[BaseException]
+    ) -> None:
+        if not failed.cancelled() and self._running.get(identity) is service:
+            self._tasks.spawn(self._end(identity, failed.result()))
+
+    async def _end(self, identity: BrokerIdentity, cause: BaseException) -> None:
+        """The broker asked to be stopped."""
+        text = reason(cause) if isinstance(cause, OSError) else str(cause)
+        try:
+            await self.stop(identity)
+        except StopFailed as error:
+            log.error("%s did not stop in order: %s", identity.canonical_name, error)
+        finally:
+            self._ended(identity, text)
+
+    async def _as_broker(self, identity: BrokerIdentity, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` so that its log lines name the broker."""
+        context = contextvars.copy_context()
+        context.run(logs.log_identity.set, identity.canonical_name)
+        return await asyncio.get_running_loop().create_task(work, context=context)
+
+    def _settle(self) -> None:
+        """A little later, and once for many brokers that come or go together: it takes some 50 ms."""
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = asyncio.get_running_loop().call_later(SETTLE_AFTER_S, garbage.settle)

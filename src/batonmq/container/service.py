@@ -1,0 +1,129 @@
+"""A broker container as a program: its port, its brokers, its start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from batonmq.broker.service import VIP_PORT_DISTANCE
+from batonmq.common.addresses import local_ip
+from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.config import ConfigError
+from batonmq.container.config import ContainerConfig
+from batonmq.container.container import Container
+from batonmq.container.core import BrokerTable, Listener, split_paths
+from batonmq.container.handlers import ContainerHandlers
+from batonmq.container.in_process import InProcess
+from batonmq.container.place import Place
+from batonmq.container.supervisor import WorkerProcess
+from batonmq.net import Dispatcher, RemotingServer
+from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.protocol.errors import MQError
+
+log = logging.getLogger(__name__)
+
+
+class ContainerService:
+    """The container's port. `start` it before its `ConfiguredBrokers`."""
+
+    def __init__(
+        self,
+        config: ContainerConfig,
+        *,
+        tls: TlsConfig | None = None,
+        config_path: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`tls`: of this port, and of all brokers. Raises `ConfigError`."""
+        self._config = config
+        self._tls = tls if tls is not None else TlsConfig()
+        self._server_tls = server_tls(self._tls)
+        clock = clock if clock is not None else SystemClock()
+        self._clock = clock
+        host, port, vip = config.bind_address, config.listen_port, config.listen_port - VIP_PORT_DISTANCE
+        taken = [Listener("listenPort", host, port)]
+        if config.vip_channel_enabled and port:
+            taken.append(Listener(f"listenPort - {VIP_PORT_DISTANCE}", host, vip))
+        self._ports = [listener.port for listener in taken]
+        table = BrokerTable(config.container_processes, taken)
+        self.container = Container(table, config.namesrv_addr)
+        self._places = self._make_places()
+        self._handlers = ContainerHandlers(self.container, config, config_path, clock)
+        self._servers: list[RemotingServer] = []
+
+    @property
+    def port(self) -> int:
+        """The port for requests to the container; known once it listens."""
+        return self._servers[0].port
+
+    @property
+    def ready_line(self) -> str:
+        """The line that RocketMQ's container prints when it listens; brokers follow."""
+        addresses = self._config.namesrv_addr
+        line = "The broker container boot success. serializeType=JSON"
+        return f"{line} and name server is {addresses}" if addresses else line
+
+    async def start(self) -> None:
+        """Raises `OSError`, naming the port, when it is taken."""
+        config = self._config
+        dispatcher = Dispatcher()
+        self._handlers.register(dispatcher)
+        try:
+            for port in self._ports:
+                server = RemotingServer(dispatcher, config.bind_address, port, tls=self._server_tls)
+                await server.start()
+                self._servers.append(server)
+            await self.container.open(self._places)
+        except BaseException:
+            await self.stop()
+            raise
+        address = config.broker_container_ip or local_ip()
+        log.info("container address=%s:%d processes=%d", address, self.port, config.container_processes)
+
+    async def stop(self) -> None:
+        """Take no more requests, stop all brokers."""
+        for server in self._servers:
+            await server.stop()
+        await self.container.close()
+
+    def _make_places(self) -> list[Place]:
+        count = self._config.container_processes
+        if count == 1:
+            return [InProcess(self._tls, self.container.ended, self._clock)]
+        client_context(self._tls)  # a file that cannot be used is reported here, not by each worker
+        return [WorkerProcess(number, self._tls, self.container.ended) for number in range(1, count + 1)]
+
+
+class ConfiguredBrokers:
+    """The brokers of `brokerConfigPaths`: they start side by side, and those that cannot are left out."""
+
+    ready_line = ""
+    """Each broker has one."""
+
+    def __init__(self, service: ContainerService, paths: str, say: Callable[[str], None]) -> None:
+        """`say` prints the line of a broker that serves."""
+        self._container = service.container
+        self._paths = split_paths(paths)
+        self._say = say
+
+    async def start(self) -> None:
+        """Returns once each broker serves or has failed."""
+        if not self._paths:
+            log.info("brokerConfigPaths names no file: addBroker adds brokers")
+        await asyncio.gather(*(self._add(path) for path in self._paths))
+
+    async def stop(self) -> None:
+        """They stop with their container."""
+
+    async def _add(self, path: str) -> None:
+        try:
+            file = await self._container.add(path)
+        except (ConfigError, MQError) as error:
+            text = error.remark if isinstance(error, MQError) else str(error)
+            where = "" if path in text else f"{path}: "
+            log.error("broker not started: %s%s; the others are not affected", where, text)
+            return
+        identity = file.identity
+        self._say(f"Broker [{identity.name}-{identity.broker_id}] boot success. serializeType=JSON")

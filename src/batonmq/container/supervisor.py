@@ -1,0 +1,251 @@
+"""A worker process as its container sees it: a `Place` in another process, started again when it dies.
+
+Its brokers start again with it, as after a `kill -9` of each; brokers in other processes do not notice. Calls
+that were under way fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from typing import Final
+
+from batonmq.common.tasks import Tasks
+from batonmq.container import control
+from batonmq.container.broker_file import BrokerFile
+from batonmq.container.core import BrokerIdentity
+from batonmq.container.place import Ended, StartFailed, StopFailed
+from batonmq.net.tls import TlsConfig
+
+log = logging.getLogger(__name__)
+
+CLOSE_S: Final = 30.0
+"""How long the brokers of a worker may take to stop; then it is killed."""
+EXIT_S: Final = 5.0
+"""How long it may take to end after that."""
+PAUSE_S: Final = (0.1, 5.0)
+"""Pause before a worker is started again: the first one, and the longest; each is twice the one before."""
+HEALTHY_S: Final = 10.0
+"""A worker that lived so long is started again after the first pause."""
+
+
+class _Gone(Exception):
+    """The worker ended before it answered."""
+
+
+class WorkerProcess:
+    """One worker, numbered from 1."""
+
+    def __init__(self, number: int, tls: TlsConfig, ended: Ended) -> None:
+        self._number = number
+        self._tls = tls
+        self._ended = ended
+        self._brokers: dict[BrokerIdentity, tuple[str, str]] = {}
+        """Brokers that run: file and name servers."""
+        self._starting: dict[int, tuple[BrokerIdentity, tuple[str, str]]] = {}
+        """Calls that start a broker; it may stop itself before the caller runs again."""
+        self._calls: dict[int, asyncio.Future[str | None]] = {}
+        self._ids = itertools.count(1)
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._closing = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs; None between two."""
+        return None if self._process is None else self._process.pid
+
+    async def open(self) -> None:
+        reader = await self._spawn()
+        self._watch = self._tasks.spawn(self._supervise(reader))
+
+    async def start(self, file: BrokerFile) -> None:
+        identity, order = file.identity, (str(file.path), file.config.namesrv_addr)
+
+        def ask(call: int) -> control.Order:
+            self._starting[call] = identity, order
+            return control.Start(call, *order, identity)
+
+        try:
+            error = await self._call(ask)
+        except _Gone as gone:
+            raise StartFailed(str(gone)) from gone
+        if error is not None:
+            raise StartFailed(error)
+
+    async def stop(self, identity: BrokerIdentity) -> None:
+        self._brokers.pop(identity, None)
+        if self._writer is None:
+            return  # it died with its worker, which does not start it again
+        try:
+            error = await self._call(lambda call: control.Stop(call, identity))
+        except _Gone as gone:
+            raise StopFailed(str(gone)) from gone
+        if error is not None:
+            raise StopFailed(error)
+
+    async def set_name_servers(self, addresses: str) -> None:
+        self._brokers = {each: (path, addresses) for each, (path, _) in self._brokers.items()}
+        with contextlib.suppress(_Gone):  # its brokers start again with the new ones
+            await self._call(lambda call: control.NameServers(call, addresses))
+
+    async def close(self) -> None:
+        self._closing.set()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._call(control.Close)
+        except TimeoutError:
+            log.error("worker-%d did not stop its brokers in %.0f s", self._number, CLOSE_S)
+            self._kill()
+        except _Gone:
+            log.error("worker-%d is not there: its brokers ended with it", self._number)
+        if self._watch is not None:
+            done, _ = await asyncio.wait([self._watch], timeout=EXIT_S)
+            if not done:
+                self._kill()
+                await self._watch
+
+    # -- the process
+
+    async def _spawn(self) -> asyncio.StreamReader:
+        """Start the process. Raises `OSError`."""
+        mine, its = socket.socketpair()
+        with its:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "batonmq.container.worker",
+                str(its.fileno()),
+                pass_fds=(its.fileno(),),
+                stdin=DEVNULL,
+            )
+        mine.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=mine)
+        self._writer.write(control.frame(control.Hello(self._number, self._tls)))
+        log.info("worker-%d started pid=%d", self._number, self._process.pid)
+        return reader
+
+    async def _supervise(self, reader: asyncio.StreamReader) -> None:
+        """Read what the worker says; start it again when it ends, until `close`."""
+        loop = asyncio.get_running_loop()
+        pause_s = PAUSE_S[0]
+        while True:
+            began = loop.time()
+            code = await self._serve(reader)
+            if self._closing.is_set():
+                return
+            if loop.time() - began >= HEALTHY_S:
+                pause_s = PAUSE_S[0]
+            names = ", ".join(sorted(each.canonical_name for each in self._brokers)) or "none"
+            log.error(
+                "worker-%d ended (%s); it starts again in %.1f s, with its brokers: %s",
+                self._number,
+                _how(code),
+                pause_s,
+                names,
+            )
+            again = await self._again(pause_s)
+            if again is None:
+                return
+            reader, pause_s = again, min(pause_s * 2, PAUSE_S[1])
+
+    async def _again(self, pause_s: float) -> asyncio.StreamReader | None:
+        """A new process, with the brokers of the one before on their way; None: the container stops."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._closing.wait()
+                    return None
+            try:
+                reader = await self._spawn()
+            except OSError as error:
+                log.error("worker-%d cannot be started: %s", self._number, error)
+                pause_s = PAUSE_S[1]
+                continue
+            if self._closing.is_set():
+                self._kill()
+            else:
+                self._tasks.spawn(self._restore())
+            return reader
+
+    async def _restore(self) -> None:
+        """Start the brokers that the worker had; those that fail are gone."""
+
+        async def start(identity: BrokerIdentity, path: str, namesrv_addr: str) -> None:
+            error = await self._call(lambda call: control.Start(call, path, namesrv_addr, identity))
+            if identity not in self._brokers:  # removed in the meantime
+                await self._call(lambda call: control.Stop(call, identity))
+            elif error is not None:
+                del self._brokers[identity]
+                self._ended(identity, f"it did not start again: {error}")
+
+        with contextlib.suppress(_Gone):  # `_supervise` starts another worker
+            await asyncio.gather(*(start(each, *order) for each, order in list(self._brokers.items())))
+            log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
+
+    async def _serve(self, reader: asyncio.StreamReader) -> int:
+        """Until the process has ended; its exit code."""
+        assert self._process is not None and self._writer is not None
+        try:
+            while (report := await control.read_report(reader)) is not None:
+                if isinstance(report, control.Answer):
+                    self._answered(report)
+                elif self._brokers.pop(report.identity, None) is not None:
+                    self._ended(report.identity, report.cause)
+        except ValueError as error:
+            log.error("worker-%d cannot be understood, it is killed: %s", self._number, error)
+            self._kill()
+        finally:
+            self._writer.close()
+            self._writer = None
+        code = await self._process.wait()
+        self._process = None
+        calls, self._calls = self._calls, {}
+        self._starting.clear()
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(_Gone(f"worker-{self._number} ended ({_how(code)})"))
+        return code
+
+    def _answered(self, answer: control.Answer) -> None:
+        started = self._starting.pop(answer.call, None)
+        if started is not None and answer.error is None:
+            self._brokers[started[0]] = started[1]
+        waiting = self._calls.pop(answer.call, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.error)
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    # -- calls
+
+    async def _call(self, order: Callable[[int], control.Order]) -> str | None:
+        """The error that the worker answers with. Raises `_Gone`."""
+        if self._writer is None:
+            raise _Gone(f"worker-{self._number} has ended and starts again")
+        call = next(self._ids)
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._calls[call] = answer
+        self._writer.write(control.frame(order(call)))
+        return await answer
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

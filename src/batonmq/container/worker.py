@@ -1,0 +1,125 @@
+"""A worker process of a container: it runs some of its brokers and does what the container says.
+
+`python -m batonmq.container.worker FD`, started by `supervisor.py`; FD is its end of the socket between both.
+Signals of a terminal or of systemd go to all processes of a container, and only the container obeys them. If
+the container is gone, its worker ends at once, as its brokers would in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from batonmq.common import garbage
+from batonmq.common.config import ConfigError
+from batonmq.common.log import log_identity, set_up
+from batonmq.container import control
+from batonmq.container.broker_file import BrokerFile, read_broker_file
+from batonmq.container.core import BrokerIdentity
+from batonmq.container.in_process import InProcess
+from batonmq.container.place import StartFailed, StopFailed
+
+log = logging.getLogger(__name__)
+
+ORPHANED: int = 3
+"""Exit code of a worker whose container is gone."""
+
+
+class Worker:
+    """Carries out orders side by side."""
+
+    def __init__(self, hello: control.Hello, writer: asyncio.StreamWriter) -> None:
+        self._place = InProcess(hello.tls, self._ended)
+        self._writer = writer
+        self._orders: set[asyncio.Task[None]] = set()
+
+    def take(self, order: control.Start | control.Stop | control.NameServers) -> None:
+        """Carry out an order; the answer follows."""
+        task = asyncio.get_running_loop().create_task(self._carry_out(order))
+        self._orders.add(task)
+        task.add_done_callback(self._orders.discard)
+
+    async def close(self, order: control.Close) -> None:
+        """Stop all brokers and answer."""
+        if self._orders:
+            await asyncio.wait(list(self._orders))
+        await self._place.close()
+        self._say(control.Answer(order.call))
+        await self._writer.drain()
+
+    async def _carry_out(self, order: control.Start | control.Stop | control.NameServers) -> None:
+        error: str | None = None
+        try:
+            match order:
+                case control.Start():
+                    await self._place.start(await _read(order))
+                case control.Stop():
+                    await self._place.stop(order.identity)
+                case control.NameServers():
+                    await self._place.set_name_servers(order.addresses)
+        except (StartFailed, StopFailed, ConfigError) as failed:
+            error = str(failed)
+        except Exception as bug:
+            log.exception("an order of the container failed")
+            error = f"{type(bug).__name__}: {bug}"
+        self._say(control.Answer(order.call, error))
+
+    def _ended(self, identity: BrokerIdentity, cause: str) -> None:
+        self._say(control.Ended(identity, cause))
+
+    def _say(self, report: control.Report) -> None:
+        self._writer.write(control.frame(report))
+
+
+async def _read(order: control.Start) -> BrokerFile:
+    loop = asyncio.get_running_loop()
+    file = await loop.run_in_executor(None, read_broker_file, Path(order.path), order.namesrv_addr)
+    if file.identity != order.identity:
+        raise StartFailed(f"{order.path} has changed: it is the file of {file.identity.canonical_name} now")
+    return file
+
+
+async def work(end: socket.socket) -> None:
+    """Until the container says that this is enough."""
+    reader, writer = await asyncio.open_unix_connection(sock=end)
+    hello = await control.read_order(reader)
+    if not isinstance(hello, control.Hello):
+        os._exit(ORPHANED)
+    log_identity.set(f"worker-{hello.number}")
+    worker = Worker(hello, writer)
+    garbage.settle()
+    while True:
+        order = await control.read_order(reader)
+        match order:
+            case None | control.Hello():
+                log.error("the container is gone: this worker ends")
+                os._exit(ORPHANED)
+            case control.Close():
+                await worker.close(order)
+                return
+            case _:
+                worker.take(order)
+
+
+def main() -> None:
+    """The command line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    set_up()
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as end,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(work(end))
+    logging.shutdown()
+
+
+if __name__ == "__main__":
+    main()

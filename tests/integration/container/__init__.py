@@ -1,0 +1,1 @@
+"""Broker containers: on the test's event loop, and as processes."""
