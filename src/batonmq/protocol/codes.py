@@ -170,6 +170,10 @@ class RequestCode(IntEnum):
     """A slave copies the SQL92 filters of its master."""
     GET_ALL_RESET_OFFSET = 60021
     """A slave copies the offset resets that no pull has used."""
+    PREPARE_BATCH = 60040
+    """Private to this implementation: a batch as one half message."""
+    END_TRANSACTIONS = 60041
+    """Private to this implementation: many half messages are committed or rolled back together."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
