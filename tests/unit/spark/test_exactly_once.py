@@ -223,10 +223,10 @@ def check(world: World, prepared: list[list[Unit]]) -> None:
     by_row: dict[tuple[str, ...], int] = {}
     for row in rows:
         epoch, at, rest = row.split("/")
-        key = (epoch, at, rest.partition(".")[2])
-        by_row[key] = by_row.get(key, 0) + 1
+        place = (epoch, at, rest.partition(".")[2])
+        by_row[place] = by_row.get(place, 0) + 1
     assert set(by_row.values()) == {1}
-    assert {key[:2] for key in by_row} == {(str(e), str(at)) for e in range(EPOCHS) for at in range(4)}
+    assert {place[:2] for place in by_row} == {(str(e), str(at)) for e in range(EPOCHS) for at in range(4)}
     for epoch, units in enumerate(prepared):
         committed = {one.key for broker in world.brokers.values() for _, one in broker.log}
         wanted = {one.key for one in units} & committed

@@ -104,7 +104,12 @@ class Queues:
         raise NotImplementedError
 
 
-def check_columns(names_and_types: Sequence[tuple[str, str]], *, topic: str | None) -> None:
+DELAYING: Final = ("deliverAt", "delayLevel")
+
+
+def check_columns(
+    names_and_types: Sequence[tuple[str, str]], *, topic: str | None, exactly_once: bool = False
+) -> None:
     """Whether the sink can write rows of this schema. Raises `OptionError` that says what to do."""
     names = [name for name, _ in names_and_types]
     for name, kind in names_and_types:
@@ -115,6 +120,8 @@ def check_columns(names_and_types: Sequence[tuple[str, str]], *, topic: str | No
         if kind not in SINK_COLUMNS[name]:
             wanted = " or ".join(SINK_COLUMNS[name])
             raise OptionError(f"column {name!r} must be of type {wanted}, not {kind}; cast it")
+    if exactly_once and (delaying := [name for name in names if name in DELAYING]):
+        raise OptionError(f"column {delaying[0]!r}: exactlyOnce cannot delay rows; use atLeastOnce")
     if "value" not in names:
         raise OptionError("there is no column 'value': it becomes the body of the message")
     if topic is None and "topic" not in names:

@@ -22,6 +22,8 @@ MOST_UNITS: Final = 1_000
 MOST_BYTES: Final = 8 << 20
 """Bytes of their bodies: the broker appends them in one turn."""
 NO_EPOCH: Final = -1
+BATCH_EPOCH: Final = 0
+"""The only one of a batch job."""
 _SEPARATOR: Final = ":"
 
 

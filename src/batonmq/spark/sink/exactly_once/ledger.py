@@ -1,7 +1,7 @@
-"""The ledger: which batches are decided. Files in a directory that the driver reaches, beside the checkpoint.
+"""The ledger: which batches are decided. Files in a directory of the driver, beside the checkpoint.
 
-``run`` has the random id of all batches. ``<epoch>.batch`` has the half messages of a decided batch; that this
-name appears is the commit point. ``<epoch>.done`` says that all of them are ended; the list is then deleted.
+``run`` has the random id of all batches. ``<epoch>.batch`` has the half messages of a decided batch; its
+appearance is the commit point. ``<epoch>.done``: all of them are ended; the list is then deleted.
 """
 
 from __future__ import annotations

@@ -82,6 +82,16 @@ async def commit_batch(
         await _end(ledger, cluster, epoch, fresh=fresh, timeout_s=timeout_s)
 
 
+async def abort_batch(ledger: Decisions, cluster: Cluster, epoch: int, units: list[Unit]) -> None:
+    """Drop half messages of a batch that failed. A batch that is decided stays so: it is delivered later."""
+    if ledger.is_done(epoch):
+        return
+    decided = {unit.key for unit in ledger.decided(epoch) or ()}
+    left_over = [unit for unit in units if unit.key not in decided]
+    if left_over:
+        await cluster.roll_back(left_over)
+
+
 async def _end(ledger: Decisions, cluster: Cluster, epoch: int, *, fresh: bool, timeout_s: float) -> None:
     units = ledger.decided(epoch)
     assert units is not None
@@ -120,9 +130,10 @@ class _Settling:
                 if ends.left < left:
                     progress_at, left = loop.time(), ends.left
                 elif loop.time() - progress_at > self._timeout_s:
+                    reason = str(self._failure or "no answer").splitlines()[0]
                     raise NotEnded(
                         f"batch {self._epoch} is decided, but {ends.left} of its {len(ends.units)} half "
-                        f"messages are not delivered yet: {self._failure or 'no answer'}; start the query "
+                        f"messages are not delivered yet: {reason}; start the query "
                         "again with the same checkpoint: it goes on with them"
                     ) from self._failure
         finally:
