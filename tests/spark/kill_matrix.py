@@ -1,8 +1,8 @@
 """Kills everything around a stream that writes exactly once, and counts what an independent reader finds.
 
 ``python -m tests.spark.kill_matrix --kills 200 --rows 1000000`` copies a topic into another one by Spark,
-while ``kill -9`` ends, at random: Python workers of tasks, the driver, the master, all brokers, the leader of the
-controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice.
+while ``kill -9`` ends, at random: Python workers of tasks, the driver, the master, all brokers, the leader of
+the controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice.
 """
 
 from __future__ import annotations

@@ -135,6 +135,7 @@ class TransactionEnds:
         if not open_ones:
             return Reply()
         shared = SharedRequest(request, len(open_ones))
+        before = len(term.commits)
         for record in open_ones:
             try:
                 outcome = self._apply(term, shared, record, kind)
@@ -143,6 +144,8 @@ class TransactionEnds:
             else:
                 if outcome is not None:
                     shared.reply(outcome)
+        if len(term.commits) > before:
+            self._broker.appender.keep_whole(len(term.commits) - before)
         return None
 
     @property
