@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +24,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
+
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
 class Jobs(click.Group):
@@ -236,6 +241,105 @@ def rollup(
     if target:
         job.by_hour_and_carrier(log).write.mode("overwrite").parquet(target)
         click.echo(f"flights by hour and carrier are in {target}")
+
+
+def _time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A point in time: ms since 1970, or ISO 8601 (this machine's time zone if it has none)."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
+        ) from None
+
+
+def _progress(done: int, total: int) -> None:
+    share = f" ({100 * done // total} %)" if total else ""
+    click.echo(f"{done:,} of {total:,} messages{share}", err=True)
+
+
+@spark.command()
+@_common
+@click.option("--to", "target", required=True, help="Topic to write; it must exist.")
+@click.option("--state", required=True, type=_DIRECTORY, help="Directory that remembers what is done.")
+@click.option("--to-namesrv", help="Name servers of another cluster to write to.")
+@click.option("--from", "from_ms", callback=_time_ms, help="Store time of the first message.")
+@click.option("--until", "until_ms", callback=_time_ms, help="Store time that ends the window; default: now.")
+@click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
+@click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
+@click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
+def replay(
+    namesrv: str,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    target: str,
+    state: Path,
+    to_namesrv: str | None,
+    from_ms: int | None,
+    until_ms: int | None,
+    where: str | None,
+    rate: int | None,
+    keep_queues: bool,
+) -> None:
+    """Send messages of a time window again, exactly once.
+
+    \b
+      batonmq spark replay -n 10.0.0.1:9876 -t orders --to orders-again \\
+        --state /data/replay-1 --from 2026-11-24T08:00 --until 2026-11-24T09:00 \\
+        --where "tags = 'paid'" --rate 5000
+
+    Reads the messages that are stored in the window, and writes those for which --where is true into another
+    topic, also of another cluster. Keys, tags, properties and sharding keys are kept. What is read is fixed
+    at the first run. A second run with the same --state continues, for whatever reason the first one stopped.
+    """
+    from batonmq.spark.jobs import replay as job
+
+    if to_namesrv is None and target == topic:
+        raise click.UsageError("--to is the topic itself: its messages would be there twice")
+    _check(namesrv, topic)
+    _check(to_namesrv or namesrv, target)
+    wanted = job.Replay(
+        namesrv=namesrv,
+        topic=topic,
+        target=target,
+        state=state,
+        target_namesrv=to_namesrv,
+        from_ms=from_ms,
+        until_ms=until_ms,
+        where=where,
+        rate=rate,
+        keep_queues=keep_queues,
+    )
+    with _one_line():
+        window = job.window_of(wanted)
+    if not window.rows:
+        click.echo("no message is stored in this window")
+        return
+    session = _session("replay", master, conf)
+    done = job.run(session, wanted, progress=_progress)
+    click.echo(
+        f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
+        f"{done.skipped} chunks were done before"
+    )
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Report what a job's preparation raises as one line."""
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+    from batonmq.spark.options import ClearError
+    from batonmq.spark.plan import DataLoss
+
+    try:
+        yield
+    except (ClearError, DataLoss, NetError, MQError, OSError) as error:
+        raise click.ClickException(str(error).splitlines()[0]) from None
 
 
 def _minutes(value: float | None) -> str:
