@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batonmq import Admin, Message, MessageQueue, QueueReader
-from batonmq.demo.cluster import LocalCluster
+from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.demo.group import Group
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
@@ -139,11 +139,12 @@ class Matrix:
                 broker.start()
         self.counts[what] += 1
 
-    def master(self):  # type: ignore[no-untyped-def]
-        async def find() -> str | None:
+    def master(self) -> Program:
+        async def find() -> str:
             group = Group(self.cluster.controller_addresses, self.cluster.broker_name)
             try:
                 state = await group.wait_for(lambda s: s.master_address is not None, 30, "a master")
+                assert state.master_address is not None
                 return state.master_address
             finally:
                 await group.close()

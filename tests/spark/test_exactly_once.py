@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def copy(
-    session: SparkSession, topics: Topics, one: str, two: str, checkpoint: Path, **options: object
-) -> None:
+def copy(session: SparkSession, topics: Topics, one: str, two: str, checkpoint: Path, **options: int) -> None:
     stream = (
         session.readStream.format("rocketmq")
         .options(**topics.options(one, startingOffsets="earliest", maxOffsetsPerTrigger=200))

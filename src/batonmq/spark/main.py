@@ -6,9 +6,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from batonmq.protocol.bodies.common import MessageQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -257,6 +259,13 @@ def _time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> 
         ) from None
 
 
+def _iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    try:
+        return None if text is None else date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no date such as 2026-11-24") from None
+
+
 def _progress(done: int, total: int) -> None:
     share = f" ({100 * done // total} %)" if total else ""
     click.echo(f"{done:,} of {total:,} messages{share}", err=True)
@@ -326,6 +335,62 @@ def replay(
         f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
         f"{done.skipped} chunks were done before"
     )
+
+
+@spark.command()
+@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@click.option(
+    "--archive", "archived", required=True, help="Directory of the archive (batonmq spark archive)."
+)
+@click.option("--state", required=True, type=_DIRECTORY, help="Directory that remembers what is done.")
+@click.option("-t", "--topic", help="Only this topic of the archive.")
+@click.option("--to", "target", help="Topic to write; default: the one that messages came from.")
+@click.option(
+    "--from-date", metavar="YYYY-MM-DD", callback=_iso_date, help="First date; default: the oldest."
+)
+@click.option("--to-date", metavar="YYYY-MM-DD", callback=_iso_date, help="Last date; default: the newest.")
+@click.option("--master", help="Spark master; default local[*], this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+def restore(
+    namesrv: str,
+    archived: str,
+    state: Path,
+    topic: str | None,
+    target: str | None,
+    from_date: str | None,
+    to_date: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Write an archive back into topics, exactly once.
+
+    \b
+      batonmq spark restore -n 10.0.0.1:9876 --archive /data/orders --state /data/restore-1
+
+    Messages of one queue keep their order: they go to the queue of the same name, or to another one if the
+    topic has other queues now. The topics must exist. A second run with the same --state continues. Restore
+    an archive that is not being written: what comes to a date that is done stays out.
+    """
+    from batonmq.client.sync import QueueReader
+    from batonmq.spark.jobs import restore as job
+
+    wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date)
+    with _one_line():
+        job.check_state(wanted)
+    if target is not None:
+        _check(namesrv, target)
+    session = _session("restore", master, conf)
+
+    def queues(name: str) -> Sequence[MessageQueue]:
+        with QueueReader(namesrv) as reader:
+            return reader.queues(name)
+
+    def progress(name: str, day: str, rows: int) -> None:
+        click.echo(f"{name} {day}: {rows:,} messages", err=True)
+
+    with _one_line():
+        done = job.run(session, wanted, queues=queues, progress=progress)
+    click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
 
 
 @contextmanager
