@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from batonmq.protocol.bodies.common import MessageQueue
+    from batonmq.spark.jobs.mirror import Lane, Mirror
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +30,8 @@ _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
 
 
+_TRANSLATE_S = 10
+"""How often a mirror translates the offsets of groups."""
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -391,6 +395,81 @@ def restore(
     with _one_line():
         done = job.run(session, wanted, queues=queues, progress=progress)
     click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
+
+
+@spark.command()
+@click.option("-n", "--namesrv", required=True, help="Name servers of the source, host:port;host:port.")
+@click.option("--to-namesrv", required=True, help="Name servers of the target.")
+@click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic; may be repeated.")
+@click.option("--state", required=True, type=_DIRECTORY, help="Directory for the checkpoint.")
+@click.option("-g", "--group", "groups", multiple=True, help="Group whose offsets follow; may be repeated.")
+@click.option("--every", default="1 second", show_default=True, help="Interval of the micro-batches.")
+@click.option("--once", is_flag=True, help="Copy what is there now, and end.")
+@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option("--master", help="Spark master; default local[*], this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+def mirror(
+    namesrv: str,
+    to_namesrv: str,
+    topics: tuple[str, ...],
+    state: Path,
+    groups: tuple[str, ...],
+    every: str,
+    once: bool,
+    max_offsets: int | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Copy topics into another cluster, exactly once.
+
+    \b
+      batonmq spark mirror -n 10.0.0.1:9876 --to-namesrv 10.1.0.1:9876 -t orders -g billing \\
+        --state /data/mirror-1
+
+    Works between BatonMQ and RocketMQ, in either direction. Each queue keeps its order. Topics that the
+    target does not have are created. The offsets of groups follow: consumers that move to the target go on
+    where they were. Nobody else may write to these topics of the target before that. A second run with the
+    same --state continues.
+    """
+    from batonmq.spark.jobs import mirror as job
+
+    if namesrv == to_namesrv:
+        raise click.UsageError("--to-namesrv is the source itself: its messages would be there twice")
+    for topic in topics:
+        _check(namesrv, topic)
+    wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups)
+    with _one_line():
+        lanes = asyncio.run(job.prepare(wanted))
+    if groups and any(lane.difference is None for lane in lanes):
+        raise click.ClickException(
+            "the target has fewer queues than the source, so offsets of groups cannot be translated; leave "
+            "out --group, or give the topic as many queues"
+        )
+    session = _session("mirror", master, conf)
+    query = job.start(
+        session, wanted, lanes, every=None if once else every, max_offsets_per_trigger=max_offsets
+    )
+    ended, copied = False, 0
+    while not ended:
+        ended = bool(query.awaitTermination(_TRANSLATE_S))
+        moved = asyncio.run(_translated(wanted, lanes)) if groups else 0
+        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+        if rows != copied or moved:
+            click.echo(f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True)
+        copied = rows
+
+
+async def _translated(wanted: Mirror, lanes: Sequence[Lane]) -> int:
+    """How many offsets moved; an outage is one line, and the next time makes up for it."""
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+    from batonmq.spark.jobs import mirror as job
+
+    try:
+        return await job.translate(wanted, lanes)
+    except (NetError, MQError) as error:
+        click.echo(f"offsets of groups stay where they are for now: {error}", err=True)
+        return 0
 
 
 @contextmanager

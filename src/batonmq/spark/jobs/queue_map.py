@@ -1,4 +1,4 @@
-"""To which queues of another topic the messages of a topic's queues go, so that each queue keeps its order."""
+"""To which queues of a topic the messages of other queues go, so that each queue keeps its order."""
 
 from __future__ import annotations
 
