@@ -1,15 +1,18 @@
-"""replay and restore with real Spark: what they write, and that a second run adds nothing."""
+"""replay, restore and mirror with real Spark: what they write, and that a second run adds nothing."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batonmq import Message
-from batonmq.spark.jobs import archive, replay, restore
+from batonmq import Message, MessageQueue
+from batonmq.client.offsets import GroupOffsets
+from batonmq.routing.session import Session
+from batonmq.spark.jobs import archive, mirror, replay, restore
 from batonmq.sync import QueueReader
 
-from .conftest import Topics, bodies, values
+from .conftest import BROKER, ClusterOf, Topics, bodies, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,3 +82,39 @@ def test_an_archive_comes_back_in_the_order_of_its_queues(
     merged = values(topics.read(session, three, READ).orderBy("queueOffset"))
     assert [v for v in merged if v.startswith(b"m")] == [b"m%d" % i for i in range(50)]
     assert [v for v in merged if v.startswith(b"b")] == bodies("b", 70)
+
+
+def test_a_mirror_copies_queues_in_order_and_translates_the_offsets_of_groups(
+    session: SparkSession, topics: Topics, cluster_of: ClusterOf, tmp_path: Path
+) -> None:
+    one = topics.make()
+    topics.fill(one, {0: bodies("a", 30), 1: bodies("b", 50)})
+    there = Topics(cluster_of().namesrv_address)
+    wanted = mirror.Mirror(topics.namesrv, there.namesrv, (one,), tmp_path, groups=("billing",))
+    lanes = asyncio.run(mirror.prepare(wanted))
+
+    async def offsets(namesrv: str, commit: dict[int, int]) -> list[int | None]:
+        known = Session(namesrv)
+        try:
+            group = GroupOffsets(known, "billing")
+            queues = [MessageQueue(one, BROKER, number) for number in range(2)]
+            for number, offset in commit.items():
+                await group.commit(queues[number], offset)
+            return [await group.read(queue) for queue in queues]
+        finally:
+            await known.close()
+
+    for round_ in range(2):
+        mirror.start(session, wanted, lanes, every=None, max_offsets_per_trigger=25).awaitTermination()
+        assert asyncio.run(mirror.prepare(wanted)) == lanes
+        rows = there.read(session, one, READ).orderBy("queueId", "queueOffset").collect()
+        found = [[bytes(row["value"]) for row in rows if row["queueId"] == queue] for queue in range(2)]
+        assert found == [bodies("a", 30 + 5 * round_), bodies("b", 50)]
+        topics.fill(one, {0: bodies("a", 5, first=30)})
+    asyncio.run(offsets(topics.namesrv, {0: 12, 1: 40}))
+    assert asyncio.run(mirror.translate(wanted, lanes)) == 2
+    assert asyncio.run(offsets(there.namesrv, {})) == [12, 40]
+    asyncio.run(offsets(there.namesrv, {0: 20}))  # consumers have moved to the target
+    asyncio.run(offsets(topics.namesrv, {0: 13, 1: 41}))
+    assert asyncio.run(mirror.translate(wanted, lanes)) == 1
+    assert asyncio.run(offsets(there.namesrv, {})) == [20, 41]

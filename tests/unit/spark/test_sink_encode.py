@@ -165,6 +165,23 @@ def test_every_row_is_one_message_and_queues_keep_the_order(items, most, many, s
         assert sent == meant
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "UNIQ_KEY",
+        "__TRAN_BATCH",
+        "__SPARK_BATCH",
+        "__transactionId__",
+        "TIMER_ROLL_TIMES",
+        "DLQ_ORIGIN_TOPIC",
+    ],
+)
+def test_properties_of_rocketmq_and_of_the_sink_do_not_come_from_rows(name: str) -> None:
+    (work,) = encoder(topic="T").encode(rows(value=[b"x"], properties=[[(name, "1"), ("mine", "2")]]), NOW)
+    ((_, _, _, properties),) = messages([work])
+    assert properties["mine"] == "2" and properties.get(name) != "1"
+
+
 def test_delayed_and_large_messages_travel_alone() -> None:
     due = datetime(2026, 12, 1, 1, 2, 3, 456_789, tzinfo=UTC)
     batch = rows(

@@ -19,8 +19,9 @@ from batonmq.protocol.bodies.transactions import TransactionEnd
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.names import TRANS_HALF_TOPIC
+from batonmq.spark.sink.encode import MARK_PROPERTY
 from batonmq.spark.sink.exactly_once.core import MOST_UNITS, Mark, Unit
-from batonmq.spark.sink.exactly_once.prepare import MARK_PROPERTY, half_producer
+from batonmq.spark.sink.exactly_once.prepare import half_producer
 from batonmq.spark.sink.exactly_once.settle import NotSupported
 from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.tls import tls_context

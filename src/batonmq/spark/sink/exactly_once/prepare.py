@@ -19,13 +19,11 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.batch import decode_batch
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import MessageExt
-from batonmq.spark.sink.encode import Encoded, Single
+from batonmq.spark.sink.encode import MARK_PROPERTY, Encoded, Single
 from batonmq.spark.sink.exactly_once.core import Mark, Unit, is_left_over
 from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.sink.send import Send, Sending, Written, message_of, producer_options
 
-MARK_PROPERTY: Final = "__SPARK_BATCH"
-"""Property of a half message that names its batch (`Mark`)."""
 SINGLES_IN_FLIGHT: Final = 256
 """Half messages of one row that wait for their acknowledgement, for brokers that take no batches."""
 
