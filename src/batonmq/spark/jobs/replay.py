@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from batonmq.common.files import replace_file
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.spark.jobs.dlq import origin_topic
 from batonmq.spark.options import ClearError, parse_read_options
 from batonmq.spark.plan import Offsets, backlog, limit
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "value binary, topic string, broker string, queueId int, queueOffset bigint, timestamp timestamp, "
-    "bornTimestamp timestamp, keys string, tags string, msgId string, properties map<string,string>"
+    "bornTimestamp timestamp, keys string, tags string, msgId string, reconsumeTimes int, "
+    "properties map<string,string>"
 )
 """What `where` can use."""
 CHUNK_ROWS = 500_000
@@ -77,7 +79,8 @@ class Replay:
 
     namesrv: str
     topic: str
-    target: str
+    target: str | None
+    """Topic to write; None: that which each message was sent to first (for dead letters)."""
     state: Path
     """Directory that remembers what is done."""
     target_namesrv: str | None = None
@@ -204,6 +207,9 @@ def _rows(session: SparkSession, replay: Replay, start: Offsets, end: Offsets) -
         columns.append("queueId")
         if replay.target_namesrv is None:
             columns.append("broker")
+    if replay.target is None:
+        frame = frame.where(origin_topic().isNotNull())
+        columns.append(origin_topic().alias("topic"))
     return frame.select(*columns)
 
 
@@ -214,7 +220,7 @@ def _only(offsets: Offsets, queues: Mapping[str, list[str]]) -> Offsets:
 def _write(frame: DataFrame, replay: Replay, name: str) -> None:
     options: dict[str, Any] = {
         "namesrvAddr": replay.target_namesrv or replay.namesrv,
-        "topic": replay.target,
+        **({} if replay.target is None else {"topic": replay.target}),
         "deliveryGuarantee": "exactlyOnce",
         "transactionLocation": str(replay.state.absolute()),
         "transactionId": name,
