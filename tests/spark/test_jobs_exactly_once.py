@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batonmq import Message, MessageQueue
+from batonmq import Admin, Message, MessageQueue
 from batonmq.client.offsets import GroupOffsets
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.routing.session import Session
-from batonmq.spark.jobs import archive, mirror, replay, restore
+from batonmq.spark.jobs import archive, dlq, mirror, replay, restore
 from batonmq.sync import QueueReader
 
 from .conftest import BROKER, ClusterOf, Topics, bodies, values
@@ -111,6 +112,12 @@ def test_a_mirror_copies_queues_in_order_and_translates_the_offsets_of_groups(
         found = [[bytes(row["value"]) for row in rows if row["queueId"] == queue] for queue in range(2)]
         assert found == [bodies("a", 30 + 5 * round_), bodies("b", 50)]
         topics.fill(one, {0: bodies("a", 5, first=30)})
+
+    async def create_group() -> None:
+        async with Admin(topics.namesrv) as admin:
+            await admin.create_group(SubscriptionGroupConfig(group_name="billing"))
+
+    asyncio.run(create_group())
     asyncio.run(offsets(topics.namesrv, {0: 12, 1: 40}))
     assert asyncio.run(mirror.translate(wanted, lanes)) == 2
     assert asyncio.run(offsets(there.namesrv, {})) == [12, 40]
@@ -118,3 +125,31 @@ def test_a_mirror_copies_queues_in_order_and_translates_the_offsets_of_groups(
     asyncio.run(offsets(topics.namesrv, {0: 13, 1: 41}))
     assert asyncio.run(mirror.translate(wanted, lanes)) == 1
     assert asyncio.run(offsets(there.namesrv, {})) == [20, 41]
+
+
+def test_dead_letters_are_counted_and_sent_again_once(
+    session: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    origin, group = topics.make(), "dlq-group"
+    dead = topics.make(f"%DLQ%{group}", queues=1)
+    letters = [
+        Message(dead, b"m%d" % i, tags=f"t{i % 2}", properties={"DLQ_ORIGIN_TOPIC": origin}) for i in range(9)
+    ]
+    topics.fill(dead, {0: letters})
+    frame = (
+        session.read.format("rocketmq")
+        .schema(replay.COLUMNS)
+        .options(namesrvAddr=topics.namesrv, subscribe=dead)
+        .load()
+    )
+    found = dlq.deaths(frame)
+    assert [(death.topic, death.tags, death.count) for death in found] == [
+        (origin, "t0", 5),
+        (origin, "t1", 4),
+    ]
+    wanted = replay.Replay(topics.namesrv, dead, None, tmp_path / "state", where="tags = 't1'")
+    for _ in range(2):
+        replay.run(session, wanted)
+    rows = topics.read(session, origin, READ).collect()
+    assert sorted(bytes(row["value"]) for row in rows) == [b"m1", b"m3", b"m5", b"m7"]
+    assert all("DLQ_ORIGIN_TOPIC" not in row["properties"] for row in rows)

@@ -20,7 +20,9 @@ from batonmq.client.offsets import GroupOffsets
 from batonmq.client.reader import QueueReader
 from batonmq.common.files import replace_file
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.errors import TopicNotExistError
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.routing.session import Session
 from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
@@ -202,11 +204,24 @@ def start(
     return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
 
 
+async def _commit(
+    mirror: Mirror, group: str, offsets: GroupOffsets, queue: MessageQueue, offset: int
+) -> None:
+    try:
+        await offsets.commit(queue, offset)
+    except MQError as error:
+        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise
+        async with Admin(mirror.target_namesrv) as admin:
+            await admin.create_group(SubscriptionGroupConfig(group_name=group))
+        await offsets.commit(queue, offset)
+
+
 async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
     """Bring the groups' offsets at the target forward to those at the source; returns how many were moved.
 
-    An offset at the target never goes back: consumers that have moved there are ahead. It never goes beyond
-    what was copied. Raises `MQError`, `NetError`.
+    Groups that the target does not have are created. An offset at the target never goes back: consumers that
+    have moved there are ahead. It never goes beyond what was copied. Raises `MQError`, `NetError`.
     """
     moved = 0
     source, target = Session(mirror.namesrv), Session(mirror.target_namesrv)
@@ -222,7 +237,7 @@ async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
                     wanted = min(wanted, await reader.max_offset(lane.target))
                     known = await here.read(lane.target)
                     if known is None or known < wanted:
-                        await here.commit(lane.target, wanted)
+                        await _commit(mirror, group, here, lane.target, wanted)
                         moved += 1
     finally:
         await asyncio.gather(source.close(), target.close())
