@@ -154,6 +154,16 @@ def measure(
             namesrvAddr=cluster.namesrv_address, topic=SINK_TOPIC
         ).save()
 
+    def sink_once(directory: Path) -> None:
+        rows = session.read.parquet(str(filled))
+        rows.write.format("rocketmq").mode("append").options(
+            namesrvAddr=cluster.namesrv_address,
+            topic=SINK_TOPIC,
+            deliveryGuarantee="exactlyOnce",
+            transactionLocation=str(directory),
+            transactionId="bench",
+        ).save()
+
     def timed(job: Callable[[Path], None]) -> Measured:
         with TemporaryDirectory(prefix="batonmq-bench-") as directory:
             before = cpu_s([broker.pid for broker in cluster.brokers])
@@ -167,7 +177,8 @@ def measure(
         cost = {kind: (used - before.get(kind, 0.0)) / messages * 1e6 for kind, used in after.items()}
         return Measured(messages / took, cost)
 
-    jobs = [count, columns, parquet, offline_count, offline_columns, offline_parquet, sink, sink_by_key]
+    jobs = [count, columns, parquet, offline_count, offline_columns, offline_parquet]
+    jobs += [sink, sink_by_key, sink_once]
     with TemporaryDirectory(prefix="batonmq-bench-") as directory:
         filled = Path(directory) / "rows"
         count(Path())

@@ -120,7 +120,11 @@ def test_a_stream_from_topic_to_topic(session: SparkSession, topics: Topics, tmp
     ("options", "mode", "problem"),
     [
         ({"topic": "T"}, "overwrite", "messages cannot be overwritten"),
-        ({"topic": "T", "deliveryGuarantee": "exactlyOnce"}, "append", "exactlyOnce is not available yet"),
+        (
+            {"topic": "T", "deliveryGuarantee": "exactlyOnce"},
+            "append",
+            "needs the options 'transactionLocation'",
+        ),
         ({}, "append", "name the topic"),
     ],
 )

@@ -29,6 +29,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_BATCH,
     PROPERTY_TRANSACTION_ID,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
@@ -40,8 +41,9 @@ from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
 
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
-_SYSTEM_PROPERTIES = frozenset(
+SYSTEM_PROPERTIES = frozenset(
     {
+        PROPERTY_TRANSACTION_BATCH,
         PROPERTY_SHARDING_KEY,
         PROPERTY_PRIORITY,
         PROPERTY_TRANSACTION_ID,
@@ -56,7 +58,7 @@ _SYSTEM_PROPERTIES = frozenset(
         PROPERTY_REPLY_MESSAGE_ARRIVE_TIME,
     }
 )
-_SYSTEM_PREFIXES = (TIMER_PREFIX, "INNER_", "DLQ_ORIGIN_")
+SYSTEM_PREFIXES = (TIMER_PREFIX, "INNER_", "DLQ_ORIGIN_")
 """What clients and brokers set on the way of a message; not part of it when it is sent again."""
 
 
@@ -155,8 +157,8 @@ class Message:
                 name: value
                 for name, value in properties.items()
                 if name not in RESERVED_PROPERTIES
-                and name not in _SYSTEM_PROPERTIES
-                and not name.startswith(_SYSTEM_PREFIXES)
+                and name not in SYSTEM_PROPERTIES
+                and not name.startswith(SYSTEM_PREFIXES)
             },
             sharding_key=properties.get(PROPERTY_SHARDING_KEY),
             flag=record.flag,

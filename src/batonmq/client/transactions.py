@@ -51,7 +51,7 @@ SETTLED_S = 10.0
 MAX_CHECKS = 1_000
 """Checks that wait for an answer; brokers repeat those that are dropped."""
 
-_FLAGS = {
+COMMIT_OR_ROLLBACK = {
     TransactionState.COMMIT: MessageSysFlag.TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: MessageSysFlag.TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: MessageSysFlag.TRANSACTION_NOT_TYPE,
@@ -148,7 +148,7 @@ class TransactionProducer(Producer):
             half = await self._send(
                 message, queue=queue, selector=selector, timeout_ms=timeout_ms, system=system
             )
-            _commit_log_offset(half)
+            commit_log_offset_of(half)
             return half
         except NotSafelyStored as error:
             # The local transaction does not begin. Without this the broker would ask about it.
@@ -167,7 +167,7 @@ class TransactionProducer(Producer):
             state,
             topic=message.topic,
             half_offset=half.queue_offset,
-            commit_log_offset=_commit_log_offset(half),
+            commit_log_offset=commit_log_offset_of(half),
             message_id=half.message_id,
             transaction_id=transaction_id,
             from_check=False,
@@ -230,7 +230,7 @@ class TransactionProducer(Producer):
             producer_group=self.group,
             tran_state_table_offset=half_offset,
             commit_log_offset=commit_log_offset,
-            commit_or_rollback=_FLAGS[state],
+            commit_or_rollback=COMMIT_OR_ROLLBACK[state],
             msg_id=message_id,
             topic=topic,
             from_transaction_check=from_check,
@@ -322,8 +322,8 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN
 
 
-def _commit_log_offset(half: SendResult) -> int:
-    """Raises `MQError` when the broker's answer does not contain it."""
+def commit_log_offset_of(half: SendResult) -> int:
+    """Commit log offset of a half message. Raises `MQError` when the broker's answer does not contain it."""
     try:
         return decode_message_id(half.offset_message_id)[2]
     except MessageFormatError as error:

@@ -176,6 +176,10 @@ class RequestCode(IntEnum):
     """A slave copies how often its master has checked undecided half messages."""
     UNDO_QUEUE_LOCKS = 60030
     """A broker takes back the locks that a majority of its broker set did not grant."""
+    PREPARE_BATCH = 60040
+    """Private to this implementation: a batch as one half message."""
+    END_TRANSACTIONS = 60041
+    """Private to this implementation: many half messages are committed or rolled back together."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from batonmq.spark.command import check_topic, common_options, session_for
+from batonmq.spark.topic_commands import COMMANDS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
@@ -50,59 +47,13 @@ def spark() -> None:
     """
 
 
-def _common(command: F) -> F:
-    for option in (
-        click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
-        click.option("-t", "--topic", required=True, help="Topic to read."),
-        click.option("--master", help="Spark master; default local[*], this machine."),
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated."),
-    ):
-        command = option(command)
-    return command
-
-
-def _session(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
-    try:
-        from batonmq.spark.session import spark_session
-    except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        raise click.ClickException(
-            "Spark needs a Java runtime, version 17 or newer: there is no java on PATH"
-        )
-    settings = {}
-    for item in conf:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise click.UsageError(f"--conf {item!r}: expected KEY=VALUE")
-        settings[key] = value
-    return spark_session(f"batonmq {job}", master=master, settings=settings)
-
-
-def _check(namesrv: str, topic: str) -> None:
-    """Check that the topic exists before Spark starts, which takes much longer."""
-    from batonmq.client.sync import QueueReader
-    from batonmq.net.errors import NetError
-    from batonmq.protocol.errors import MQError, TopicNotExistError
-
-    try:
-        with QueueReader(namesrv) as reader:
-            reader.queues(topic)
-    except TopicNotExistError:
-        raise click.ClickException(
-            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
-        ) from None
-    except (ValueError, NetError, MQError) as error:
-        raise click.ClickException(str(error)) from None
-
-
 def _read(session: SparkSession, namesrv: str, topic: str) -> DataFrame:
     options = {"namesrvAddr": namesrv, "subscribe": topic}
     return session.read.format("rocketmq").options(**options).load()
 
 
 @spark.command()
-@_common
+@common_options
 @click.option("--to", "target", required=True, help="Directory for the Parquet files.")
 @click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
 @click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
@@ -124,8 +75,8 @@ def archive(
     """
     from batonmq.spark.jobs import archive as job
 
-    _check(namesrv, topic)
-    session = _session("archive", master, conf)
+    check_topic(namesrv, topic)
+    session = session_for("archive", master, conf)
     query = job.start(
         session,
         namesrv=namesrv,
@@ -140,7 +91,7 @@ def archive(
 
 
 @spark.command()
-@_common
+@common_options
 @click.option(
     "--history",
     required=True,
@@ -176,8 +127,8 @@ def audit(
     from batonmq.spark.jobs.replicas import compare
 
     if not archived:
-        _check(namesrv, topic)
-    session = _session("audit", master, conf)
+        check_topic(namesrv, topic)
+    session = session_for("audit", master, conf)
     log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
     replicas = compare(stores) if len(stores) > 1 else None
@@ -195,7 +146,7 @@ def audit(
 
 
 @spark.command()
-@_common
+@common_options
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
 @click.option(
     "--to", "target", help="Also write the flights by hour and carrier to this directory, as Parquet."
@@ -215,8 +166,8 @@ def rollup(
     from batonmq.spark.jobs import rollup as job
 
     if not archived:
-        _check(namesrv, topic)
-    session = _session("rollup", master, conf)
+        check_topic(namesrv, topic)
+    session = session_for("rollup", master, conf)
     log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
     log = log.select("value", "timestamp").cache()
     console = Console()
@@ -240,3 +191,7 @@ def rollup(
 
 def _minutes(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
+
+
+for _command in COMMANDS:
+    spark.add_command(_command)

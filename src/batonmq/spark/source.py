@@ -49,7 +49,7 @@ from batonmq.spark.plan import (
     rows_for,
     with_new_queues,
 )
-from batonmq.spark.sink.writer import RocketMQStreamWriter, RocketMQWriter, checked
+from batonmq.spark.sink.writer import batch_writer, checked, stream_writer
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +100,11 @@ class RocketMQSource(DataSource):
         options = checked(dict(self.options), schema, overwrite)
         with fetcher(ReadOptions(namesrv=options.namesrv, topics=(), tls=options.tls)) as fetch:
             fetch.connect()
-        return RocketMQWriter(options)
+        return batch_writer(options)
 
     @with_clear_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return RocketMQStreamWriter(checked(dict(self.options), schema, overwrite))
+        return stream_writer(checked(dict(self.options), schema, overwrite, streaming=True))
 
     def _checked(self, *, streaming: bool) -> ReadOptions:
         """The options. A wrong name server is an error here, before any task starts. For one that fails later

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -78,6 +79,8 @@ class MessageStore:
         """Each queue's `next_offset` counts everything in the log."""
         self._cut_at = -1
         """See `take_cut`; -1 for none."""
+        self._whole: deque[tuple[int, int]] = deque()
+        """See `keep_whole`; in order."""
         self._abort_path = config.root / "abort"
         clean = not self._abort_path.exists()
         self._checkpoint = checkpoint = Checkpoint.load(config.root / "checkpoint")
@@ -160,6 +163,18 @@ class MessageStore:
     @confirm_offset.setter
     def confirm_offset(self, offset: int) -> None:
         self._log.confirm_offset = offset
+
+    def keep_whole(self, begin: int, end: int) -> None:
+        """What a master appended between these commit log offsets is confirmed as one (`confirmable`)."""
+        self._whole.append((begin, end))
+
+    def confirmable(self, offset: int) -> int:
+        """Up to where a master confirms its log while all replicas have it up to `offset`: not within what is
+        kept whole."""
+        whole = self._whole
+        while whole and whole[0][1] <= offset:
+            whole.popleft()
+        return min(offset, whole[0][0]) if whole else offset
 
     def last_record_begin(self) -> int:
         """Where the last message that consume queues hold begins in the log; later if that is more than two
@@ -280,6 +295,7 @@ class MessageStore:
 
     def cut_torn_tail(self) -> int:
         """On becoming master: cut a record that has come only in part. Returns where the log ends now."""
+        self._whole.clear()
         self._learn_queue_offsets()
         return self._log.max_offset
 
@@ -415,6 +431,7 @@ class MessageStore:
             raise StoreError(f"cannot cut at {offset}, the log begins at {commit_log.min_offset}")
         log.info("cutting the log at %d, it ended at %d", offset, commit_log.max_offset)
         self._cut_at = offset if self._cut_at < 0 else min(self._cut_at, offset)
+        self._whole.clear()
         with commit_log.offsets_lock:
             commit_log.truncations += 1
             # First: no recovery may trust an offset behind the cut, whatever else of this reaches the disk.

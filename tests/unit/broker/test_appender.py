@@ -131,6 +131,41 @@ async def test_the_whole_sync_state_set_means_the_confirm_offset(rigs: Any) -> N
     await rig.appender.stop()
 
 
+async def test_what_is_kept_whole_becomes_visible_at_once(rigs: Any) -> None:
+    """Replicas acknowledge the log at any offset; consumers see all of it or nothing."""
+    rig = rigs(all_ack_in_sync_state_set=True)
+    before = await rig.put("before")
+    for queue, name in enumerate("abc"):
+        message = StoredMessage(topic="T", queue_id=queue, body=name.encode())
+        rig.appender.submit(message, RecordingWaiter(rig.log, name))
+    rig.appender.keep_whole(2)  # b and c
+    end = await rig.put("after")  # the same turn
+    assert before < end
+    for held in range(end + 1):
+        rig.store.confirm_offset = rig.store.confirmable(held)
+        rig.appender.progress()
+        seen = {queue: rig.store.queue_bounds("T", queue).max_offset for queue in (1, 2)}
+        assert seen in ({1: 0, 2: 0}, {1: 1, 2: 1})
+    assert [name for name, _ in rig.log] == ["before", "a", "b", "c", "after"]
+    assert rig.store.queue_bounds("T", 0).max_offset == 3
+    await rig.appender.stop()
+
+
+async def test_a_new_term_forgets_what_was_to_be_kept_whole(rigs: Any) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True)
+    for name in "ab":
+        message = StoredMessage(topic="T", queue_id=0, body=name.encode())
+        rig.appender.submit(message, RecordingWaiter(rig.log, name))
+    rig.appender.keep_whole(2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    end = rig.store.max_offset
+    assert rig.store.confirmable(end - 1) == 0
+    rig.store.cut_torn_tail()
+    assert rig.store.confirmable(end - 1) == end - 1
+    await rig.appender.stop()
+
+
 async def test_a_message_that_does_not_wait_is_answered_at_once(rigs: Any) -> None:
     rig = rigs(in_sync_replicas=3)
     await rig.put("a")

@@ -8,8 +8,10 @@ import pytest
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.transaction import half
+from batonmq.broker.transaction.batch import DeliveredRows
 from batonmq.broker.transaction.half import PUT_BACK_AFTER_MS, CheckRules, Verdict
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.batch import BatchItem, decode_batch, encode_batch
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, encode_record
@@ -270,3 +272,40 @@ def test_when_only_the_answer_to_a_check_ends_a_transaction(text: str, late_ms: 
 def test_bodies_of_op_messages(body: bytes, offsets: list[int]) -> None:
     assert half.offsets_of(body) == offsets
     assert half.offsets_of(half.op_body(offsets)) == offsets
+
+
+def batch_record(keys: list[str], **properties: str) -> MessageExt:
+    """A half message that is a batch of messages with these unique keys."""
+    body = encode_batch(
+        BatchItem(body=key.encode(), properties=encode_properties({"UNIQ_KEY": key})) for key in keys
+    )
+    values = {"UNIQ_KEY": keys[0], "__TRAN_BATCH": str(len(keys)), **properties}
+    values |= {"TRAN_MSG": "true", "REAL_TOPIC": "T", "REAL_QID": "3"}
+    stored = StoredMessage(
+        topic="RMQ_SYS_TRANS_HALF_TOPIC", queue_id=0, body=body, properties=encode_properties(values)
+    )
+    return decode_record(encode_record(stored, queue_offset=9, physical_offset=1_000, store_timestamp=NOW))
+
+
+def test_a_check_of_a_batch_has_its_properties_and_no_body() -> None:
+    asked = decode_record(
+        half.check_body(batch_record(["a", "b"]), ("T", 3), 2, queue_offset=9, physical_offset=1_000)
+    )
+    assert asked.body == b"" and asked.topic == "T"
+    assert asked.properties["UNIQ_KEY"] == "a" and asked.properties["__TRAN_BATCH"] == "2"
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 2])
+def test_a_committed_batch_is_what_is_left_of_it(delivered: int) -> None:
+    stored, properties = half.to_committed(batch_record(["a", "b", "c"]), ("T", 3), delivered)
+    assert stored.batch and properties == {}
+    assert [item.body for item in decode_batch(stored.body)] == [b"a", b"b", b"c"][delivered:]
+    assert stored.sys_flag == 0x8 and stored.prepared_transaction_offset == 1_000
+
+
+def test_the_rows_of_a_batch_are_counted_in_their_order() -> None:
+    rows = DeliveredRows(batch_record(["a", "b", "c"]))
+    for key, count in (("b", 0), ("a", 1), ("a", 1), ("c", 1), ("b", 2), ("c", 3), ("c", 3)):
+        rows.read(key)
+        assert rows.count == count
+    assert rows.whole

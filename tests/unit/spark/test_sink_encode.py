@@ -165,6 +165,23 @@ def test_every_row_is_one_message_and_queues_keep_the_order(items, most, many, s
         assert sent == meant
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "UNIQ_KEY",
+        "__TRAN_BATCH",
+        "__SPARK_BATCH",
+        "__transactionId__",
+        "TIMER_ROLL_TIMES",
+        "DLQ_ORIGIN_TOPIC",
+    ],
+)
+def test_properties_of_rocketmq_and_of_the_sink_do_not_come_from_rows(name: str) -> None:
+    (work,) = encoder(topic="T").encode(rows(value=[b"x"], properties=[[(name, "1"), ("mine", "2")]]), NOW)
+    ((_, _, _, properties),) = messages([work])
+    assert properties["mine"] == "2" and properties.get(name) != "1"
+
+
 def test_delayed_and_large_messages_travel_alone() -> None:
     due = datetime(2026, 12, 1, 1, 2, 3, 456_789, tzinfo=UTC)
     batch = rows(
@@ -232,8 +249,7 @@ def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]],
     ("options", "problem"),
     [
         ({}, "'namesrvAddr' is missing"),
-        ({"namesrvAddr": "a:1", "deliveryGuarantee": "exactlyOnce"}, "exactlyOnce is not available yet"),
-        ({"namesrvAddr": "a:1", "deliveryGuarantee": "maybe"}, "must be atLeastOnce"),
+        ({"namesrvAddr": "a:1", "deliveryGuarantee": "maybe"}, "must be atLeastOnce or exactlyOnce"),
         ({"namesrvAddr": "a:1", "topic": "a b"}, "'topic': The specified topic"),
         ({"namesrvAddr": "a:1", "producerGroup": "a b"}, "'producerGroup'"),
         ({"namesrvAddr": "a:1", "maxInFlight": "0"}, "at least 1"),
@@ -244,6 +260,53 @@ def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]],
 def test_wrong_options_are_named(options: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         parse_sink_options(options)
+
+
+ONCE = {"namesrvAddr": "a:1", "deliveryGuarantee": "exactlyOnce"}
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "ledger"),
+    [
+        ({"checkpointLocation": "/c/p"}, True, "/c/p/rocketmq-sink"),
+        ({"checkpointLocation": "file:///c/p%20q/"}, True, "/c/p q/rocketmq-sink"),
+        ({"checkpointLocation": "hdfs://n/c", "transactionLocation": "/t"}, True, "/t"),
+        ({"transactionLocation": "/t/", "transactionId": "load-1"}, False, "/t/load-1"),
+    ],
+)
+def test_the_ledger_is_beside_the_checkpoint_or_where_the_options_say(
+    options: dict[str, str], streaming: bool, ledger: str
+) -> None:
+    assert parse_sink_options({**ONCE, **options}, streaming=streaming).ledger == ledger
+    assert parse_sink_options({"namesrvAddr": "a:1"}, streaming=streaming).ledger is None
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "problem"),
+    [
+        ({}, True, "needs the option 'checkpointLocation'"),
+        ({"checkpointLocation": "hdfs://n/c"}, True, "is no directory of the driver"),
+        ({"checkpointLocation": "relative"}, True, "no absolute path"),
+        ({"checkpointLocation": "/c", "transactionId": "x"}, True, "'transactionId' is for batch jobs"),
+        ({}, False, "needs the options 'transactionLocation'"),
+        ({"transactionId": "x"}, False, "needs the options 'transactionLocation'"),
+        ({"transactionLocation": "/t"}, False, "needs the options 'transactionLocation'"),
+        ({"transactionLocation": "/t", "transactionId": "../x"}, False, "'../x' is not a name"),
+        ({"transactionLocation": "s3://b/t", "transactionId": "x"}, False, "is no directory of the driver"),
+    ],
+)
+def test_a_ledger_that_the_driver_cannot_reach_is_named(
+    options: dict[str, str], streaming: bool, problem: str
+) -> None:
+    with pytest.raises(OptionError, match=problem):
+        parse_sink_options({**ONCE, **options}, streaming=streaming)
+
+
+@pytest.mark.parametrize("column", [("deliverAt", "timestamp"), ("delayLevel", "int")])
+def test_exactly_once_delays_nothing(column: tuple[str, str]) -> None:
+    with pytest.raises(OptionError, match=f"'{column[0]}': exactlyOnce cannot delay rows"):
+        check_columns([("value", "binary"), column], topic="T", exactly_once=True)
+    check_columns([("value", "binary"), column], topic="T")
 
 
 def test_a_missing_certificate_is_named() -> None:

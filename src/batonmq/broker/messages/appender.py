@@ -91,6 +91,8 @@ class Appender:
         self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
+        self._wholes: list[tuple[int, int]] = []
+        """See `keep_whole`: places in `_messages`, begin and end."""
         self._pending: PendingByCopies[tuple[Waiter, PutResult]] = PendingByCopies()
         self._disk_failed = False
         """Whether the failure was logged: once, not at every flush."""
@@ -121,11 +123,19 @@ class Appender:
         self._messages.append(message)
         self._waiters.append(waiter)
 
+    def keep_whole(self, count: int) -> None:
+        """The last `count` messages that were submitted in this loop turn become visible at once."""
+        end = len(self._messages)
+        self._wholes.append((end - count, end))
+
     def _end_of_turn(self) -> None:
         """Append the messages of this loop turn."""
         messages = self._messages
         waiters = self._waiters
+        wholes = self._wholes
         self._messages, self._waiters = [], []
+        if wholes:
+            self._wholes = []
         if not self._role.is_master or self._role.stopping:
             if self.escape is not None and self._role.is_acting and not self._role.stopping:
                 self.escape(messages, waiters)
@@ -143,6 +153,7 @@ class Appender:
             waiters = [waiter for waiter in waiters if not waiter.wait]
             if not messages:
                 return
+            wholes = []
         try:
             results = self._store.put(messages)
         except Exception:
@@ -150,6 +161,8 @@ class Appender:
             log.exception("appending %d messages failed", len(messages))
             self._refuse(waiters, PutStatus.UNKNOWN_ERROR)
             return
+        for begin, end in wholes:
+            self._keep_whole(results[begin:end])
         self._stats.count_append(messages, results)
         sync_flush = self._settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         replicated = copies not in (None, 0, 1)
@@ -177,6 +190,11 @@ class Appender:
         elif self._flush_timer is None:
             interval_s = self._settings.store.flush_interval_commit_log / 1000
             self._flush_timer = asyncio.get_running_loop().call_later(interval_s, self._flush_due)
+
+    def _keep_whole(self, results: list[PutResult]) -> None:
+        stored = [result for result in results if result.status is _STORE_OK]
+        if stored:
+            self._store.keep_whole(stored[0].physical_offset, stored[-1].end_offset)
 
     # -- progress
 

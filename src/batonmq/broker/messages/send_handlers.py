@@ -1,8 +1,9 @@
-"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36)."""
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), PREPARE_BATCH (60040) and
+CONSUMER_SEND_MSG_BACK (36)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import PutStatus
@@ -11,6 +12,11 @@ from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+from batonmq.protocol.message.properties import (
+    PROPERTY_TRANSACTION_BATCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    property_start,
+)
 from batonmq.protocol.send.reply import SendReplies
 from batonmq.protocol.send.request import fields_of
 
@@ -18,6 +24,10 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.messages.sender import Sender
     from batonmq.store.results import PutResult
+
+
+_PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED) + b"true"
+_BATCH: Final = property_start(PROPERTY_TRANSACTION_BATCH)
 
 
 class _FrameSend(SendCall):
@@ -116,6 +126,7 @@ class SendHandlers:
     def register(self, dispatcher: Dispatcher) -> None:
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             dispatcher.on_code(code, self.on_send)
+        dispatcher.on_code(RequestCode.PREPARE_BATCH, self.on_prepare_batch)
         dispatcher.on(ConsumerSendMsgBack, self.on_send_back)
 
     def on_send(self, request: Request) -> None:
@@ -124,6 +135,15 @@ class SendHandlers:
         fields = fields_of(command)
         call = _FrameBatch(self, request) if fields.batch else _FrameSend(self, request)
         self._sender.send(fields, command.body, request.connection.peer, command.version, call)
+
+    def on_prepare_batch(self, request: Request) -> None:
+        """A batch as one half message; without the two properties that make it one it would be visible."""
+        fields = fields_of(request.command)
+        if fields.batch or _PREPARED not in fields.properties or _BATCH not in fields.properties:
+            raise MQError(
+                ResponseCode.MESSAGE_ILLEGAL, "header and properties are not those of a half message"
+            )
+        self.on_send(request)
 
     def on_send_back(self, request: Request, header: ConsumerSendMsgBack) -> Reply | None:
         call = _SendBack(self, request, header.group)

@@ -100,6 +100,11 @@ class HalfWindow:
         """The byte of a half message, also of one shortly before the window; 0 if it is not known."""
         return self._states[offset - self._start] if self._start <= offset < self.end else 0
 
+    def remembers(self, offset: int) -> bool:
+        """Whether this master would know of a decision about this message. Of what earlier ones were done
+        with, it knows nothing."""
+        return offset >= self._start or offset in self._late
+
     def checks(self, offset: int) -> int:
         """How often an undecided message was checked since it was stored."""
         state = self.state(offset)

@@ -1,31 +1,38 @@
-"""END_TRANSACTION (37): a producer commits or rolls back a half message.
+"""END_TRANSACTION (37): a producer commits or rolls back a half message. END_TRANSACTIONS (60041): or many.
 
 Checks, codes and remarks are RocketMQ's (`EndTransactionProcessor`). In addition a request must name the
 half message by its unique id: after a switch of the master another half message may be stored at the offsets
 of one that was never acknowledged.
+
+A commit that is repeated delivers nothing again. This master remembers what it and the op messages since its
+start decided; of older half messages the index knows whether they were delivered. RocketMQ delivers again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.answers import not_stored, overloaded
 from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.transaction.askers import SharedRequest
 from batonmq.broker.transaction.core import State
 from batonmq.broker.transaction.half import ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
+from batonmq.protocol.bodies.transactions import TransactionEnds as EndsBody
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.send import EndTransaction
+from batonmq.protocol.headers.broker.send import EndTransaction, EndTransactions
+from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+from batonmq.protocol.message.record import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from batonmq.broker.context import Broker
+    from batonmq.broker.transaction.askers import Asker
     from batonmq.broker.transaction.term import Term
     from batonmq.protocol.message.record import MessageExt
     from batonmq.store.results import PutResult
@@ -34,6 +41,14 @@ log = logging.getLogger(__name__)
 
 _NO_REMARK: Final = "not set any response code"
 """What RocketMQ sends with codes that it sets no remark for."""
+MOST_ENDS: Final = 4_096
+"""Half messages in one request."""
+MOST_BYTES: Final = 32 << 20
+"""Bytes of all of them: they are appended in one loop turn."""
+_SAME_KEY: Final = 64
+"""Messages with the unique key of a half message that are looked at in the index."""
+_ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
+_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
 _ROLLED_BACK: Final = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
 
@@ -56,16 +71,16 @@ class _Commit:
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
         term = self._term
-        requests = term.commits.pop(self._original, [])
+        askers = term.commits.pop(self._original, [])
         if result is None and status is not PutStatus.PUT_OK:
             term.window.set(self._record.queue_offset, self._state_before)
-            self._handlers.failed(requests, status)
+            self._handlers.failed(askers, status)
             return
         if not term.ended:
             term.decide(self._record, State.COMMITTED)
             self._handlers.committed(self._record, self._topic)
-        for request in requests:
-            request.reply(Reply())
+        for asker in askers:
+            asker.reply(Reply())
 
 
 class TransactionEnds:
@@ -81,18 +96,61 @@ class TransactionEnds:
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(EndTransaction, self.end)
+        dispatcher.on(EndTransactions, self.end_many)
 
     def end(self, request: Request, header: EndTransaction) -> Outcome:
         term = self._master_term()
         kind = header.commit_or_rollback
-        if kind not in (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK):
+        if kind not in _ENDS:
             log.debug("%s does not know yet how transaction %s ends", request.connection, header.msg_id)
             return None  # RocketMQ does not answer
-        if self.waiting + len(term.commits) >= self._settings.broker.end_transaction_pool_queue_capacity:
+        if self.waiting + len(term.commits) >= self._capacity:
             raise overloaded()
         if not term.ready.done():
             return self._end_later(request, header)
         return self._end(term, request, header)
+
+    async def end_many(self, request: Request, header: EndTransactions) -> Reply | None:
+        """All half messages are checked before the first one is ended. They are appended in one loop turn."""
+        kind = header.commit_or_rollback
+        if kind not in _ENDS:
+            raise MQError(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {kind} ends no transaction")
+        ends = decode_request(request.command.body, EndsBody).ends
+        if not 0 < len(ends) <= MOST_ENDS:
+            raise MQError(ResponseCode.INVALID_PARAMETER, f"{len(ends)} half messages, not 1 to {MOST_ENDS}")
+        if self.waiting + len(self._master_term().commits) >= self._capacity:
+            raise overloaded()
+        term = await self._ready_term()
+        records, size = [], 0
+        for end in ends:
+            one = EndTransaction(
+                header.producer_group, end.tran_state_table_offset, end.commit_log_offset, kind, end.msg_id
+            )
+            one.transaction_id = end.msg_id
+            records.append(self._checked(term, one))
+            size += records[-1].store_size
+            if size > MOST_BYTES and len(records) > 1:
+                raise MQError(ResponseCode.INVALID_PARAMETER, f"half messages of over {MOST_BYTES} bytes")
+        open_ones = [record for record in records if not self._ended_before(term, record, kind)]
+        if not open_ones:
+            return Reply()
+        shared = SharedRequest(request, len(open_ones))
+        before = len(term.commits)
+        for record in open_ones:
+            try:
+                outcome = self._apply(term, shared, record, kind)
+            except MQError as error:
+                shared.fail(error)
+            else:
+                if outcome is not None:
+                    shared.reply(outcome)
+        if len(term.commits) > before:
+            self._broker.appender.keep_whole(len(term.commits) - before)
+        return None
+
+    @property
+    def _capacity(self) -> int:
+        return self._settings.broker.end_transaction_pool_queue_capacity
 
     def _master_term(self) -> Term:
         term = self._current()
@@ -100,19 +158,28 @@ class TransactionEnds:
             raise MQError(ResponseCode.SLAVE_NOT_AVAILABLE, _NO_REMARK)
         return term
 
-    async def _end_later(self, request: Request, header: EndTransaction) -> Reply | None:
+    async def _ready_term(self) -> Term:
+        """The term, once the decisions of earlier ones are known."""
         self.waiting += 1
         try:
             while not (term := self._master_term()).ready.done():
                 await term.wait_ready()
         finally:
             self.waiting -= 1
-        outcome = self._end(self._master_term(), request, header)
-        assert not isinstance(outcome, Awaitable)
-        return outcome
+        return self._master_term()
 
-    def _end(self, term: Term, request: Request, header: EndTransaction) -> Outcome:
+    async def _end_later(self, request: Request, header: EndTransaction) -> Reply | None:
+        return self._end(await self._ready_term(), request, header)
+
+    def _end(self, term: Term, request: Request, header: EndTransaction) -> Reply | None:
         record = self._checked(term, header)
+        kind = header.commit_or_rollback
+        if self._ended_before(term, record, kind):
+            return Reply()
+        return self._apply(term, request, record, kind)
+
+    def _ended_before(self, term: Term, record: MessageExt, kind: int) -> bool:
+        """Whether nothing is left to do. Raises `MQError` if it was ended the other way."""
         offset, first = record.queue_offset, first_copy(record)
         original = offset if first is None else first
         if original in term.escaped:
@@ -120,22 +187,48 @@ class TransactionEnds:
         states = {term.window.state(offset), term.window.state(original)}
         committed, rolled_back = not states.isdisjoint(_COMMITTED), not states.isdisjoint(_ROLLED_BACK)
         ended = committed or rolled_back or State.DECIDED in states or term.window.is_decided(original)
-        if header.commit_or_rollback == MessageSysFlag.TRANSACTION_ROLLBACK:
+        if kind == MessageSysFlag.TRANSACTION_ROLLBACK:
             if original in term.commits or committed:
                 raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was committed before")
-            if not ended:
-                term.decide(record, State.ROLLED_BACK)
-                place = real_place(record)
-                if place is not None:
-                    term.counts.roll_back(place[0])
-            return Reply()
+            return ended
         if rolled_back:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if ended:
+        if ended or original in term.commits or term.window.remembers(original):
+            return ended
+        return self._was_delivered(term, record, original)
+
+    def _was_delivered(self, term: Term, record: MessageExt, original: int) -> bool:
+        """Whether an earlier master has committed this half message, by the index."""
+        store, unique_key = self._broker.store, record.properties.get(PROPERTY_UNIQUE_KEY)
+        place = real_place(record)
+        if place is None or not unique_key or not store.config.message_index_enable:
+            return False
+        if store.build_index():
+            raise overloaded()  # the index does not know all of the log yet
+        for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
+            found = decode_record(view, inflate=False)
+            if found.sys_flag & _MASK != MessageSysFlag.TRANSACTION_COMMIT:
+                continue
+            if found.prepared_transaction_offset == record.physical_offset:
+                return True
+            half = term.half_message(found.prepared_transaction_offset)
+            if half is not None and original in (half.queue_offset, first_copy(half)):
+                return True
+        return False
+
+    def _apply(self, term: Term, asker: Asker, record: MessageExt, kind: int) -> Reply | None:
+        """End a half message that is open; None if `asker` gets the answer later."""
+        if kind == MessageSysFlag.TRANSACTION_ROLLBACK:
+            term.decide(record, State.ROLLED_BACK)
+            place = real_place(record)
+            if place is not None:
+                term.counts.roll_back(place[0])
             return Reply()
+        first = first_copy(record)
+        original = record.queue_offset if first is None else first
         if original not in term.commits:
             self._commit(term, record, original)
-        term.commits[original].append(request)
+        term.commits[original].append(asker)
         return None
 
     def _checked(self, term: Term, header: EndTransaction) -> MessageExt:
@@ -173,9 +266,9 @@ class TransactionEnds:
         if term is not None:
             term.counts.commit(topic, self._broker.clock.now_ms() - record.born_timestamp)
 
-    def failed(self, requests: list[Request], status: PutStatus) -> None:
-        for request in requests:
-            request.fail(not_stored(status, self._settings.store.max_message_size))
+    def failed(self, askers: list[Asker], status: PutStatus) -> None:
+        for asker in askers:
+            asker.fail(not_stored(status, self._settings.store.max_message_size))
 
 
 def _names(header: EndTransaction, record: MessageExt) -> bool:

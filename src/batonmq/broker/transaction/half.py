@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.transaction.batch import check_batch, is_batch, rest_of_batch
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
@@ -61,6 +62,8 @@ def is_prepared(message: StoredMessage, properties: Mapping[str, str]) -> bool:
 def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMessage:
     """The message as stored in the half queue. Raises `MessageFormatError` for properties that become too
     long, or would not let a copy name the first one: both could be committed then."""
+    if is_batch(properties):
+        check_batch(message, properties)
     stored = dict(properties)
     unique_key = stored.get(PROPERTY_UNIQUE_KEY)
     if unique_key:
@@ -89,9 +92,12 @@ def real_place(record: MessageExt) -> tuple[str, int] | None:
     return topic, int(queue_id)
 
 
-def to_committed(record: MessageExt, place: tuple[str, int]) -> tuple[StoredMessage, dict[str, str]]:
+def to_committed(
+    record: MessageExt, place: tuple[str, int], delivered: int = 0
+) -> tuple[StoredMessage, dict[str, str]]:
     """The message for its real topic, and its properties. `record` must be decoded without inflating its
-    body. Raises `MessageFormatError`."""
+    body. Of a batch: all its messages but the first `delivered`, and no properties. Raises
+    `MessageFormatError`."""
     properties = dict(record.properties)
     for name in (
         PROPERTY_REAL_TOPIC,
@@ -103,6 +109,10 @@ def to_committed(record: MessageExt, place: tuple[str, int]) -> tuple[StoredMess
     message = message_of(record, topic=place[0], queue_id=place[1], properties=properties)
     message.sys_flag = record.sys_flag & ~_MASK | _COMMIT
     message.prepared_transaction_offset = record.physical_offset
+    if is_batch(properties):
+        message.batch = True
+        message.body = rest_of_batch(record.body, delivered)
+        return message, {}
     return message, properties
 
 
@@ -141,9 +151,12 @@ def _copy(record: MessageExt, place: tuple[str, int], properties: Mapping[str, s
 def check_body(
     record: MessageExt, place: tuple[str, int], checks: int, *, queue_offset: int, physical_offset: int
 ) -> bytes:
-    """The record that a producer receives with a check: with its real topic, at the given half offsets."""
+    """The record that a producer receives with a check: with its real topic, at the given half offsets. That
+    of a batch has no body: its producer knows it by its properties, and checks of many batches are large."""
     properties = {**record.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(checks)}
     message = _copy(record, place, properties)
+    if is_batch(record.properties):
+        message.body = b""
     return encode_record(
         message,
         queue_offset=queue_offset,

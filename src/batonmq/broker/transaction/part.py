@@ -9,6 +9,7 @@ from batonmq.broker.messages.answers import sending_forbidden
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import Table
 from batonmq.broker.transaction.check_counts import CheckCounts
+from batonmq.broker.transaction.batch import is_batch
 from batonmq.broker.transaction.checker import Checker
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
@@ -20,6 +21,7 @@ from batonmq.broker.transaction.term import Term
 from batonmq.common.tasks import Tasks
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
+from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_TRANSACTION_PREPARED,
@@ -117,6 +119,8 @@ class _HalfMessages:
         if broker.settings.broker.reject_transaction_message:
             raise sending_forbidden(broker.address, "transaction message")
         if not properties.keys().isdisjoint(_LATER):
+            if is_batch(properties):
+                raise MessageFormatError("a batch cannot be delayed")
             # It is delayed when it is committed. What would be refused then is refused now.
             plain = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
             broker.redirects.apply(message, plain)

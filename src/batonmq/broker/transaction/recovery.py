@@ -13,13 +13,16 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.internal import put
+from batonmq.broker.transaction.batch import DeliveredRows, is_batch
 from batonmq.broker.transaction.core import HalfWindow, State
-from batonmq.broker.transaction.half import HALF_QUEUE
+from batonmq.broker.transaction.half import HALF_QUEUE, real_place, to_committed
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_UNIQUE_KEY
-from batonmq.protocol.message.record import decode_record, scan_frames
+from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
 from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from batonmq.store.errors import StoreError
 from batonmq.store.results import GetStatus
@@ -34,6 +37,8 @@ VISIBLE_POLL_S: Final = 0.02
 MOST_BYTES: Final = 1 << 30
 """Longest part of the log that is looked through. With more, commits without op message are checked again."""
 _CHUNK: Final = 4 << 20
+_AGAIN_S: Final = 0.5
+"""Pause before the rest of a batch is appended again."""
 _MORE_MS: Final = 1_000
 _SYS_FLAG: Final = struct.Struct(">i")
 _SYS_FLAG_AT: Final = POSITIONS["sys_flag"]
@@ -50,6 +55,10 @@ class Recovery:
         self._term = term
         self._log_end = broker.store.max_offset
         """Where the log of earlier terms ends."""
+        self._half: tuple[int, MessageExt | None] = (-1, None)
+        """Commit log offset of the half message that was read last, and the message."""
+        self._batches: dict[int, DeliveredRows] = {}
+        """Half offset of an undecided batch -> its messages in the log."""
 
     async def run(self) -> None:
         """Learn what earlier terms decided; `Term.ready` is resolved at the end."""
@@ -66,6 +75,8 @@ class Recovery:
         while term.read_ops():  # noqa: ASYNC110 -- gives other work its turn
             await asyncio.sleep(0)
         found = await self._find_commits()
+        for rows in list(self._batches.values()):
+            await self._deliver_rest(rows)
         if term.ended:
             return
         window = term.window
@@ -146,12 +157,59 @@ class Recovery:
             record = decode_record(chunk, start, inflate=False)
         except MessageFormatError:
             return False
-        half = self._term.half_message(record.prepared_transaction_offset)
+        half = self._half_message(record.prepared_transaction_offset)
         if half is None or not self._term.window.is_undecided(half.queue_offset):
             return False
         # A message that a group sent back has no prepared offset, and its 0 may be another half message.
         unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
-        if not unique_key or unique_key != half.properties.get(PROPERTY_UNIQUE_KEY):
+        if not unique_key:
+            return False
+        if is_batch(half.properties):
+            return self._row(half, unique_key)
+        if unique_key != half.properties.get(PROPERTY_UNIQUE_KEY):
             return False
         self._term.decide(half, State.COMMITTED)
         return True
+
+    def _half_message(self, physical_offset: int) -> MessageExt | None:
+        """As `Term.half_message`; the messages of a batch ask for the same one."""
+        if self._half[0] != physical_offset:
+            self._half = physical_offset, self._term.half_message(physical_offset)
+        return self._half[1]
+
+    # -- batches
+
+    def _row(self, half: MessageExt, unique_key: str) -> bool:
+        """Whether this message is the last one of a committed batch; it is decided then."""
+        rows = self._batches.get(half.queue_offset)
+        if rows is None:
+            try:
+                rows = self._batches[half.queue_offset] = DeliveredRows(half)
+            except MessageFormatError:
+                return False
+        rows.read(unique_key)
+        if not rows.whole:
+            return False
+        del self._batches[half.queue_offset]
+        self._term.decide(half, State.COMMITTED)
+        return True
+
+    async def _deliver_rest(self, rows: DeliveredRows) -> None:
+        """Deliver what is missing of a batch whose commit an earlier master did not finish: only a beginning
+        of it reached this replica."""
+        place = real_place(rows.half)
+        if place is None or not rows.count:
+            return
+        message, _ = to_committed(rows.half, place, rows.count)
+        while not self._term.ended:
+            outcome = await put(self._broker.appender, message)
+            if outcome.result is not None:
+                self._term.decide(rows.half, State.COMMITTED)
+                log.info("half message %d: the rest of its batch is delivered", rows.half.queue_offset)
+                return
+            if outcome.status is PutStatus.MESSAGE_ILLEGAL:
+                log.error(
+                    "half message %d: the rest of its batch cannot be delivered", rows.half.queue_offset
+                )
+                return
+            await asyncio.sleep(_AGAIN_S)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from batonmq.broker.context import Broker
-    from batonmq.net.dispatch import Request
+    from batonmq.broker.transaction.askers import Asker
     from batonmq.store.results import GetResult
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Term:
         self.checks = checks
         self.ops = OpWriter(broker)
         self.window = HalfWindow(0, 0)
-        self.commits: dict[int, list[Request]] = {}
+        self.commits: dict[int, list[Asker]] = {}
         """Half offset (of the first copy) -> the requests that commit it; the message is on its way to the
         log."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

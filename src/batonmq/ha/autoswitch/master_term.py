@@ -70,7 +70,8 @@ class MasterTerm:
 
     def _confirm(self) -> None:
         local = self._local
-        local.store.confirm_offset = self.tracker.confirm(local.confirmable_end)
+        held_by_all = self.tracker.confirm(local.confirmable_end)
+        local.store.confirm_offset = local.store.confirmable(held_by_all)
 
     # -- the SyncStateSet
 

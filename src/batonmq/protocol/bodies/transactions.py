@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from batonmq.protocol.bodies.common import Body
+from msgspec import field
+
+from batonmq.protocol.json import Body
 
 
 class TransactionChecks(Body):
@@ -12,3 +14,17 @@ class TransactionChecks(Body):
     """Queue offset of the first of them."""
     checks: str = ""
     """Base64 of zlib of one byte for each half message from there on."""
+
+
+class TransactionEnd(Body):
+    """One half message: its two offsets, as for END_TRANSACTION, and its unique id."""
+
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str
+
+
+class TransactionEnds(Body):
+    """Half messages to be committed or rolled back together."""
+
+    ends: list[TransactionEnd] = field(default_factory=list)

@@ -14,17 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batonmq.client.message import SYSTEM_PREFIXES, SYSTEM_PROPERTIES
 from batonmq.protocol.message.ids import UniqueIds
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQUE_KEY,
     RESERVED_PROPERTIES,
-    TIMER_PREFIX,
     decode_properties,
 )
 from batonmq.protocol.names import RETRY_PREFIX, topic_error
@@ -45,6 +46,8 @@ SINK_COLUMNS: Final = {
     "delayLevel": ("int",),
 }
 """Every column of the sink: name -> its Spark types."""
+MARK_PROPERTY: Final = "__SPARK_BATCH"
+"""Property of a half message that names its batch (`exactly_once.core.Mark`)."""
 MOST_BYTES: Final = 64 << 20
 """Rows that are encoded at a time; more are cut."""
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
@@ -104,7 +107,12 @@ class Queues:
         raise NotImplementedError
 
 
-def check_columns(names_and_types: Sequence[tuple[str, str]], *, topic: str | None) -> None:
+DELAYING: Final = ("deliverAt", "delayLevel")
+
+
+def check_columns(
+    names_and_types: Sequence[tuple[str, str]], *, topic: str | None, exactly_once: bool = False
+) -> None:
     """Whether the sink can write rows of this schema. Raises `OptionError` that says what to do."""
     names = [name for name, _ in names_and_types]
     for name, kind in names_and_types:
@@ -115,6 +123,8 @@ def check_columns(names_and_types: Sequence[tuple[str, str]], *, topic: str | No
         if kind not in SINK_COLUMNS[name]:
             wanted = " or ".join(SINK_COLUMNS[name])
             raise OptionError(f"column {name!r} must be of type {wanted}, not {kind}; cast it")
+    if exactly_once and (delaying := [name for name in names if name in DELAYING]):
+        raise OptionError(f"column {delaying[0]!r}: exactlyOnce cannot delay rows; use atLeastOnce")
     if "value" not in names:
         raise OptionError("there is no column 'value': it becomes the body of the message")
     if topic is None and "topic" not in names:
@@ -371,11 +381,14 @@ def _keys(columns: dict[str, pa.Array]) -> pa.Array | None:
 
 
 def _user_properties(column: pa.Array) -> pa.Array:
-    """The application's properties. Names that belong to RocketMQ are left out, and so are empty values: rows
-    that come from the source have both."""
+    """The application's properties. Names that belong to RocketMQ or to this sink are left out, and so are
+    empty values: rows that come from the source have both."""
     names, values = _clean(column.keys, "properties"), _clean(column.items, "properties")
-    reserved = pa.array(sorted(RESERVED_PROPERTIES | {PROPERTY_SHARDING_KEY}), pa.string())
-    left_out = pc.or_(pc.is_in(names, value_set=reserved), pc.starts_with(names, TIMER_PREFIX))
+    ours = (SYSTEM_PROPERTIES - {PROPERTY_PRIORITY}) | {MARK_PROPERTY}
+    reserved = pa.array(sorted(RESERVED_PROPERTIES | ours), pa.string())
+    left_out = pc.is_in(names, value_set=reserved)
+    for prefix in SYSTEM_PREFIXES:
+        left_out = pc.or_(left_out, pc.starts_with(names, prefix))
     empty = pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values).fill_null(0), 0))
     pairs = pc.binary_join_element_wise(names, "\x01", values.fill_null(""), "\x02", "")
     pairs = pc.if_else(pc.or_(left_out, empty), "", pairs)

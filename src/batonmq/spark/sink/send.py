@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -38,6 +39,8 @@ from batonmq.spark.sink.encode import Encoded, Encoder, QueueChoice, Queues, Row
 from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.tls import tls_context
 
+Send = Callable[[int], Awaitable[None]]
+"""Sends once, within so many ms."""
 REFUSAL_PAUSE_S: Final = 0.1
 """Before a batch is sent again that a broker refused for now, or stored less safely than it should."""
 
@@ -57,23 +60,12 @@ class Written:
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Written:
     """Send all rows, and return once all are acknowledged. Raises `SinkError`, `RowError`, `NetError`."""
-    with _Sending(options) as sending:
-        encoder = Encoder(
-            UniqueIds(local_ip(), os.getpid(), random.SystemRandom().getrandbits(32)),
-            sending,
-            topic=options.topic,
-            include_headers=options.include_headers,
-            max_batch_bytes=options.max_batch_bytes,
-            max_batch_rows=options.max_batch_rows,
-        )
-        for rows in batches:
-            for work in encoder.encode(rows, time.time_ns() // 1_000_000):
-                sending.send(work)
-        return sending.finish()
+    with Sending(options) as sending:
+        return sending.send_all(batches)
 
 
-class _Sending(Queues):
-    """A producer on a loop of its own. Used by one thread, that of the task."""
+class Sending(Queues):
+    """A producer on a loop in a thread. Used by one other thread, that of the task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -81,14 +73,7 @@ class _Sending(Queues):
         self._thread = threading.Thread(target=self._loop.run_forever, name="batonmq-sink", daemon=True)
         self._thread.start()
         tls = tls_context(options.tls)
-        self._producer = Producer(
-            options.group,
-            options.namesrv,
-            send_timeout_ms=options.send_timeout_ms,
-            retries=1_000_000,  # the timeout ends it
-            max_message_size=options.max_message_size,
-            tls=tls,
-        )
+        self._producer = self._new_producer(tls)
         self._reader = QueueReader(options.namesrv, retry_timeout_ms=options.send_timeout_ms, tls=tls)
         self._room = threading.Semaphore(options.max_in_flight)
         self._queues: dict[str, list[MessageQueue]] = {}
@@ -98,6 +83,9 @@ class _Sending(Queues):
         """Sends to any queue, under way."""
         self._failure: BaseException | None = None
         self._rows = self._sends = self._bytes = 0
+
+    def _new_producer(self, tls: ssl.SSLContext | None) -> Producer:
+        return Producer(self._options.group, self._options.namesrv, **producer_options(self._options, tls))
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +176,22 @@ class _Sending(Queues):
 
     # -- sends
 
+    def send_all(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Encode and send all rows, and wait until they are acknowledged."""
+        options = self._options
+        encoder = Encoder(
+            UniqueIds(local_ip(), os.getpid(), random.SystemRandom().getrandbits(32)),
+            self,
+            topic=options.topic,
+            include_headers=options.include_headers,
+            max_batch_bytes=options.max_batch_bytes,
+            max_batch_rows=options.max_batch_rows,
+        )
+        for rows in batches:
+            for work in encoder.encode(rows, time.time_ns() // 1_000_000):
+                self.send(work)
+        return self.finish()
+
     def send(self, work: Encoded | Single) -> None:
         """Start a send, as soon as fewer than `max_in_flight` are under way. Raises the first failure."""
         self._room.acquire()
@@ -214,19 +218,28 @@ class _Sending(Queues):
     def _start(self, work: Encoded | Single) -> None:
         queue: MessageQueue | None = work.queue
         before = self._behind.get(queue) if queue is not None else None
-        task = self._loop.create_task(self._deliver(work, before))
+        task = self._loop.create_task(self._deliver(work, before, self._sender(work)))
         if queue is not None:  # one at a time a queue: a send that is repeated must not be overtaken
             self._behind[queue] = task
         else:
             self._free.add(task)
             task.add_done_callback(self._free.discard)
 
-    async def _deliver(self, work: Encoded | Single, before: asyncio.Task[None] | None) -> None:
+    def _sender(self, work: Encoded | Single) -> Send:
+        """What sends it; called in the order of the rows."""
+        message = EncodedBatch(work.topic, work.body) if isinstance(work, Encoded) else message_of(work)
+
+        async def send(timeout_ms: int) -> None:
+            await self._producer.send(message, queue=work.queue, timeout_ms=timeout_ms)
+
+        return send
+
+    async def _deliver(self, work: Encoded | Single, before: asyncio.Task[None] | None, send: Send) -> None:
         try:
             if before is not None:
                 await asyncio.wait([before])
             if self._failure is None:
-                await self._until_safe(work)
+                await self._until_safe(work, send)
         except BaseException as error:
             if self._failure is None:
                 self._failure = error
@@ -235,14 +248,13 @@ class _Sending(Queues):
         finally:
             self._room.release()
 
-    async def _until_safe(self, work: Encoded | Single) -> None:
+    async def _until_safe(self, work: Encoded | Single, send: Send) -> None:
         """Send until it is stored as safely as the brokers are configured to."""
-        message = EncodedBatch(work.topic, work.body) if isinstance(work, Encoded) else _message(work)
         deadline = self._loop.time() + self._options.send_timeout_ms / 1000
         while True:
             left_ms = max(1, int((deadline - self._loop.time()) * 1000))
             try:
-                await self._producer.send(message, queue=work.queue, timeout_ms=left_ms)
+                await send(left_ms)
                 return
             except NotSafelyStored as error:
                 if self._loop.time() > deadline:
@@ -265,7 +277,17 @@ class _Sending(Queues):
             await asyncio.sleep(REFUSAL_PAUSE_S)
 
 
-def _message(work: Single) -> Message:
+def producer_options(options: SinkOptions, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """How the sink's producers are made."""
+    return {
+        "send_timeout_ms": options.send_timeout_ms,
+        "retries": 1_000_000,  # the timeout ends it
+        "max_message_size": options.max_message_size,
+        "tls": tls,
+    }
+
+
+def message_of(work: Single) -> Message:
     """One message for `Producer`. It keeps its unique id, so that a repeated send shows as a duplicate."""
     properties = dict(work.properties)
     properties.pop(PROPERTY_WAIT_STORE_OK, None)

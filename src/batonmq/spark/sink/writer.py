@@ -12,6 +12,8 @@ from pyspark.sql.types import StructType
 from batonmq.spark.clear_errors import clear_errors
 from batonmq.spark.options import OptionError
 from batonmq.spark.sink.encode import check_columns
+from batonmq.spark.sink.exactly_once import write as exactly_once
+from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
 from batonmq.spark.sink.options import SinkOptions, parse_sink_options
 from batonmq.spark.sink.send import Written, write_rows
 from batonmq.spark.tls import tls_context
@@ -24,16 +26,32 @@ class Committed(WriterCommitMessage):
     written: Written
 
 
-def checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
+def checked(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool = False
+) -> SinkOptions:
     """The options of a write. Raises `OptionError` for what cannot be written so."""
     if overwrite:
         raise OptionError(
             "messages cannot be overwritten: use mode('append'), or outputMode('append') for a stream"
         )
-    parsed = parse_sink_options(options)
+    parsed = parse_sink_options(options, streaming=streaming)
     tls_context(parsed.tls)  # a missing file shows here
-    check_columns([(f.name, f.dataType.simpleString()) for f in schema.fields], topic=parsed.topic)
+    check_columns(
+        [(f.name, f.dataType.simpleString()) for f in schema.fields],
+        topic=parsed.topic,
+        exactly_once=parsed.exactly_once,
+    )
     return parsed
+
+
+def batch_writer(options: SinkOptions) -> DataSourceArrowWriter:
+    """The writer of a batch job."""
+    return ExactlyOnceWriter(options) if options.exactly_once else RocketMQWriter(options)
+
+
+def stream_writer(options: SinkOptions) -> DataSourceStreamArrowWriter:
+    """The writer of a stream. Spark makes one for each micro-batch and one for its commit."""
+    return ExactlyOnceStreamWriter(options) if options.exactly_once else RocketMQStreamWriter(options)
 
 
 class RocketMQWriter(DataSourceArrowWriter):
@@ -69,3 +87,46 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Messages that were sent stay; the micro-batch is repeated."""
+
+
+class ExactlyOnceWriter(DataSourceArrowWriter):
+    """A batch job with an id. Once it is decided, another run of it writes nothing."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        ledger = exactly_once.ledger_of(options)
+        self._run = ledger.run()
+        self._decided = ledger.is_done(BATCH_EPOCH) or ledger.decided(BATCH_EPOCH) is not None
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with clear_errors():
+            rows = iter(()) if self._decided else iterator
+            return exactly_once.prepare(rows, self._options, self._run, BATCH_EPOCH)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with clear_errors():
+            exactly_once.commit(messages, self._options, self._run, BATCH_EPOCH)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        with clear_errors():
+            exactly_once.abort(messages, self._options, self._run, BATCH_EPOCH)
+
+
+class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's micro-batches, each visible once."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = exactly_once.ledger_of(options).run()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with clear_errors():
+            return exactly_once.prepare(iterator, self._options, self._run, None)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with clear_errors():
+            exactly_once.commit(messages, self._options, self._run, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with clear_errors():
+            exactly_once.abort(messages, self._options, self._run, batchId)

@@ -116,6 +116,22 @@ class EndTransaction(Header):
     transaction_id: str | None = None
 
 
+@request(RequestCode.PREPARE_BATCH, response=SendMessageResponse)
+class PrepareBatch(SendMessageV2):
+    """Store a batch as one half message; it becomes as many messages when it is committed."""
+
+
+@request(RequestCode.END_TRANSACTIONS)
+class EndTransactions(Header):
+    """Commit or roll back many half messages of one group, in order; body `TransactionEnds`.
+
+    Those of one request are appended together. A commit that is repeated delivers nothing again.
+    """
+
+    producer_group: str
+    commit_or_rollback: I32
+
+
 @request(RequestCode.RESUME_CHECK_HALF_MESSAGE)
 class ResumeCheckHalfMessage(Header):
     """Have a half message checked again that was given up on."""

@@ -1,0 +1,105 @@
+"""What the commands of `batonmq spark` share: options, checks before Spark starts, errors in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+def common_options(command: F) -> F:
+    for option in (
+        click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
+        click.option("-t", "--topic", required=True, help="Topic to read."),
+        click.option("--master", help="Spark master; default local[*], this machine."),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+    ):
+        command = option(command)
+    return command
+
+
+def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
+    try:
+        from batonmq.spark.session import spark_session
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise click.ClickException(
+            "Spark needs a Java runtime, version 17 or newer: there is no java on PATH"
+        )
+    settings = {}
+    for item in conf:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise click.UsageError(f"--conf {item!r}: expected KEY=VALUE")
+        settings[key] = value
+    return spark_session(f"batonmq {job}", master=master, settings=settings)
+
+
+def check_topic(namesrv: str, topic: str) -> None:
+    """Check that the topic exists before Spark starts, which takes much longer."""
+    from batonmq.client.sync import QueueReader
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError, TopicNotExistError
+
+    try:
+        with QueueReader(namesrv) as reader:
+            reader.queues(topic)
+    except TopicNotExistError:
+        raise click.ClickException(
+            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
+        ) from None
+    except (ValueError, NetError, MQError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A point in time: ms since 1970, or ISO 8601 (this machine's time zone if it has none)."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
+        ) from None
+
+
+def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    try:
+        return None if text is None else date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no date such as 2026-11-24") from None
+
+
+def show_progress(done: int, total: int) -> None:
+    share = f" ({100 * done // total} %)" if total else ""
+    click.echo(f"{done:,} of {total:,} messages{share}", err=True)
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Report what a job's preparation raises as one line."""
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+    from batonmq.spark.options import ClearError
+    from batonmq.spark.plan import DataLoss
+
+    try:
+        yield
+    except (ClearError, DataLoss, NetError, MQError, OSError) as error:
+        raise click.ClickException(str(error).splitlines()[0]) from None

@@ -1,0 +1,244 @@
+"""mirror: topics of one cluster continuously into another one, exactly once, with the offsets of groups.
+
+Each queue goes to one queue of the target, in order and without holes. So the offset of a message at the
+target differs from its offset at the source by a number that never changes for a queue. It is fixed at the
+first run and kept in the state directory, beside the stream's checkpoint. With it a group's offsets are
+translated: when its consumers move to the target, they go on where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batonmq.client.admin import Admin
+from batonmq.client.offsets import GroupOffsets
+from batonmq.client.reader import QueueReader
+from batonmq.common.files import replace_file
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError, TopicNotExistError
+from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.routing.session import Session
+from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
+from batonmq.spark.options import ClearError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class MirrorError(ClearError):
+    """A mirror that cannot go on; the text says why."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The wishes of one mirror."""
+
+    namesrv: str
+    target_namesrv: str
+    topics: tuple[str, ...]
+    state: Path
+    """Directory for what is fixed at the first run, and the checkpoint."""
+    groups: tuple[str, ...] = ()
+    """Consumer groups whose offsets are translated."""
+
+    @property
+    def identity(self) -> str:
+        """What a second run with the same state directory must ask for."""
+        return json.dumps([self.namesrv, self.target_namesrv, sorted(self.topics)])
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One queue of the source, and where it goes."""
+
+    source: MessageQueue
+    target: MessageQueue
+    start: int
+    """First offset that is copied."""
+    difference: int | None
+    """Offset at the target minus offset at the source; None if other queues go to the same one."""
+
+    def translated(self, offset: int) -> int | None:
+        """A group's offset at the source as one of the target; None if there is no such."""
+        return None if self.difference is None else max(offset, self.start) + self.difference
+
+
+def lanes_of(
+    starts: Mapping[MessageQueue, int], targets: Sequence[MessageQueue], ends: Mapping[MessageQueue, int]
+) -> list[Lane]:
+    """Lanes of one topic. `starts`: queues of the source and their first offsets; `ends`: where the queues of
+    the target end. Raises `NoQueue`."""
+    sources = sorted(starts)
+    chosen = queue_map([(queue.broker_name, queue.queue_id) for queue in sources], targets)
+    lanes = []
+    for source in sources:
+        target = chosen[source.broker_name, source.queue_id]
+        alone = sum(other == target for other in chosen.values()) == 1
+        lanes.append(Lane(source, target, starts[source], ends[target] - starts[source] if alone else None))
+    return lanes
+
+
+def encode_lanes(identity: str, lanes: Sequence[Lane]) -> bytes:
+    """What is kept of the first run."""
+    listed = [
+        {
+            "topic": lane.source.topic,
+            "from": [lane.source.broker_name, lane.source.queue_id],
+            "to": [lane.target.broker_name, lane.target.queue_id],
+            "start": lane.start,
+            "difference": lane.difference,
+        }
+        for lane in lanes
+    ]
+    return json.dumps({"mirror": identity, "lanes": listed}, indent=1).encode()
+
+
+def decode_lanes(identity: str, data: bytes, path: Path) -> list[Lane]:
+    """Raises `MirrorError` for damaged data, or that of another mirror."""
+    try:
+        kept = json.loads(data)
+        if kept["mirror"] != identity:
+            raise MirrorError(f"{path} belongs to another mirror: {kept['mirror']}; give each its directory")
+        return [
+            Lane(
+                MessageQueue(lane["topic"], *lane["from"]),
+                MessageQueue(lane["topic"], *lane["to"]),
+                int(lane["start"]),
+                None if lane["difference"] is None else int(lane["difference"]),
+            )
+            for lane in kept["lanes"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MirrorError(f"{path} is damaged: {error}") from None
+
+
+async def prepare(mirror: Mirror) -> list[Lane]:
+    """The lanes: those of the first run, or new ones, which are kept. Creates topics that the target does not
+    have, with as many queues. Raises `MirrorError`, `NoQueue`, `MQError`, `NetError`."""
+    path = mirror.state / "mirror.json"
+    if path.exists():
+        return decode_lanes(mirror.identity, path.read_bytes(), path)
+    lanes: list[Lane] = []
+    async with QueueReader(mirror.namesrv) as source, QueueReader(mirror.target_namesrv) as target:
+        for topic in mirror.topics:
+            starts = {queue: await source.min_offset(queue) for queue in await source.queues(topic)}
+            if not starts:
+                raise MirrorError(f"topic {topic!r} has no queue that can be read")
+            targets = await _queues(mirror, target, topic, 1 + max(queue.queue_id for queue in starts))
+            ends = {queue: await target.max_offset(queue) for queue in targets}
+            lanes += lanes_of(starts, targets, ends)
+    mirror.state.mkdir(parents=True, exist_ok=True)
+    replace_file(path, encode_lanes(mirror.identity, lanes))
+    return lanes
+
+
+async def _queues(mirror: Mirror, target: QueueReader, topic: str, count: int) -> list[MessageQueue]:
+    try:
+        return await target.queues(topic)
+    except TopicNotExistError:
+        async with Admin(mirror.target_namesrv) as admin:
+            await admin.create_topic(topic, count)
+        return await target.queues(topic)
+
+
+def start(
+    session: SparkSession,
+    mirror: Mirror,
+    lanes: Sequence[Lane],
+    *,
+    every: str | None,
+    max_offsets_per_trigger: int | None = None,
+) -> StreamingQuery:
+    """Start copying. `every`: a processing time such as ``"1 second"``; None: what is there now."""
+    from pyspark.sql import functions as F
+
+    offsets: dict[str, dict[str, int]] = {}
+    places: dict[str, dict[Queue, MessageQueue]] = {}
+    for lane in lanes:
+        queue = lane.source
+        offsets.setdefault(queue.topic, {})[f"{queue.broker_name}:{queue.queue_id}"] = lane.start
+        places.setdefault(queue.topic, {})[queue.broker_name, queue.queue_id] = lane.target
+    options: dict[str, Any] = {
+        "namesrvAddr": mirror.namesrv,
+        "assign": json.dumps({topic: list(queues) for topic, queues in offsets.items()}),
+        "startingOffsets": json.dumps(offsets),
+    }
+    if max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = max_offsets_per_trigger
+    stream = (
+        session.readStream.format("rocketmq")
+        .schema("value binary, topic string, broker string, queueId int, keys string, tags string, "
+                "properties map<string,string>")
+        .options(**options)
+        .load()
+    )  # fmt: skip
+    broker, queue_id = F.lit(None).cast("string"), F.lit(None).cast("int")
+    for topic, queues in places.items():
+        of_topic = place_columns(queues)
+        broker = F.when(F.col("topic") == topic, of_topic[0]).otherwise(broker)
+        queue_id = F.when(F.col("topic") == topic, of_topic[1]).otherwise(queue_id)
+    rows = stream.select(
+        "value",
+        "topic",
+        "keys",
+        "tags",
+        "properties",
+        F.col("properties")[PROPERTY_SHARDING_KEY].alias("shardingKey"),
+        broker.alias("broker"),
+        queue_id.alias("queueId"),
+    )
+    writer = (
+        rows.writeStream.format("rocketmq")
+        .options(namesrvAddr=mirror.target_namesrv, deliveryGuarantee="exactlyOnce")
+        .option("checkpointLocation", str((mirror.state / "checkpoint").absolute()))
+        .queryName("mirror")
+    )
+    return (writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)).start()
+
+
+async def _commit(
+    mirror: Mirror, group: str, offsets: GroupOffsets, queue: MessageQueue, offset: int
+) -> None:
+    try:
+        await offsets.commit(queue, offset)
+    except MQError as error:
+        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise
+        async with Admin(mirror.target_namesrv) as admin:
+            await admin.create_group(SubscriptionGroupConfig(group_name=group))
+        await offsets.commit(queue, offset)
+
+
+async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
+    """Bring the groups' offsets at the target forward to those at the source; returns how many were moved.
+
+    Groups that the target does not have are created. An offset at the target never goes back: consumers that
+    have moved there are ahead. It never goes beyond what was copied. Raises `MQError`, `NetError`.
+    """
+    moved = 0
+    source, target = Session(mirror.namesrv), Session(mirror.target_namesrv)
+    try:
+        async with QueueReader(mirror.target_namesrv) as reader:
+            for group in mirror.groups:
+                there, here = GroupOffsets(source, group), GroupOffsets(target, group)
+                for lane in lanes:
+                    offset = await there.read(lane.source)
+                    wanted = None if offset is None else lane.translated(offset)
+                    if wanted is None:
+                        continue
+                    wanted = min(wanted, await reader.max_offset(lane.target))
+                    known = await here.read(lane.target)
+                    if known is None or known < wanted:
+                        await _commit(mirror, group, here, lane.target, wanted)
+                        moved += 1
+    finally:
+        await asyncio.gather(source.close(), target.close())
+    return moved

@@ -1,0 +1,42 @@
+"""To which queues of a topic the messages of other queues go, so that each queue keeps its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.spark.options import ClearError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Queue = tuple[str, int]
+"""Broker name and queue id."""
+
+
+class NoQueue(ClearError):
+    """A topic that nothing can be written to."""
+
+
+def queue_map(sources: Sequence[Queue], targets: Sequence[MessageQueue]) -> dict[Queue, MessageQueue]:
+    """To which queue of the target each source queue goes: the one of the same name if all have one, else all
+    source queues in turn. Raises `NoQueue` if there is no target queue."""
+    if not targets:
+        raise NoQueue("the target topic has no queue that can be written to")
+    by_name = {(queue.broker_name, queue.queue_id): queue for queue in targets}
+    if all(source in by_name for source in sources):
+        return {source: by_name[source] for source in sources}
+    ordered = sorted(targets)
+    return {source: ordered[at % len(ordered)] for at, source in enumerate(sorted(sources))}
+
+
+def place_columns(queues: Mapping[Queue, MessageQueue]) -> tuple[Column, Column]:
+    """Columns `broker` and `queueId` of the target, for rows that have those of the source."""
+    from pyspark.sql import functions as F
+
+    lookup: list[Any] = []
+    for (broker, queue_id), queue in queues.items():
+        lookup += [F.lit(f"{broker}:{queue_id}"), F.struct(F.lit(queue.broker_name), F.lit(queue.queue_id))]
+    place = F.create_map(*lookup)[F.concat_ws(":", "broker", "queueId")]
+    return place["col1"], place["col2"]

@@ -1,0 +1,228 @@
+"""replay: messages of a time window into another topic, at a chosen speed, exactly once across restarts.
+
+The offsets to read are fixed at the first run and kept in the state directory. The window is cut into chunks.
+Each one is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run goes on with the first
+chunk that is not done.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batonmq.common.files import replace_file
+from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.spark.jobs.dlq import origin_topic
+from batonmq.spark.options import ClearError, parse_read_options
+from batonmq.spark.plan import Offsets, backlog, limit
+from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
+from batonmq.spark.sink.exactly_once.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = (
+    "value binary, topic string, broker string, queueId int, queueOffset bigint, timestamp timestamp, "
+    "bornTimestamp timestamp, keys string, tags string, msgId string, reconsumeTimes int, "
+    "properties map<string,string>"
+)
+"""What `where` can use."""
+CHUNK_ROWS = 500_000
+CHUNK_S = 5.0
+"""A chunk takes about so long when the speed is limited."""
+
+
+class ReplayError(ClearError):
+    """A replay that cannot go on; the text says why."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is replayed: offsets by queue, and how many messages a chunk has."""
+
+    source: str
+    """The topic, and what else must be the same in a second run."""
+    start: Offsets
+    end: Offsets
+    chunk_rows: int
+
+    @property
+    def rows(self) -> int:
+        return backlog(self.start, self.end)
+
+    def chunks(self) -> Iterator[tuple[Offsets, Offsets]]:
+        """Start and end of each chunk, in order; the same in every run."""
+        at = {topic: dict(queues) for topic, queues in self.start.items()}
+        while backlog(at, self.end):
+            until = limit(at, self.end, self.chunk_rows)
+            yield at, until
+            at = until
+
+    def to_json(self) -> bytes:
+        fields = {"source": self.source, "start": self.start, "end": self.end, "chunkRows": self.chunk_rows}
+        return json.dumps(fields, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Window:
+        """Raises `ValueError`, `KeyError`, `TypeError`."""
+        fields = json.loads(data)
+        return cls(fields["source"], fields["start"], fields["end"], int(fields["chunkRows"]))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The wishes of one replay."""
+
+    namesrv: str
+    topic: str
+    target: str | None
+    """Topic to write; None: that which each message was sent to first (for dead letters)."""
+    state: Path
+    """Directory that remembers what is done."""
+    target_namesrv: str | None = None
+    """None: the same cluster."""
+    from_ms: int | None = None
+    """Store time of the first message; None: the oldest."""
+    until_ms: int | None = None
+    """Store time that ends the window; None: what is there at the first run."""
+    where: str | None = None
+    """Spark SQL over `COLUMNS`."""
+    rate: int | None = None
+    """Messages read a second; None: as fast as possible."""
+    keep_queues: bool = False
+    """Each message goes to the queue with the number it came from."""
+
+    @property
+    def identity(self) -> str:
+        """What a second run with the same state directory must ask for."""
+        places = (self.namesrv, self.topic, self.target_namesrv or self.namesrv, self.target)
+        return json.dumps([*places, self.from_ms, self.until_ms, self.where, self.keep_queues])
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Result of one run."""
+
+    rows: int
+    """Messages of the window, of all runs."""
+    chunks: int
+    skipped: int
+    """Chunks that an earlier run has written."""
+    seconds: float
+
+
+def window_of(replay: Replay) -> Window:
+    """The window: that of the first run, or a new one, which is kept. Raises `ReplayError`, `OptionError`,
+    `NetError`, `DataLoss`."""
+    path = replay.state / "window.json"
+    if path.exists():
+        try:
+            window = Window.from_json(path.read_bytes())
+        except (ValueError, KeyError, TypeError) as error:
+            raise ReplayError(f"{path} is damaged ({error}); delete {replay.state} to begin again") from None
+        if window.source != replay.identity:
+            raise ReplayError(
+                f"{replay.state} belongs to another replay: {window.source}; give each replay its directory"
+            )
+        return window
+    start, end = _offsets(replay)
+    rows = CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
+    window = Window(replay.identity, start, end, rows)
+    replay.state.mkdir(parents=True, exist_ok=True)
+    replace_file(path, window.to_json())
+    return window
+
+
+def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
+    from batonmq.spark.source import RangePartition, RocketMQBatchReader
+
+    options = {"namesrvAddr": replay.namesrv, "subscribe": replay.topic}
+    if replay.from_ms is not None:
+        options["startingTimestamp"] = str(replay.from_ms)
+    if replay.until_ms is not None:
+        options["endingTimestamp"] = str(replay.until_ms)
+    start: Offsets = {}
+    end: Offsets = {}
+    for partition in RocketMQBatchReader(
+        parse_read_options(options, streaming=False), ("value",)
+    ).partitions():
+        assert isinstance(partition, RangePartition)
+        wanted = partition.wanted
+        start.setdefault(wanted.topic, {})[wanted.queue] = wanted.begin
+        end.setdefault(wanted.topic, {})[wanted.queue] = wanted.end
+    return start, end
+
+
+def run(
+    session: SparkSession,
+    replay: Replay,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Replayed:
+    """Replay what is not done. After each chunk `progress` gets the messages read and those of the window."""
+    began = clock()
+    window = window_of(replay)
+    done = skipped = chunks = paced = 0
+    for number, (start, end) in enumerate(window.chunks()):
+        rows, name = backlog(start, end), f"chunk-{number}"
+        chunks += 1
+        if Ledger(replay.state / name).is_done(BATCH_EPOCH):
+            skipped += 1
+        else:
+            if replay.rate is not None:
+                sleep(max(0.0, began + paced / replay.rate - clock()))
+            _write(_rows(session, replay, start, end), replay, name)
+            paced += rows
+        done += rows
+        progress(done, window.rows)
+    return Replayed(window.rows, chunks, skipped, clock() - began)
+
+
+def _rows(session: SparkSession, replay: Replay, start: Offsets, end: Offsets) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    queues = {
+        topic: [queue for queue in named if start.get(topic, {}).get(queue, 0) < named[queue]]
+        for topic, named in end.items()
+    }
+    frame = (
+        session.read.format("rocketmq")
+        .schema(COLUMNS)
+        .options(namesrvAddr=replay.namesrv, assign=json.dumps(queues))
+        .option("startingOffsets", json.dumps(_only(start, queues)))
+        .option("endingOffsets", json.dumps(_only(end, queues)))
+        .load()
+    )
+    if replay.where:
+        frame = frame.where(replay.where)
+    sharding_key = F.col("properties")[PROPERTY_SHARDING_KEY].alias("shardingKey")
+    columns: list[Any] = ["value", "keys", "tags", "properties", sharding_key]
+    if replay.keep_queues:
+        columns.append("queueId")
+        if replay.target_namesrv is None:
+            columns.append("broker")
+    if replay.target is None:
+        frame = frame.where(origin_topic().isNotNull())
+        columns.append(origin_topic().alias("topic"))
+    return frame.select(*columns)
+
+
+def _only(offsets: Offsets, queues: Mapping[str, list[str]]) -> Offsets:
+    return {topic: {queue: offsets[topic][queue] for queue in named} for topic, named in queues.items()}
+
+
+def _write(frame: DataFrame, replay: Replay, name: str) -> None:
+    options: dict[str, Any] = {
+        "namesrvAddr": replay.target_namesrv or replay.namesrv,
+        **({} if replay.target is None else {"topic": replay.target}),
+        "deliveryGuarantee": "exactlyOnce",
+        "transactionLocation": str(replay.state.absolute()),
+        "transactionId": name,
+    }
+    frame.write.format("rocketmq").mode("append").options(**options).save()

@@ -1,0 +1,148 @@
+"""restore: an archive (`archive`) back into topics, in the order of each queue, exactly once across restarts.
+
+Each date of a topic is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run goes on with
+the first date that is not done. All messages of one source queue go to one queue of the target, in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batonmq.common.files import replace_file
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
+from batonmq.spark.options import ClearError
+from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
+from batonmq.spark.sink.exactly_once.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class RestoreError(ClearError):
+    """A restore that cannot go on; the text says why."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The wishes of one restore."""
+
+    namesrv: str
+    archive: str
+    state: Path
+    """Directory that remembers what is done."""
+    topic: str | None = None
+    """Only this topic of the archive; None: all."""
+    target: str | None = None
+    """Topic to write; None: the one that messages came from."""
+    first_date: str | None = None
+    """ISO date; None: the oldest."""
+    last_date: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What a second run with the same state directory must ask for."""
+        return json.dumps([self.namesrv, self.archive, self.topic, self.target])
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Result of one run."""
+
+    rows: int
+    """Messages that this run has written."""
+    dates: int
+    """Dates of topics in the archive."""
+    skipped: int
+    """Those that an earlier run has written."""
+
+
+def check_state(restore: Restore) -> None:
+    """Keep what this restore is, or compare with the first run. Raises `RestoreError`."""
+    path = restore.state / "restore.json"
+    if path.exists():
+        if path.read_text() != restore.identity:
+            raise RestoreError(
+                f"{restore.state} belongs to another restore: {path.read_text()}; give each its directory"
+            )
+        return
+    restore.state.mkdir(parents=True, exist_ok=True)
+    replace_file(path, restore.identity.encode())
+
+
+def chunk_name(topic: str, date: str) -> str:
+    """Id of the job that writes one date of a topic."""
+    return f"{date}-{sha256(topic.encode()).hexdigest()[:16]}"
+
+
+def run(
+    session: SparkSession,
+    restore: Restore,
+    *,
+    queues: Callable[[str], Sequence[MessageQueue]],
+    progress: Callable[[str, str, int], None] = lambda topic, date, rows: None,
+) -> Restored:
+    """Restore what is not done. `queues` gives the queues of a topic that can be written to; `progress` gets
+    topic, date and number of messages of what was written."""
+    from pyspark.sql import functions as F
+
+    check_state(restore)
+    archived = session.read.parquet(restore.archive).withColumn("date", F.col("date").cast("string"))
+    if restore.topic is not None:
+        archived = archived.where(F.col("topic") == restore.topic)
+    if restore.first_date is not None:
+        archived = archived.where(F.col("date") >= restore.first_date)
+    if restore.last_date is not None:
+        archived = archived.where(F.col("date") <= restore.last_date)
+    rows = skipped = 0
+    dates = [(row["topic"], row["date"]) for row in archived.select("topic", "date").distinct().collect()]
+    for topic, date in sorted(dates, key=lambda pair: (pair[1], pair[0])):
+        name, target = chunk_name(topic, date), restore.target or topic
+        if Ledger(restore.state / name).is_done(BATCH_EPOCH):
+            skipped += 1
+            continue
+        part = archived.where((F.col("topic") == topic) & (F.col("date") == date))
+        counts = {
+            (row["broker"], row["queueId"]): row["count"]
+            for row in part.groupBy("broker", "queueId").count().collect()
+        }
+        _write(part, queue_map(list(counts), queues(target)), restore, target, name)
+        rows += sum(counts.values())
+        progress(topic, date, sum(counts.values()))
+    return Restored(rows, len(dates), skipped)
+
+
+def _write(
+    part: DataFrame, queues: dict[Queue, MessageQueue], restore: Restore, target: str, name: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    broker, queue_id = place_columns(queues)
+    # A source queue is in one task, so that its messages are written in their order.
+    frame = (
+        part.repartition("broker", "queueId")
+        .sortWithinPartitions("broker", "queueId", "queueOffset")
+        .select(
+            "value",
+            "keys",
+            "tags",
+            "properties",
+            F.col("properties")[PROPERTY_SHARDING_KEY].alias("shardingKey"),
+            broker.alias("broker"),
+            queue_id.alias("queueId"),
+        )
+    )
+    options: dict[str, Any] = {
+        "namesrvAddr": restore.namesrv,
+        "topic": target,
+        "deliveryGuarantee": "exactlyOnce",
+        "transactionLocation": str(restore.state.absolute()),
+        "transactionId": name,
+    }
+    frame.write.format("rocketmq").mode("append").options(**options).save()

@@ -1,0 +1,1 @@
+"""``deliveryGuarantee=exactlyOnce``: tasks prepare half messages, the driver decides and ends them."""

@@ -1,0 +1,125 @@
+"""The ledger: which batches are decided. Files in a directory of the driver, beside the checkpoint.
+
+``run`` has the random id of all batches. ``<epoch>.batch`` has the half messages of a decided batch; its
+appearance is the commit point. ``<epoch>.done``: all of them are ended; the list is then deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from batonmq.common.files import reason, sync_directory, write_beside
+from batonmq.spark.options import ClearError
+from batonmq.spark.sink.exactly_once.core import Unit
+
+KEPT: Final = 100
+"""Done batches that are remembered: as many as Spark's checkpoint keeps
+(`spark.sql.streaming.minBatchesToRetain`)."""
+_CRC_SIZE: Final = 4
+_LIST, _DONE = ".batch", ".done"
+
+
+class LedgerError(ClearError):
+    """A ledger that cannot be used; the text says why."""
+
+
+def encode_units(units: list[Unit]) -> bytes:
+    """Half messages as bytes: what a task reports, and the ledger keeps."""
+    return msgspec.msgpack.encode(units)
+
+
+def decode_units(data: bytes) -> list[Unit]:
+    """Raises `msgspec.MsgspecError`."""
+    return msgspec.msgpack.decode(data, type=list[Unit])
+
+
+class Ledger:
+    """One directory. Its methods block, and raise `LedgerError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self) -> str:
+        """The id of all its batches; made at the first call."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                self._create("run", uuid.uuid4().hex.encode())
+            found = (self.path / "run").read_text()
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be used: {reason(error)}") from error
+        if not found.isalnum():
+            raise LedgerError(f"{self.path / 'run'} does not hold the id of a ledger")
+        return found
+
+    def is_done(self, epoch: int) -> bool:
+        """Whether all half messages of this batch are ended."""
+        return (self.path / f"{epoch}{_DONE}").exists()
+
+    def decided(self, epoch: int) -> list[Unit] | None:
+        """The half messages of a decided batch that is not done; None if there is none."""
+        path = self.path / f"{epoch}{_LIST}"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be read: {reason(error)}") from error
+        body, crc = data[:-_CRC_SIZE], data[-_CRC_SIZE:]
+        try:
+            if zlib.crc32(body).to_bytes(_CRC_SIZE, "big") != crc:
+                raise msgspec.DecodeError("its checksum is wrong")
+            return decode_units(body)
+        except msgspec.MsgspecError as error:
+            raise LedgerError(f"{path} is damaged: {error}; restore it from a backup") from error
+
+    def unfinished(self) -> list[int]:
+        """Decided batches that are not done, oldest first."""
+        return [epoch for epoch in self._epochs(_LIST) if not self.is_done(epoch)]
+
+    def decide(self, epoch: int, units: list[Unit]) -> None:
+        """The commit point. Raises `LedgerError` if another driver has decided this batch."""
+        body = encode_units(units)
+        try:
+            self._create(f"{epoch}{_LIST}", body + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"))
+        except FileExistsError:
+            raise LedgerError(
+                f"batch {epoch} was decided by another driver meanwhile: two queries use {self.path}"
+            ) from None
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be written: {reason(error)}") from error
+
+    def finish(self, epoch: int) -> None:
+        """All half messages of the batch are ended: keep only that, and forget old batches."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                self._create(f"{epoch}{_DONE}", b"")
+            (self.path / f"{epoch}{_LIST}").unlink(missing_ok=True)
+            for old in self._epochs(_DONE)[:-KEPT]:
+                (self.path / f"{old}{_DONE}").unlink(missing_ok=True)
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be written: {reason(error)}") from error
+
+    def _epochs(self, suffix: str) -> list[int]:
+        try:
+            names = [path.stem for path in self.path.iterdir() if path.suffix == suffix]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def _create(self, name: str, data: bytes) -> None:
+        """A new file with all of its contents at once. Raises `FileExistsError`."""
+        path = self.path / name
+        # Two drivers must not share the temporary file.
+        beside = write_beside(path.with_name(f"{name}.{os.getpid()}"), data)
+        try:
+            os.link(beside, path)
+        finally:
+            beside.unlink()
+        sync_directory(self.path)

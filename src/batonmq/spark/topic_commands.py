@@ -1,0 +1,314 @@
+"""`batonmq spark replay`, `restore`, `mirror` and `dlq`: the jobs that write topics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from batonmq.spark.command import (
+    DIRECTORY,
+    check_topic,
+    common_options,
+    iso_date,
+    one_line,
+    session_for,
+    show_progress,
+    time_ms,
+)
+
+if TYPE_CHECKING:
+    from batonmq.protocol.bodies.common import MessageQueue
+    from batonmq.spark.jobs.mirror import Lane, Mirror
+
+_TRANSLATE_S = 10
+"""How often a mirror translates the offsets of groups."""
+
+
+@click.command()
+@common_options
+@click.option("--to", "target", required=True, help="Topic to write; it must exist.")
+@click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
+@click.option("--to-namesrv", help="Name servers of another cluster to write to.")
+@click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
+@click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window; default: now.")
+@click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
+@click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
+@click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
+def replay(
+    namesrv: str,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    target: str,
+    state: Path,
+    to_namesrv: str | None,
+    from_ms: int | None,
+    until_ms: int | None,
+    where: str | None,
+    rate: int | None,
+    keep_queues: bool,
+) -> None:
+    """Send messages of a time window again, exactly once.
+
+    \b
+      batonmq spark replay -n 10.0.0.1:9876 -t orders --to orders-again \\
+        --state /data/replay-1 --from 2026-11-24T08:00 --until 2026-11-24T09:00 \\
+        --where "tags = 'paid'" --rate 5000
+
+    Reads the messages that are stored in the window, and writes those for which --where is true into another
+    topic, also of another cluster. Keys, tags, properties and sharding keys are kept. What is read is fixed
+    at the first run. A second run with the same --state continues, for whatever reason the first one stopped.
+    """
+    from batonmq.spark.jobs import replay as job
+
+    if to_namesrv is None and target == topic:
+        raise click.UsageError("--to is the topic itself: its messages would be there twice")
+    check_topic(namesrv, topic)
+    check_topic(to_namesrv or namesrv, target)
+    wanted = job.Replay(
+        namesrv=namesrv,
+        topic=topic,
+        target=target,
+        state=state,
+        target_namesrv=to_namesrv,
+        from_ms=from_ms,
+        until_ms=until_ms,
+        where=where,
+        rate=rate,
+        keep_queues=keep_queues,
+    )
+    with one_line():
+        window = job.window_of(wanted)
+    if not window.rows:
+        click.echo("no message is stored in this window")
+        return
+    session = session_for("replay", master, conf)
+    done = job.run(session, wanted, progress=show_progress)
+    click.echo(
+        f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
+        f"{done.skipped} chunks were done before"
+    )
+
+
+@click.command()
+@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@click.option(
+    "--archive", "archived", required=True, help="Directory of the archive (batonmq spark archive)."
+)
+@click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
+@click.option("-t", "--topic", help="Only this topic of the archive.")
+@click.option("--to", "target", help="Topic to write; default: the one that messages came from.")
+@click.option("--from-date", metavar="YYYY-MM-DD", callback=iso_date, help="First date; default: the oldest.")
+@click.option("--to-date", metavar="YYYY-MM-DD", callback=iso_date, help="Last date; default: the newest.")
+@click.option("--master", help="Spark master; default local[*], this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+def restore(
+    namesrv: str,
+    archived: str,
+    state: Path,
+    topic: str | None,
+    target: str | None,
+    from_date: str | None,
+    to_date: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Write an archive back into topics, exactly once.
+
+    \b
+      batonmq spark restore -n 10.0.0.1:9876 --archive /data/orders --state /data/restore-1
+
+    Messages of one queue keep their order: they go to the queue of the same name, or to another one if the
+    topic has other queues now. The topics must exist. A second run with the same --state continues. Restore
+    an archive that is not being written: what comes to a date that is done stays out.
+    """
+    from batonmq.client.sync import QueueReader
+    from batonmq.spark.jobs import restore as job
+
+    wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date)
+    with one_line():
+        job.check_state(wanted)
+    if target is not None:
+        check_topic(namesrv, target)
+    session = session_for("restore", master, conf)
+
+    def queues(name: str) -> Sequence[MessageQueue]:
+        with QueueReader(namesrv) as reader:
+            return reader.queues(name)
+
+    def progress(name: str, day: str, rows: int) -> None:
+        click.echo(f"{name} {day}: {rows:,} messages", err=True)
+
+    with one_line():
+        done = job.run(session, wanted, queues=queues, progress=progress)
+    click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
+
+
+@click.command()
+@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@click.option("-g", "--group", required=True, help="Consumer group whose messages died.")
+@click.option("--from", "from_ms", callback=time_ms, help="Only those that died then or later.")
+@click.option("--until", "until_ms", callback=time_ms, help="Only those that died before.")
+@click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
+@click.option("--redrive", is_flag=True, help="Send them to their topics again.")
+@click.option("--state", type=DIRECTORY, help="Directory that remembers what was sent; for --redrive.")
+@click.option("--rate", type=click.IntRange(1), help="Messages read a second; for --redrive.")
+@click.option("--json", "as_json", is_flag=True, help="Print the dead letters as JSON.")
+@click.option("--master", help="Spark master; default local[*], this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+def dlq(
+    namesrv: str,
+    group: str,
+    from_ms: int | None,
+    until_ms: int | None,
+    where: str | None,
+    redrive: bool,
+    state: Path | None,
+    rate: int | None,
+    as_json: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Show the dead letters of a group, and send them again.
+
+    \b
+      batonmq spark dlq -n 10.0.0.1:9876 -g billing
+      batonmq spark dlq -n 10.0.0.1:9876 -g billing --where "tags = 'paid'" \\
+        --redrive --state /data/redrive-1
+
+    Counts them by topic and tag. With --redrive each one goes back to the topic that it was sent to first,
+    exactly once: all groups of that topic get it. It also stays among the dead letters. One that does not
+    name its topic is left out. A second run with the same --state continues. The exit code is 1 if there are
+    dead letters and --redrive is not given.
+    """
+    from batonmq.protocol.names import dead_letter_topic
+    from batonmq.spark.jobs import dlq as job
+    from batonmq.spark.jobs import replay as replays
+
+    if redrive and state is None:
+        raise click.UsageError("--redrive needs --state, a directory that remembers what was sent")
+    topic = dead_letter_topic(group)
+    check_topic(namesrv, topic)
+    if redrive:
+        assert state is not None
+        wanted = replays.Replay(
+            namesrv, topic, None, state, from_ms=from_ms, until_ms=until_ms, where=where, rate=rate
+        )
+        with one_line():
+            rows = replays.window_of(wanted).rows
+        if not rows:
+            click.echo(f"group {group} has no dead letters in this time")
+            return
+        done = replays.run(session_for("dlq", master, conf), wanted, progress=show_progress)
+        click.echo(
+            f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
+        )
+        return
+    options = {"namesrvAddr": namesrv, "subscribe": topic}
+    options |= {} if from_ms is None else {"startingTimestamp": str(from_ms)}
+    options |= {} if until_ms is None else {"endingTimestamp": str(until_ms)}
+    session = session_for("dlq", master, conf)
+    letters = session.read.format("rocketmq").schema(replays.COLUMNS).options(**options).load()
+    found = job.deaths(letters.where(where) if where else letters)
+    if as_json:
+        click.echo(json.dumps([asdict(death) for death in found], default=str))
+    else:
+        table = Table("topic", "tag", "dead letters", "most retries", "first", "last")
+        for death in found:
+            table.add_row(
+                death.topic or "?",
+                death.tags or "",
+                f"{death.count:,}",
+                str(death.most_retries),
+                f"{death.first:%Y-%m-%d %H:%M:%S}",
+                f"{death.last:%Y-%m-%d %H:%M:%S}",
+            )
+        Console().print(table)
+    if found:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.option("-n", "--namesrv", required=True, help="Name servers of the source, host:port;host:port.")
+@click.option("--to-namesrv", required=True, help="Name servers of the target.")
+@click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic; may be repeated.")
+@click.option("--state", required=True, type=DIRECTORY, help="Directory for the checkpoint.")
+@click.option("-g", "--group", "groups", multiple=True, help="Group whose offsets follow; may be repeated.")
+@click.option("--every", default="1 second", show_default=True, help="Interval of the micro-batches.")
+@click.option("--once", is_flag=True, help="Copy what is there now, and end.")
+@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option("--master", help="Spark master; default local[*], this machine.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+def mirror(
+    namesrv: str,
+    to_namesrv: str,
+    topics: tuple[str, ...],
+    state: Path,
+    groups: tuple[str, ...],
+    every: str,
+    once: bool,
+    max_offsets: int | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Copy topics into another cluster, exactly once.
+
+    \b
+      batonmq spark mirror -n 10.0.0.1:9876 --to-namesrv 10.1.0.1:9876 -t orders -g billing \\
+        --state /data/mirror-1
+
+    Works between BatonMQ and RocketMQ, in either direction. Each queue keeps its order. Topics that the
+    target does not have are created. The offsets of groups follow: consumers that move to the target go on
+    where they were. Nobody else may write to these topics of the target before that. A second run with the
+    same --state continues.
+    """
+    from batonmq.spark.jobs import mirror as job
+
+    if namesrv == to_namesrv:
+        raise click.UsageError("--to-namesrv is the source itself: its messages would be there twice")
+    for topic in topics:
+        check_topic(namesrv, topic)
+    wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups)
+    with one_line():
+        lanes = asyncio.run(job.prepare(wanted))
+    if groups and any(lane.difference is None for lane in lanes):
+        raise click.ClickException(
+            "the target has fewer queues than the source, so offsets of groups cannot be translated; leave "
+            "out --group, or give the topic as many queues"
+        )
+    session = session_for("mirror", master, conf)
+    query = job.start(
+        session, wanted, lanes, every=None if once else every, max_offsets_per_trigger=max_offsets
+    )
+    ended, copied = False, 0
+    while not ended:
+        ended = bool(query.awaitTermination(_TRANSLATE_S))
+        moved = asyncio.run(_translated(wanted, lanes)) if groups else 0
+        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+        if rows != copied or moved:
+            click.echo(f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True)
+        copied = rows
+
+
+async def _translated(wanted: Mirror, lanes: Sequence[Lane]) -> int:
+    """How many offsets moved; an outage is one line, and the next time makes up for it."""
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+    from batonmq.spark.jobs import mirror as job
+
+    try:
+        return await job.translate(wanted, lanes)
+    except (NetError, MQError) as error:
+        click.echo(f"offsets of groups stay where they are for now: {error}", err=True)
+        return 0
+
+
+COMMANDS = (replay, restore, mirror, dlq)

@@ -1,0 +1,192 @@
+"""Batches as half messages, and many half messages ended together: on a real broker, across restarts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from tests.integration.test_transactions import QUICK, Rig, Starter, start, until
+from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, Half
+
+from batonmq.common.clock import SystemClock
+from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.send import EndTransactions, PrepareBatch
+from batonmq.protocol.json import encode
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from batonmq.store.config import StoreConfig
+from batonmq.store.store import MessageStore
+
+__all__ = ["start"]
+
+
+def batch(keys: list[str]) -> bytes:
+    return encode_batch(
+        BatchItem(body=key.encode(), properties=encode_properties({"UNIQ_KEY": key, "KEYS": key}))
+        for key in keys
+    )
+
+
+async def prepare(
+    rig: Rig, keys: list[str], *, queue: int = 1, body: bytes | None = None, **fields: Any
+) -> Half:
+    properties = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": keys[0], "__TRAN_BATCH": str(len(keys))}
+    properties |= fields.pop("properties", {})
+    values: dict[str, Any] = {
+        "producer_group": "p",
+        "topic": "T",
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": queue,
+        "sys_flag": PREPARED,
+        "born_timestamp": int(time.time() * 1000),
+        "flag": 0,
+        "properties": encode_properties({k: v for k, v in properties.items() if v}).decode(),
+    }
+    answer = await rig.call(PrepareBatch(**{**values, **fields}), batch(keys) if body is None else body)
+    return Half(keys[0], answer.header)
+
+
+async def end(rig: Rig, halves: list[Half], kind: int = COMMIT, group: str = "p") -> None:
+    body = TransactionEnds(
+        [TransactionEnd(half.answer.queue_offset, half.physical_offset, half.key) for half in halves]
+    )
+    await rig.call(EndTransactions(group, kind), encode(body))
+
+
+async def test_a_prepared_batch_becomes_its_messages_once_it_is_committed(start: Starter) -> None:
+    rig = await start()
+    one, two = await prepare(rig, ["a", "b", "c"]), await prepare(rig, ["d", "e"])
+    assert await rig.bodies() == []
+    await end(rig, [one, two])
+    messages = await rig.messages()
+    assert [m.body.decode() for m in messages] == ["a", "b", "c", "d", "e"]
+    assert [m.queue_offset for m in messages] == list(range(5))
+    assert [m.properties["KEYS"] for m in messages] == ["a", "b", "c", "d", "e"]
+    assert {m.prepared_transaction_offset for m in messages[:3]} == {one.physical_offset}
+
+
+async def test_batches_and_single_messages_are_ended_together_and_rolled_back_together(
+    start: Starter,
+) -> None:
+    rig = await start()
+    half, rows = await rig.prepare("x"), await prepare(rig, ["a", "b"])
+    await end(rig, [half, rows], ROLLBACK)
+    await end(rig, [half, rows], ROLLBACK)
+    with pytest.raises(MQError, match="was rolled back before"):
+        await end(rig, [half, rows])
+    more, single = await prepare(rig, ["c", "d"]), await rig.prepare("y")
+    await end(rig, [more, single])
+    with pytest.raises(MQError, match="was committed before"):
+        await end(rig, [more, single], ROLLBACK)
+    assert await rig.bodies() == ["c", "d", "y"]
+
+
+async def test_a_commit_that_repeats_delivers_once_also_after_a_restart(start: Starter) -> None:
+    rig = await start(**QUICK)
+    halves = [await prepare(rig, ["a", "b"]), await rig.prepare("x")]
+    await end(rig, halves)
+    await end(rig, halves)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    await rig.service.stop()
+    rig = await start(**QUICK)
+    assert rig.term is not None
+    await rig.end(halves[1], COMMIT)  # what RocketMQ delivers again
+    await end(rig, halves)
+    await rig.end(halves[0], COMMIT)
+    assert await rig.bodies() == ["a", "b", "x"]
+
+
+async def test_what_was_never_ended_is_ended_after_a_restart(start: Starter) -> None:
+    rig = await start()
+    halves = [await prepare(rig, ["a", "b"]), await rig.prepare("x")]
+    await rig.service.stop()
+    rig = await start()
+    await end(rig, halves)
+    await end(rig, halves)
+    assert await rig.bodies() == ["a", "b", "x"]
+
+
+@pytest.mark.parametrize("left", [0, 1, 3, 4])
+async def test_a_log_that_ends_within_a_batch_is_completed_by_the_next_master(
+    start: Starter, left: int
+) -> None:
+    rig = await start(transaction_op_batch_interval=60_000)
+    keys = ["a", "b", "c", "d"]
+    half = await prepare(rig, keys)
+    await end(rig, [half])
+    messages = await rig.messages()
+    root = rig.service.broker.store.config.root
+    await rig.service.stop()
+    cut = (
+        messages[left].physical_offset
+        if left < len(keys)
+        else messages[-1].physical_offset + messages[-1].store_size
+    )
+    store = MessageStore.open(
+        StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=16 << 20),
+        SystemClock(),
+        wait_for_confirm=False,
+    )
+    store.truncate(cut)
+    store.close()
+    rig = await start(transaction_op_batch_interval=60_000)
+    if left:
+        await rig.term.wait_ready()
+        assert await rig.bodies() == keys
+    await end(rig, [half])
+    assert await rig.bodies() == keys
+    assert len(rig.stored(TRANS_OP_HALF_TOPIC)) == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"properties": {"__TRAN_BATCH": "3"}},
+        {"properties": {"__TRAN_BATCH": "-1"}},
+        {"properties": {"__TRAN_BATCH": ""}},
+        {"properties": {"UNIQ_KEY": "other"}},
+        {"properties": {"UNIQ_KEY": ""}},
+        {"properties": {"TRAN_MSG": "false"}},
+        {"properties": {"DELAY": "3"}},
+        {"sys_flag": PREPARED | 1},
+        {"batch": True},
+        {"topic": "%RETRY%g"},
+        {"body": b"x" * 30},
+        {"body": batch(["a", "b"])[:-1]},
+        {"body": b""},
+    ],
+    ids=str,
+)
+async def test_a_batch_that_could_not_be_delivered_is_refused(start: Starter, fields: dict[str, Any]) -> None:
+    rig = await start()
+    with pytest.raises(MQError) as caught:
+        await prepare(rig, ["a", "b"], **fields)
+    assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert rig.stored(TRANS_HALF_TOPIC) == [] and rig.service.broker.store.max_offset == 0
+
+
+async def test_a_wrong_half_message_among_them_ends_none(start: Starter) -> None:
+    rig = await start()
+    good = await prepare(rig, ["a", "b"])
+    for wrong in (Half("z", good.answer), await rig.prepare("other", PGROUP="q")):
+        with pytest.raises(MQError):
+            await end(rig, [good, wrong])
+    with pytest.raises(MQError, match="The producer group wrong"):
+        await end(rig, [good], group="q")
+    for ends in ([], [good] * 4_097):
+        with pytest.raises(MQError) as caught:
+            await end(rig, ends)
+        assert caught.value.code == ResponseCode.INVALID_PARAMETER
+    for kind in (0, 4, 7):
+        with pytest.raises(MQError, match="ends no transaction"):
+            await end(rig, [good], kind)
+    with pytest.raises(MQError, match="TransactionEnds"):
+        await rig.call(EndTransactions("p", COMMIT), b"[]")
+    assert await rig.bodies() == []
+    await end(rig, [good] * 4_096)
+    assert await rig.bodies() == ["a", "b"]

@@ -1,0 +1,318 @@
+"""Kills everything around a stream that writes exactly once, and counts what an independent reader finds.
+
+``python -m tests.spark.kill_matrix --kills 200 --rows 1000000`` copies a topic into another one by Spark,
+while ``kill -9`` ends, at random: Python workers of tasks, the driver, the master, all brokers, the leader of
+the controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batonmq import Admin, Message, MessageQueue, QueueReader
+from batonmq.demo.cluster import LocalCluster, Program
+from batonmq.demo.group import Group
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.message.record import decode_records
+from batonmq.sync import Producer
+
+FROM, TO = "matrix-from", "matrix-to"
+QUEUES = 4
+VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
+"""What is killed, and how often in proportion."""
+
+
+@dataclass
+class Process:
+    pid: int
+    parent: int
+    command: str
+
+
+def processes() -> list[Process]:
+    """All processes of this machine."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit():
+            continue
+        try:
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        found.append(Process(int(directory.name), int(fields[1]), command))
+    return found
+
+
+def descendants(root: int) -> list[Process]:
+    """Of a process, which is not among them."""
+    everything = processes()
+    known, grown = {root}, True
+    while grown:
+        more = {process.pid for process in everything if process.parent in known} - known
+        known |= more
+        grown = bool(more)
+    return [process for process in everything if process.pid in known and process.pid != root]
+
+
+@dataclass
+class Job:
+    """The stream's driver, started again until it has copied all."""
+
+    command: list[str]
+    log: Path
+    starts: int = 0
+    failures: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.starts += 1
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, process_group=0)
+
+    def kill(self) -> None:
+        """The driver with its JVM and workers; nothing of it may go on."""
+        assert self.process is not None
+        victims = [process.pid for process in descendants(self.process.pid)]
+        for pid in [self.process.pid, *victims]:
+            kill(pid)
+        self.process.wait()
+
+    def workers(self) -> list[int]:
+        """Python processes that run tasks, or a step of the driver."""
+        assert self.process is not None
+        return [p.pid for p in descendants(self.process.pid) if "pyspark.daemon" in p.command]
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+@dataclass
+class Matrix:
+    """One run. `counts` is what was killed."""
+
+    cluster: LocalCluster
+    job: Job
+    rng: random.Random
+    pause_s: tuple[float, float]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def strike(self) -> None:
+        """Kill one thing, and start it again."""
+        what = self.rng.choices(list(VICTIMS), weights=list(VICTIMS.values()))[0]
+        if what == "worker":
+            workers = self.job.workers()
+            if not workers:
+                return
+            kill(self.rng.choice(workers))
+        elif what == "driver":
+            self.job.kill()
+            self.job.start()
+        elif what == "controller":
+            (controller,) = self.cluster.controller_programs
+            controller.kill()
+            time.sleep(self.rng.uniform(0, 1))
+            controller.start()
+        else:
+            brokers = self.cluster.brokers if what == "brokers" else [self.master()]
+            for broker in brokers:
+                broker.kill()
+            time.sleep(self.rng.uniform(0, 2))
+            for broker in brokers:
+                broker.start()
+        self.counts[what] += 1
+
+    def master(self) -> Program:
+        async def find() -> str:
+            group = Group(self.cluster.controller_addresses, self.cluster.broker_name)
+            try:
+                state = await group.wait_for(lambda s: s.master_address is not None, 30, "a master")
+                assert state.master_address is not None
+                return state.master_address
+            finally:
+                await group.close()
+
+        return self.cluster.broker_at(asyncio.run(find()))
+
+    def run(self, kills: int, deadline: float) -> None:
+        """Until the job has copied all. It is started again when a kill has failed it."""
+        next_kill = time.monotonic() + self.rng.uniform(*self.pause_s)
+        while time.monotonic() < deadline:
+            assert self.job.process is not None
+            code = self.job.process.poll()
+            if code == 0:
+                return
+            if code is not None:
+                self.job.failures += 1
+                self.job.start()
+            if self.counts.total() < kills and time.monotonic() > next_kill:
+                self.strike()
+                next_kill = time.monotonic() + self.rng.uniform(*self.pause_s)
+            time.sleep(0.05)
+        raise TimeoutError(f"the job did not end in time; see {self.job.log}")
+
+
+class Reader(threading.Thread):
+    """Reads the target all the time, and notes rows that are there twice as soon as they appear."""
+
+    def __init__(self, namesrv: str) -> None:
+        super().__init__(daemon=True)
+        self._namesrv = namesrv
+        self.seen: Counter[int] = Counter()
+        self.finish = threading.Event()
+        self.out_of_order: list[str] = []
+
+    def run(self) -> None:
+        asyncio.run(self._read())
+
+    async def _read(self) -> None:
+        async with QueueReader(self._namesrv, retry_timeout_ms=120_000) as reader:
+            at = dict.fromkeys(await reader.queues(TO), 0)
+            while True:
+                finishing, moved = self.finish.is_set(), False
+                for queue in at:
+                    try:
+                        if at[queue] >= await reader.max_offset(queue):
+                            continue
+                        pulled = await reader.pull(queue, at[queue])
+                    except (NetError, MQError):
+                        moved = True  # ask again
+                        continue
+                    for record in decode_records(pulled.records):
+                        self.seen[int(record.body)] += 1
+                    moved = moved or pulled.next_offset > at[queue]
+                    at[queue] = pulled.next_offset
+                if finishing and not moved:
+                    return
+                if not moved:
+                    await asyncio.sleep(0.05)
+
+
+@dataclass
+class Outcome:
+    rows: int
+    missing: int
+    doubled: int
+    foreign: int
+    kills: Counter[str]
+    starts: int
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return not self.missing and not self.doubled and not self.foreign
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items())) or "none"
+        return (
+            f"{self.rows} rows in {self.seconds:.0f} s: {self.missing} missing, {self.doubled} twice, "
+            f"{self.foreign} foreign; kills: {self.kills.total()} ({kills}); "
+            f"the job was started {self.starts} times"
+        )
+
+
+def fill(namesrv: str, rows: int) -> None:
+    """Topic FROM: the numbers from 0 on."""
+
+    async def create() -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(FROM, QUEUES)
+            await admin.create_topic(TO, QUEUES)
+
+    asyncio.run(create())
+    with Producer("filler", namesrv, send_timeout_ms=20_000) as producer:
+        for at in range(0, rows, 1_000):
+            batch = [Message(FROM, b"%d" % number) for number in range(at, min(rows, at + 1_000))]
+            queue = MessageQueue(FROM, "broker-a", at // 1_000 % QUEUES)
+            producer.send(batch if len(batch) > 1 else batch[0], queue=queue)
+
+
+def run(
+    directory: Path,
+    *,
+    rows: int,
+    kills: int,
+    seed: int,
+    rows_a_batch: int,
+    pause_s: tuple[float, float] = (0.5, 4.0),
+    timeout_s: float = 600,
+) -> Outcome:
+    """One run below `directory`."""
+    began = time.monotonic()
+    with LocalCluster(directory / "cluster") as cluster:
+        namesrv = cluster.namesrv_address
+        fill(namesrv, rows)
+        reader = Reader(namesrv)
+        reader.start()
+        command = [sys.executable, "-m", "tests.spark.exactly_once_job", namesrv, FROM, TO]
+        command += [str(directory / "checkpoint"), str(rows_a_batch)]
+        job = Job(command, directory / "job.log")
+        matrix = Matrix(cluster, job, random.Random(seed), pause_s)
+        job.start()
+        try:
+            matrix.run(kills, began + timeout_s)
+        finally:
+            job.kill()
+        reader.finish.set()
+        reader.join(120)
+        if reader.is_alive():
+            raise TimeoutError("the reader did not reach the end of the topic")
+    seen = reader.seen
+    return Outcome(
+        rows,
+        missing=sum(number not in seen for number in range(rows)),
+        doubled=sum(count > 1 for count in seen.values()),
+        foreign=sum(not 0 <= number < rows for number in seen),
+        kills=matrix.counts,
+        starts=job.starts,
+        seconds=time.monotonic() - began,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows-a-batch", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=7_200, help="seconds")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with logs and stores")
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
+    outcome = run(
+        directory,
+        rows=given.rows,
+        kills=given.kills,
+        seed=given.seed,
+        rows_a_batch=given.rows_a_batch,
+        timeout_s=given.timeout,
+    )
+    print(outcome)
+    if outcome.right and not given.keep:
+        shutil.rmtree(directory)
+    else:
+        print(f"logs: {directory}")
+    return 0 if outcome.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

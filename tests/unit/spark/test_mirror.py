@@ -1,0 +1,51 @@
+"""Where the queues of a mirrored topic go, and what offsets of groups become there; without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.spark.jobs.mirror import Lane, Mirror, MirrorError, decode_lanes, encode_lanes, lanes_of
+
+
+def queues(*places: tuple[str, int]) -> list[MessageQueue]:
+    return [MessageQueue("T", broker, number) for broker, number in places]
+
+
+SOURCES = queues(("a", 0), ("a", 1))
+
+
+def test_offsets_differ_by_what_was_there_before() -> None:
+    targets = queues(("x", 0), ("x", 1))
+    lanes = lanes_of(
+        dict(zip(SOURCES, (100, 0), strict=True)), targets, dict(zip(targets, (7, 0), strict=True))
+    )
+    assert lanes == [Lane(SOURCES[0], targets[0], 100, -93), Lane(SOURCES[1], targets[1], 0, 0)]
+    assert lanes[0].translated(100) == 7 and lanes[0].translated(150) == 57
+    assert lanes[0].translated(3) == 7  # what was not copied counts as consumed
+    assert lanes[1].translated(0) == 0
+
+
+def test_queues_that_share_a_target_have_no_translation() -> None:
+    (target,) = queues(("x", 0))
+    lanes = lanes_of(dict.fromkeys(SOURCES, 0), [target], {target: 0})
+    assert [(lane.target, lane.difference) for lane in lanes] == [(target, None), (target, None)]
+    assert lanes[0].translated(5) is None
+
+
+def test_lanes_are_kept_between_runs(tmp_path: Path) -> None:
+    mirror = Mirror("a:1", "b:1", ("T",), tmp_path)
+    lanes = [Lane(SOURCES[0], SOURCES[1], 3, None), Lane(SOURCES[1], SOURCES[0], 4, -4)]
+    data = encode_lanes(mirror.identity, lanes)
+    assert decode_lanes(mirror.identity, data, tmp_path) == lanes
+    with pytest.raises(MirrorError, match="belongs to another mirror"):
+        decode_lanes(Mirror("a:1", "b:1", ("U",), tmp_path).identity, data, tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"mirror": "m", "lanes": [{"topic": "T"}]}', b"\xff"])
+def test_a_damaged_state_is_named(tmp_path: Path, data: Any) -> None:
+    with pytest.raises(MirrorError, match="is damaged"):
+        decode_lanes("m", data, tmp_path)
