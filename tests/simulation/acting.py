@@ -1,10 +1,14 @@
 """One seeded story of two broker sets without controllers, of which one loses its master again and again.
 
-A producer sends delayed and timed messages to the set `a`. Its master is killed, stopped, paused and cut off;
-so are its slave, the name server and the other set, but no disk loses anything. Invariants:
+A producer sends delayed and timed messages to the set `a`, another one transactions, and a group pops. The
+master of `a` is killed, stopped, paused and cut off; so are its slave, the name server and the other set, but
+no disk loses anything. Invariants:
 
 - an acting slave never writes to its copy of the log: it stays the begin of its master's;
-- once the faults stop, every acknowledged message is delivered, on either set, and none by a slave;
+- once the faults stop, every acknowledged message is delivered, on either set;
+- once the faults stop, every committed half message is delivered; none that was rolled back ever is;
+- once the faults stop, a pop consumer has got and acknowledged every message that was acknowledged to its
+  sender;
 - once the faults stop, no slave acts.
 
 A message may be delivered more than once: when an answer of the other set is lost, or when the master returns
@@ -36,6 +40,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import decode_records
 from batonmq.store.config import StoreConfig
+from tests.simulation.acting_clients import COMMIT, POPPED, Popper, Transactions
 from tests.simulation.cluster import (
     BROKER_PORT,
     COMMIT_LOG_FILE,
@@ -115,6 +120,10 @@ class ActingCluster(SimCluster):
             enable_slave_acting_master=True,
             enable_remote_escape=True,
             message_delay_level="1s 3s 8s 15s",
+            transaction_time_out=2_000,
+            transaction_check_interval=1_500,
+            transaction_check_max=10_000,
+            transaction_op_batch_interval=500,
             vip_channel_enabled=False,
             timer_roll_window_slot=TIMER_WINDOW,
             mapped_file_size_timer_log=TIMER_LOG_FILE,
@@ -171,7 +180,12 @@ class ActingTeller:
         self.cluster, self.story, self.faults_s = cluster, story, faults_s
         self.random: random.Random = cluster.random
         self._number = 0
-        self._sending = True
+        self.sending = True
+        self.over = False
+        self._transactions = Transactions(self, TOPIC, QUEUES)
+        self._popper = Popper(self)
+        self._popped: set[str] = set()
+        """Acknowledged messages of the topic that is popped."""
         self._acting: set[str] = set()
         """Lives of slaves that act."""
 
@@ -180,17 +194,28 @@ class ActingTeller:
         cluster.start_all()
         await self._until(cluster.whole, START_UP_S, "slaves that follow at the start")
         await cluster.on(cluster.client_host, self._create_topic())
-        sending = cluster.on(cluster.client_host, self._send())
+        working = [
+            cluster.on(cluster.client_host, work)
+            for work in (
+                self._send(self._later, self.story.acked, TOPIC),
+                self._send(self._later, self.story.acked, TOPIC),
+                self._send(dict, self._popped, POPPED),
+                self._transactions.run(),
+                self._popper.run(),
+            )
+        ]
         end = cluster.loop.now + self.faults_s
         while cluster.loop.now < end:
             await self._pass(self.random.expovariate(1 / 1.5))
             self._fault()
         cluster.heal()
         await self._until(cluster.whole, HEAL_S, "healing: slaves that follow, and act no more")
-        self._sending = False
-        await sending
+        self.sending = False
         await self._until(self._all_delivered, LATEST_S, "delivery of all messages", look_s=1.0)
+        await self._until(lambda: self._popped <= self._popper.done, LATEST_S, "acks of all popped messages")
         await self._pass(10)
+        self.over = True
+        await asyncio.gather(*working)
         await self._until(cluster.whole, HEAL_S, "equal logs at the end")
         self._all_delivered()
 
@@ -199,23 +224,24 @@ class ActingTeller:
     async def _create_topic(self) -> None:
         async with self.cluster.admin() as admin:
             await admin.create_topic(TOPIC, QUEUES)
+            await admin.create_topic(POPPED, QUEUES)
 
-    async def _send(self) -> None:
+    async def _send(self, properties: Callable[[], dict[str, str]], acked: set[str], topic: str) -> None:
         pick = self.random
         async with self.cluster.producer() as producer:
-            while self._sending:
+            while self.sending:
                 self._number += 1
                 key = f"k{self._number}"
-                message = Message(TOPIC, key.encode(), keys=key, properties=self._when())
+                message = Message(topic, key.encode(), keys=key, properties=properties())
                 try:
-                    await producer.send(message, queue=MessageQueue(TOPIC, "a", pick.randrange(QUEUES)))
+                    await producer.send(message, queue=MessageQueue(topic, "a", pick.randrange(QUEUES)))
                 except (ClientError, MQError, NetError):
                     await asyncio.sleep(0.2)  # it may come or not
                 else:
-                    self.story.acked.add(key)
+                    acked.add(key)
                 await asyncio.sleep(pick.expovariate(1 / 0.1))
 
-    def _when(self) -> dict[str, str]:
+    def _later(self) -> dict[str, str]:
         pick = self.random
         if pick.random() < 0.5:
             return {"DELAY": str(pick.randint(1, 4))}
@@ -287,11 +313,16 @@ class ActingTeller:
                 while (result := store.get(TOPIC, queue_id, offset, 32)).buffers:
                     for view in result.buffers:
                         for record in decode_records(view):
-                            found[record.properties["KEYS"]] += 1
+                            found[self._kept(record.properties["KEYS"])] += 1
                             self.story.escaped += name != "a"
                     offset = result.next_offset
         self.story.delivered = found
-        return self.story.acked <= found.keys()
+        return self.story.acked | self._transactions.committed <= found.keys()
+
+    def _kept(self, key: str) -> str:
+        if self._transactions.kinds.get(key, COMMIT) != COMMIT:
+            raise Violation(f"{key} was rolled back, and is delivered")
+        return key
 
     async def _pass(self, seconds: float) -> None:
         end = self.cluster.loop.now + seconds
@@ -305,7 +336,12 @@ class ActingTeller:
         end = self.cluster.loop.now + seconds
         while not condition():
             if self.cluster.loop.now > end:
-                missing = sorted(self.story.acked - self.story.delivered.keys())[:5]
-                raise Violation(f"no {what} within {seconds:g} s of virtual time; missing {missing}")
+                wanted = self.story.acked | self._transactions.committed
+                missing = sorted(wanted - self.story.delivered.keys())[:5]
+                unpopped = sorted(self._popped - self._popper.done)[:5]
+                raise Violation(
+                    f"no {what} within {seconds:g} s of virtual time; "
+                    f"missing {missing}, not popped {unpopped}"
+                )
             await asyncio.sleep(look_s)
             self._look()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from batonmq.broker.messages.appender import Appender
+from batonmq.broker.escape.bridge import EscapeBridge
+from batonmq.broker.messages.appender import Appender, PutStatus
+from batonmq.broker.pop.positions import Positions
 from batonmq.broker.replica.fixed_role import FixedSlave
 from batonmq.broker.replica.role_switch import RoleSwitch
 from tests.simulation.mutation import Mutation, Patch
@@ -33,9 +35,29 @@ def _never_follows_again() -> list[Patch]:
     return [(FixedSlave, "acts", lambda self, acting: acts(self, acting or self._acts))]
 
 
+def _offsets_pass_what_is_handed_out() -> list[Patch]:
+    follow = Positions.follow
+    return [(Positions, "follow", lambda self, least: follow(self, {}))]
+
+
+def _done_without_a_master() -> list[Patch]:
+    put = EscapeBridge.put
+
+    async def once(self: Any, message: Any) -> Any:
+        await put(self, message)
+        return PutStatus.PUT_OK
+
+    return [(EscapeBridge, "put", once)]
+
+
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "own-log": (Mutation("an acting master writes to its copy of the log", _writes_its_copy), (0, 2, 10)),
     "never-ends": (Mutation("a slave acts on when its master is back", _never_ends), (0, 2)),
     "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (0, 2)),
+    "offsets": (
+        Mutation("a group's offset passes what an acting master hands out", _offsets_pass_what_is_handed_out),
+        (0,),
+    ),
+    "no-master": (Mutation("a message that no master took counts as stored", _done_without_a_master), (0,)),
 }
 """Name -> the guard taken out, and seeds of which one at least must notice."""
