@@ -125,6 +125,14 @@ async def _commit(pairs: Pairs, broker_id: int, offset: int) -> None:
     await pairs.client.call(pairs.address("a", broker_id), header)
 
 
+async def _accepts(pairs: Pairs, broker_id: int, offset: int) -> bool:
+    try:
+        await _commit(pairs, broker_id, offset)
+    except MQError:
+        return False
+    return True
+
+
 async def _committed(pairs: Pairs, broker_id: int) -> int:
     header = QueryConsumerOffset(consumer_group="g", topic=TOPIC, queue_id=0)
     try:
@@ -152,6 +160,7 @@ async def test_our_master_returns_to_a_java_slave_and_takes_its_offsets(peer: Pe
     await pairs.send("a", 20)
     await _commit(pairs, 0, 5)
     await until(lambda: _is(pairs, 1, 5), "the Java slave has copied the offset", JAVA_S)
+    await until(lambda: _accepts(pairs, 1, 5), "the Java slave has copied the group", JAVA_S)
     pairs.kill("a", 0)
     await until(lambda: _registered(pairs, {1}), "the master is gone")
     await asyncio.sleep(2)

@@ -215,6 +215,22 @@ async def test_commits_to_an_acting_slave_that_its_master_missed_are_handed_over
     assert offsets.of("g", "T") == {0: 6, 1: 30, 2: 5}
 
 
+async def test_a_slave_that_acted_and_was_restarted_hands_over_what_its_master_lacks() -> None:
+    """Both were away, and the master served without asking it."""
+    acted = OffsetTable(ManualClock())
+    acted.replace({"T@g": {0: 5, 1: 5}}, version(1))
+    acted.act(True)
+    acted.commit("g", "T", 0, 9)
+    offsets = OffsetTable(ManualClock())
+    offsets.restore(acted.encode())
+    master = Slave({GetAllConsumerOffset: offsets_of(4, {0: 6, 1: 7}, "T@g"), UpdateConsumerOffset: b""})
+    store: Any = type("Store", (), {"recreated_topics": set()})()
+    await copy_offsets(master, offsets, store, frozenset())
+    sent = [header for header in master.asked if isinstance(header, UpdateConsumerOffset)]
+    assert [(each.queue_id, each.commit_offset) for each in sent] == [(0, 9)]
+    assert offsets.of("g", "T") == {0: 9, 1: 7} and offsets.version.counter == 4
+
+
 async def test_a_master_that_refuses_a_late_offset_is_followed_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
