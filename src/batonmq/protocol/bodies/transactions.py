@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonmq.protocol.bodies.common import Body
+from batonmq.protocol.json import Body
 
 
 class TransactionChecks(Body):
