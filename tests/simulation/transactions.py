@@ -38,6 +38,9 @@ KEYS = {
     "transaction_op_batch_interval": 1_000,
 }
 
+HASTY = {"slave_timeout": 400, "transaction_check_interval": 300}
+"""Where slaves get nothing for two seconds: commits do not wait for them, and rounds of checks follow."""
+
 
 @dataclass
 class Transaction:
@@ -60,6 +63,8 @@ class TransactionTeller(Teller):
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
         cluster.broker_keys.update(KEYS)
+        if shape.plot == "stalled":
+            cluster.broker_keys.update(HASTY)
         super().__init__(cluster, story, shape)
         self.transactions: dict[str, Transaction] = {}
         self._plain = 0

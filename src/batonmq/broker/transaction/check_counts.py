@@ -32,7 +32,7 @@ class CheckCounts:
 
     def publish(self, offset: int, counts: bytes) -> bool:
         """Keep the counts of a round; False if these are the ones already kept."""
-        counts = bytes(counts[:MOST]).rstrip(b"\0")
+        counts = counts[:MOST].rstrip(b"\0")
         if not counts:
             offset = 0
         if (offset, counts) == (self.offset, self.counts):

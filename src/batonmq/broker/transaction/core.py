@@ -141,7 +141,7 @@ class HalfWindow:
 
     def all_checks(self) -> bytes:
         """How often each message from `offset` on was checked; 0 for those that are not undecided."""
-        return self._states[self.offset - self._start :].translate(_CHECKS_OF)
+        return bytes(self._states[self.offset - self._start :]).translate(_CHECKS_OF)
 
     def learn_checks(self, offset: int, counts: bytes) -> None:
         """An earlier master has checked the messages from `offset` on so often, if they are undecided. Counts
