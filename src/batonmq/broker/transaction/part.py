@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from batonmq.broker.messages.answers import sending_forbidden
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import Table
-from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.batch import is_batch
+from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.checker import Checker
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
