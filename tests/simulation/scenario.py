@@ -113,8 +113,15 @@ class Teller:
     # -- the client ---------------------------------------------------------------------------------------
 
     async def _create_topic(self) -> None:
-        async with self.cluster.admin() as admin:
-            await admin.create_topic(TOPIC, QUEUES)
+        """Again if the master is killed meanwhile."""
+        async with self.cluster.admin() as admin, asyncio.timeout(HEAL_S):
+            while True:
+                try:
+                    await admin.create_topic(TOPIC, QUEUES)
+                except (ClientError, MQError, NetError):
+                    await asyncio.sleep(0.2)
+                else:
+                    return
 
     async def _work(self) -> None:
         async with self.cluster.producer() as producer:

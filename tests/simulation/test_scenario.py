@@ -28,6 +28,7 @@ EVER_FAILED: dict[tuple[int, int | None], str] = {
     (20053, None): "as 20040",
     # The simulator looked where nobody was:
     (41278, 2): "a controller heard late of broken connections and elected anew when all was healed",
+    (139, None): "the client gave up when the master was killed while it created the topic",
     (41316, 2): "a leader was looked for among controllers that still read their logs",
 }
 """Seeds that once broke an invariant, with the replicas asked for, and what was wrong: they stay for ever."""
