@@ -26,7 +26,9 @@ COPIED_S = 75.0
 @pytest.fixture
 async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
     """Two broker sets of ours that are not started; neither is the name server."""
-    pairs = Pairs(tmp_path, {"skipPreOnline": "true", "messageDelayLevel": "2s 5s 8s"})
+    pairs = Pairs(
+        tmp_path, {"skipPreOnline": "true", "slaveReadEnable": "true", "messageDelayLevel": "2s 5s 8s"}
+    )
     yield pairs
     await pairs.close()
 
