@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.integration.acting.group import QUEUES, TOPIC, Asks, until
+from tests.integration.acting.group import CLUSTER, QUEUES, TOPIC, Asks, until
 from tests.integration.test_pop import Popped
 from tests.integration.test_pop import Rig as PopRig
 from tests.integration.transactions import COMMIT, ROLLBACK, RawProducer, raw_producer
@@ -17,6 +17,7 @@ from batonmq.protocol.bodies.clients import (
     UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.pop import CheckPoint
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import LockBatchMq, UnlockBatchMq
@@ -33,7 +34,10 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffsetResponse,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.names import revive_topic
 
 QUICK_TRANSACTIONS = {
     "transactionTimeOut": 3_000,
@@ -239,6 +243,56 @@ async def pop(pairs: Asks) -> None:
             await client.close()
 
 
+async def foreign_check_points(pairs: Asks) -> None:
+    """An acting master of RocketMQ writes its check points to another master. That one reads the messages
+    from the set that they name, also from its acting slave, and puts them into its own retry topic."""
+    clients = [RemotingClient() for _ in range(2)]
+    rig = PopRig(Path(), {}, clients[0], address=pairs.address("b", 0))
+    try:
+        await pairs.send("b", 8)  # other messages at the same offsets
+        await rig.pop(TOPIC, max_msg_nums=32)  # creates the group
+        await pairs.send("a", 8)
+        pairs.kill("a", 0)
+        await pairs.acting("a")
+        popped_ms = int(pairs.now_s() * 1_000)
+        for name, offsets in (("a", [0, 2]), ("nowhere", [0])):
+            record = CheckPoint(
+                start_offset=offsets[0],
+                pop_time=popped_ms,
+                invisible_time=1_000,
+                num=len(offsets),
+                queue_id=1,
+                topic=TOPIC,
+                consumer_group="g",
+                differences=offsets,
+                broker_name=name,
+            )
+            header = SendMessageV2(
+                producer_group="p",
+                topic=revive_topic(CLUSTER),
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=popped_ms,
+                flag=0,
+                properties=encode_properties({"TAGS": "ck"}).decode(),
+            )
+            await clients[1].call(pairs.address("b", 0), header, encode(record))
+        back: list[Popped] = []
+
+        async def revived() -> bool:
+            back.extend(await rig.pop(TOPIC, max_msg_nums=32))
+            return len(back) >= 2
+
+        await until(revived, "the messages come back")
+        assert {each.body.decode() for each in back} == {f"a {{}} {number}" for number in (1, 5)}
+        assert all(each.record.reconsume_times == 1 for each in back)
+    finally:
+        for client in clients:
+            await client.close()
+
+
 async def _pop(rig: PopRig, count: int, invisible_ms: int) -> list[Popped]:
     found: list[Popped] = []
 
@@ -258,5 +312,6 @@ STORIES = {
     "sends": (sends_are_refused, "ab", {}),
     "transactions": (transactions, "ab", QUICK_TRANSACTIONS),
     "pop": (pop, "ab", {}),
+    "foreign check points": (foreign_check_points, "ab", {}),
 }
 """Name -> the story, the broker sets it needs, and their settings."""

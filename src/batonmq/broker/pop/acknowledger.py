@@ -61,8 +61,8 @@ class Acknowledger:
         self._taker = taker
         self._waiting: dict[Key, tuple[Outstanding, list[tuple[int, Done]]]] = {}
         """Acks of this loop turn, by check point: their bits, and who waits for them."""
-        self.early: dict[Key, set[int]] = {}
-        """Acked offsets of check points that are unknown so far."""
+        self.early: dict[tuple[Key, str], set[int]] = {}
+        """Acked offsets of check points that are unknown so far, by key and foreign broker set."""
 
     def stop(self) -> None:
         """The role ends: acks that are not in the log yet are refused."""
@@ -180,13 +180,13 @@ class Acknowledger:
             tag, record = ack_record(key, list(offsets), receipt.broker_name)
             self._journal.write(receipt.revive_queue, tag, record, lambda status, result: None)
 
-    def note_early(self, key: Key, offsets: Sequence[int]) -> None:
+    def note_early(self, key: Key, offsets: Sequence[int], foreign: str = "") -> None:
         """An ack whose check point is unknown so far. Anybody may repeat it, or name any offsets."""
-        known = self.early.get(key)
+        known = self.early.get((key, foreign))
         if known is None:
             if len(self.early) >= MAX_EARLY:
                 del self.early[next(iter(self.early))]
-            known = self.early[key] = set()
+            known = self.early[key, foreign] = set()
         for offset in offsets:
             if len(known) >= MOST_MESSAGES:
                 return
