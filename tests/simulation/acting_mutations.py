@@ -56,8 +56,8 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (0, 2)),
     "offsets": (
         Mutation("a group's offset passes what an acting master hands out", _offsets_pass_what_is_handed_out),
-        (0,),
+        (3, 15),
     ),
-    "no-master": (Mutation("a message that no master took counts as stored", _done_without_a_master), (0,)),
+    "no-master": (Mutation("a message that no master took counts as stored", _done_without_a_master), (11,)),
 }
 """Name -> the guard taken out, and seeds of which one at least must notice."""
