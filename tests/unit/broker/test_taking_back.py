@@ -215,6 +215,22 @@ async def test_commits_to_an_acting_slave_that_its_master_missed_are_handed_over
     assert offsets.of("g", "T") == {0: 6, 1: 30, 2: 5}
 
 
+async def test_a_slave_that_acted_and_was_restarted_hands_over_what_its_master_lacks() -> None:
+    """Both were away, and the master served without asking it."""
+    acted = OffsetTable(ManualClock())
+    acted.replace({"T@g": {0: 5, 1: 5}}, version(1))
+    acted.act(True)
+    acted.commit("g", "T", 0, 9)
+    offsets = OffsetTable(ManualClock())
+    offsets.restore(acted.encode())
+    master = Slave({GetAllConsumerOffset: offsets_of(4, {0: 6, 1: 7}, "T@g"), UpdateConsumerOffset: b""})
+    store: Any = type("Store", (), {"recreated_topics": set()})()
+    await copy_offsets(master, offsets, store, frozenset())
+    sent = [header for header in master.asked if isinstance(header, UpdateConsumerOffset)]
+    assert [(each.queue_id, each.commit_offset) for each in sent] == [(0, 9)]
+    assert offsets.of("g", "T") == {0: 9, 1: 7} and offsets.version.counter == 4
+
+
 async def test_a_master_that_refuses_a_late_offset_is_followed_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -247,6 +263,7 @@ class Follows(ClassicHAService):
     def __init__(self) -> None:
         self.addresses: list[str | None] = []
         self.up = False
+        self.hastened = 0
 
     @property
     def following(self) -> bool:
@@ -258,6 +275,9 @@ class Follows(ClassicHAService):
 
     def set_master_address(self, master_ha_address: str | None) -> None:
         self.addresses.append(master_ha_address)
+
+    def hasten(self) -> None:
+        self.hastened += 1
 
     def master(self) -> None:
         return None
@@ -284,7 +304,7 @@ async def announce(served: Served, address: str) -> ExchangeHAInfoResponse:
 async def test_a_slave_follows_the_master_that_announces_itself(served: Served) -> None:
     follows = announced_to(served)
     answer = await announce(served, "10.0.0.9:10912")
-    assert answer.follows == "" and follows.addresses == ["10.0.0.9:10912"]
+    assert answer.follows == "" and follows.addresses == ["10.0.0.9:10912"] and follows.hastened == 1
     follows.up = True
     assert (await announce(served, "10.0.0.9:10912")).follows == "10.0.0.9:10912"
 

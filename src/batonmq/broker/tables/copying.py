@@ -59,7 +59,8 @@ async def copy_offsets(
     is recreated between the two copies is still noted as deleted here, and must stay in the store's set.
     """
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-    ahead = offsets.ahead_of(read.offset_table)
+    version = read.data_version or DataVersion()
+    ahead = offsets.ahead_of(read.offset_table, version)
     for topic, group, queue_id, offset in ahead:
         await _hand_over(master, topic, group, queue_id, offset)
     offsets.end_acting()
@@ -67,7 +68,7 @@ async def copy_offsets(
         offsets.remove_topic(topic)
     # Only after the fetch: if it fails, these offsets must still be dropped later.
     store.recreated_topics.difference_update(recreated)
-    offsets.replace(read.offset_table, read.data_version or DataVersion())
+    offsets.replace(read.offset_table, version)
     for topic, group, queue_id, offset in ahead:
         offsets.commit(group, topic, queue_id, offset)
 

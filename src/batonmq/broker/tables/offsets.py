@@ -9,9 +9,9 @@ resets outlive a restart and a switch of the master (``config/resetOffset.json``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from batonmq.broker.versions import age, next_version
+from batonmq.broker.versions import ACTING_STEP, age, next_version
 from batonmq.common.clock import Clock
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, ResetOffsets
@@ -194,11 +194,20 @@ class OffsetTable:
         """This broker is master, or has handed over what was committed to it while it acted."""
         self._acting = None
 
-    def ahead_of(self, table: Mapping[str, Mapping[int, int]]) -> list[tuple[str, str, int, int]]:
+    def ahead_of(
+        self, table: Mapping[str, Mapping[int, int]], version: DataVersion
+    ) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue, offset) of what was committed to this slave while it acted, where the
-        master's `table` has less."""
+        master's `table` has less.
+
+        If the slave was restarted since, its version says that it acted: both were away, and the master
+        served without asking it.
+        """
+        committed: Mapping[str, Iterable[int]] = self._acting or {}
+        if self.version.counter - version.counter >= ACTING_STEP // 2:
+            committed = self._offsets
         found = []
-        for key, queue_ids in (self._acting or {}).items():
+        for key, queue_ids in committed.items():
             pair, queues = _split(key), self._offsets.get(key, {})
             if pair is None:
                 continue
