@@ -208,3 +208,15 @@ def test_a_restart_at_the_stored_offsets_forgets_nothing(seed: int) -> None:
             assert [o for o in range(end) if again.is_undecided(o)] == undecided
             again.advance()
             assert again.offset == w.offset
+
+
+@pytest.mark.parametrize("state", [State.COMMITTED, State.ROLLED_BACK, State.MOVED])
+def test_what_an_acting_master_decides_needs_no_op_message(state: State) -> None:
+    w = window()
+    w.set_safe(1, state)
+    assert not w.advance() and not w.is_undecided(1)
+    w.set_safe(0, State.COMMITTED)
+    assert w.advance() and (w.offset, w.op_offset) == (2, 0)
+    assert w.is_decided(1) is (state is not State.MOVED)
+    w.set_safe(1, state)  # late
+    assert w.offset == 2
