@@ -47,12 +47,6 @@ class FollowedLink(Protocol):
     last_write_ms: int
     bytes_per_second: int
 
-    def hasten(self) -> None:
-        """The master is there: connect now instead of after the usual wait, unless the last link ended with a
-        distrust that another attempt will not change."""
-        if not self._distrusts:
-            self._again.set()
-
     @property
     def following(self) -> bool:
         """Whether the link is past its handshake."""
@@ -128,6 +122,12 @@ class Follower(Generic[L]):
             self._address_known.set()
         else:
             self._address_known.clear()
+
+    def hasten(self) -> None:
+        """The master is there: connect now instead of after the usual wait, unless the last link ended with a
+        distrust that another attempt will not change."""
+        if not self._distrusts:
+            self._again.set()
 
     @property
     def following(self) -> bool:
