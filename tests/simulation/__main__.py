@@ -4,6 +4,7 @@ python -m tests.simulation --seeds 1000            stories of whole clusters
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
+python -m tests.simulation returning --seeds 1000  stories of strict locks and of masters that return
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import controller_sim, pop_story, raft_sim
+from tests.simulation import controller_sim, pop_story, raft_sim, returning
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
 from tests.simulation.story import shape_of
@@ -190,6 +191,26 @@ def tell_pops(seed: int, plot: str) -> tuple[int, str | None, Counter[str]]:
 def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
     """Whole clusters with pop consumers under faults; exit code 1 if a promise of pop was broken."""
     run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
+
+
+def tell_returns(seed: int) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = returning.run(seed)
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    counts = Counter(locks=story.granted, acting=story.acting, returns=story.returned, commits=story.commits)
+    return seed, None, counts
+
+
+@main.command("returning")
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def returns(seeds: int, first: int, jobs: int) -> None:
+    """Broker sets without controllers, with strict locks; exit code 1 if a queue had two owners, or a master
+    that returned lost what its slave had accepted."""
+    run_many(tell_returns, range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":
