@@ -76,7 +76,8 @@ class Acknowledger:
 
     def check(self, topic: str, queue_id: int, offset: int, peer: str, *, end: int) -> None:
         """Raises `MQError` unless the queue exists and holds the offset; `end`: how far behind the last."""
-        if not self._broker.role.serves:
+        role = self._broker.role
+        if not role.is_master and not role.is_acting:  # `serves`, but quick on a master
             raise rejected()
         if self._broker.appender.backlog >= self._broker.settings.broker.send_thread_pool_queue_capacity:
             raise overloaded()
