@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from batonmq.client.errors import ClientError
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
-from tests.integration.acting.group import Pairs, until
+from tests.integration.acting.group import QUEUES, TOPIC, Pairs, until
 from tests.integration.acting.stories import delayed_messages
 from tests.interop.conftest import JavaProcess, Peer
 
@@ -26,7 +27,9 @@ COPIED_S = 75.0
 @pytest.fixture
 async def pairs(tmp_path: Path) -> AsyncIterator[Pairs]:
     """Two broker sets of ours that are not started; neither is the name server."""
-    pairs = Pairs(tmp_path, {"skipPreOnline": "true", "messageDelayLevel": "2s 5s 8s"})
+    pairs = Pairs(
+        tmp_path, {"skipPreOnline": "true", "slaveReadEnable": "true", "messageDelayLevel": "2s 5s 8s"}
+    )
     yield pairs
     await pairs.close()
 
@@ -154,3 +157,46 @@ async def test_a_java_slave_acts_for_our_master_and_another_master_of_ours_takes
     assert slave.process.poll() is None
     (acting,) = [each for each in (await pairs.route()).broker_datas if each.broker_name == "a"]
     assert acting.broker_addrs == {0: slave.address}
+
+
+@pytest.mark.parametrize("program", ["ThroughKill", "TransactionsThroughKill"])
+async def test_java_clients_lose_nothing_through_an_acting_master(
+    peer: Peer, tmp_path: Path, program: str
+) -> None:
+    keys = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionOpBatchInterval": 500}
+    pairs, stop = Pairs(tmp_path, keys), tmp_path / "stop"
+    java: asyncio.Task[str] | None = None
+    try:
+        await pairs.up()
+        source = Path(__file__).parent / "java" / f"{program}.java"
+        java = asyncio.ensure_future(
+            peer.java(source, pairs.namesrv_address, TOPIC, str(QUEUES), str(stop), timeout_s=200)
+        )
+
+        async def written() -> bool:
+            assert java is not None and not java.done()
+            return len(await pairs.messages("a", 0)) > 100
+
+        await until(written, "the Java clients send", 90)
+        for _ in range(2):
+            pairs.kill("a", 0)
+            await pairs.acting("a")
+            await asyncio.sleep(6)
+            await pairs.restart("a", 0)
+            await pairs.acting("a", ends=True)
+            await pairs.whole("a")
+            await asyncio.sleep(3)
+        stop.touch()
+        output = await java
+        print(output)
+        found = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", output)}
+        assert found["lost"] == 0 and found.get("wrong", 0) == 0, output
+        assert found["failed_attempts"] > 0, "nobody noticed the kill: it proves nothing"
+        if program == "TransactionsThroughKill":
+            assert found["stored_twice"] < 20, output
+    finally:
+        stop.touch()
+        if java is not None and not java.done():
+            await java
+        await pairs.close()
+    assert "Traceback" not in pairs.logs()

@@ -18,6 +18,7 @@ from batonmq.protocol.headers.broker.pull import QueryConsumerOffset, UpdateCons
 from batonmq.protocol.headers.broker.topics import UpdateSubscriptionGroup
 from batonmq.protocol.json import encode
 from tests.integration.acting.group import TOPIC, Pairs, until
+from tests.integration.acting.test_lock_quorum import lock, unlock
 from tests.interop.conftest import JavaProcess, Peer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(420)]
@@ -201,3 +202,36 @@ async def test_a_java_master_returns_to_our_acting_slave(peer: Peer, pairs: Pair
     await until(lambda: pairs._whole("a"), "our slave follows again", JAVA_S)
     await pairs.send("a", 1)
     master.kill()
+
+
+@pytest.mark.parametrize("who", ["our master", "java master"])
+async def test_strict_locks_of_a_mixed_set(peer: Peer, tmp_path: Path, who: str) -> None:
+    """Each make asks the other for its vote."""
+    java_id = int(who == "our master")
+    pairs = Pairs(tmp_path, {"lockInStrictMode": "true"}, sets="a", slaves=1)
+    try:
+        await asyncio.to_thread(pairs.namesrv.start)
+        if java_id:
+            await asyncio.to_thread(pairs.brokers["a", 0].start)
+        java = await peer.start("broker", java_settings(pairs, java_id))
+        if not java_id:
+            await asyncio.to_thread(pairs.brokers["a", 1].start)
+        await until(lambda: _linked(pairs), "both are members", JAVA_S)
+
+        async def granted(client_id: str) -> bool:
+            return await lock(pairs, 0, client_id) == [0, 1]
+
+        await until(lambda: granted("c1"), "both agree", JAVA_S)
+        for broker_id in (0, 1):
+            assert await lock(pairs, broker_id, "c2") == []
+        await unlock(pairs, 0, "c1")
+        await until(lambda: granted("c2"), "given back at both", JAVA_S)
+        java.kill()
+
+        # One of two is no majority, for its owner neither.
+        async def none() -> bool:
+            return await lock(pairs, 1 - java_id, "c2") == []
+
+        await until(none, "the other one alone grants nothing")
+    finally:
+        await pairs.close()

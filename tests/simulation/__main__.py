@@ -5,6 +5,8 @@ python -m tests.simulation raft --seeds 1000       schedules of Raft groups alon
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
 python -m tests.simulation availability            which cut links stop sends, in theory and in the simulation
+python -m tests.simulation acting --seeds 1000     stories of slaves that act as master
+python -m tests.simulation returning --seeds 1000  stories of strict locks and of masters that return
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import controller_sim, pop_story, raft_sim
+from tests.simulation import acting, controller_sim, pop_story, raft_sim, returning
 from tests.simulation.availability import Case, all_cases, measure
 from tests.simulation.availability_page import IMAGE, Result, page, plot
 from tests.simulation.controller_group import Shape as GroupShape
@@ -227,6 +229,48 @@ def availability(cases: int | None, write: bool, jobs: int) -> None:
         click.echo(f"expected {result.expected}, was {result.measured}: {sorted(result.cut)}")
     click.echo(f"{len(results) - len(wrong)} cases agree, {len(wrong)} differ")
     sys.exit(1 if wrong else 0)
+
+
+def tell_returns(seed: int) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = returning.run(seed)
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    counts = Counter(locks=story.granted, acting=story.acting, returns=story.returned, commits=story.commits)
+    return seed, None, counts
+
+
+@main.command("returning")
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def returns(seeds: int, first: int, jobs: int) -> None:
+    """Broker sets without controllers, with strict locks; exit code 1 if a queue had two owners, or a master
+    that returned lost what its slave had accepted."""
+    run_many(tell_returns, range(first, first + seeds), jobs)
+
+
+def tell_acting(seed: int) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = acting.run(seed)
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    counts = Counter(
+        acked=len(story.acked), acting=story.acted, escaped=story.escaped, repeated=story.repeated
+    )
+    return seed, None, counts
+
+
+@main.command("acting")
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def acting_masters(seeds: int, first: int, jobs: int) -> None:
+    """Two broker sets without controllers, of which one loses its master again and again; exit code 1 if a
+    message was lost."""
+    run_many(tell_acting, range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from batonmq.broker.service import BrokerService
+from batonmq.client.consumer import Consumer
 from batonmq.client.producer import Producer
 from batonmq.common.config_loader import update
 from batonmq.net import RemotingClient
-from tests.integration.acting.group import Asks
+from tests.integration.acting.group import CONSUMING, Asks
 from tests.integration.acting.stories import STORIES
 from tests.simulation.acting import ActingCluster
 from tests.simulation.cluster import BROKER_PORT, NAMESRV_PORT, Node, SimClock
@@ -68,6 +69,18 @@ class SimPairs(Asks):
 
     def producer(self) -> Producer:
         return self.cluster.producer()
+
+    def consumer(self, group: str, *, orderly: bool) -> Consumer:
+        cluster = self.cluster
+        return Consumer(
+            group,
+            self.namesrv_address,
+            orderly=orderly,
+            client_ip=cluster.client_host.address,
+            clock=SimClock(cluster.loop),
+            rng=cluster._rng(),
+            **CONSUMING,
+        )
 
 
 def tell(name: str, seed: int = 0) -> None:

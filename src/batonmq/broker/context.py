@@ -6,11 +6,12 @@ one feature (delayed messages, for example) belongs to that feature's part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from batonmq.broker.members import MemberGroup
+from batonmq.net.errors import ConnectFailed
 
 if TYPE_CHECKING:
     import random
@@ -25,11 +26,20 @@ if TYPE_CHECKING:
     from batonmq.common.clock import Clock
     from batonmq.ha.port import Replication
     from batonmq.net.client import RemotingClient
+    from batonmq.protocol.message.record import MessageExt
     from batonmq.store.store import MessageStore
+
+ReadElsewhere: TypeAlias = "Callable[[str, str, int, int], Awaitable[MessageExt | None]]"
+"""See `RemoteReader.read` (`escape/reads.py`)."""
 
 
 def _no_role() -> None:
     """Default of `Broker.assume_role`."""
+
+
+async def _read_nothing(broker_name: str, topic: str, queue_id: int, offset: int) -> MessageExt | None:
+    """Default of `Broker.read_elsewhere`."""
+    raise ConnectFailed(broker_name, "this broker reads no other broker set")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,6 +72,8 @@ class Broker:
     """Takes the role that `ReplicaPart` knows. A broker that prepares first calls it when it is ready."""
     neighbours: Callable[[], Iterable[Broker]] = tuple
     """The other brokers that run in this process; a container passes a function."""
+    read_elsewhere: ReadElsewhere = _read_nothing
+    """Reads a message of another broker set; `EscapePart` sets it."""
     runtime_info: list[Callable[[], Mapping[str, object]]] = field(default_factory=list)
     """Figures of features for GET_BROKER_RUNTIME_INFO; parts add a function."""
     address: str = ""

@@ -164,6 +164,7 @@ class BrokerService:
             slave_acting_master=config.enable_slave_acting_master,
             set_keys={*changed_keys(config), *changed_keys(self._settings.ha)},
             all_ack=config.all_ack_in_sync_state_set,
+            asynchronous=config.broker_role == "ASYNC_MASTER",
         ):
             log.warning("%s", line)
         # Before a store directory is made for a broker that cannot run.

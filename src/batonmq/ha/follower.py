@@ -87,6 +87,10 @@ class Follower(Generic[L]):
         self._new_link = new_link
         self._address = ""
         self._address_known = asyncio.Event()
+        self._again = asyncio.Event()
+        """Ends the wait before the next attempt."""
+        self._distrusts = False
+        """Whether the last link was `untrusted`."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self, master_ha_address: str | None) -> None:
@@ -118,6 +122,12 @@ class Follower(Generic[L]):
             self._address_known.set()
         else:
             self._address_known.clear()
+
+    def hasten(self) -> None:
+        """The master is there: connect now instead of after the usual wait, unless the last link ended with a
+        distrust that another attempt will not change."""
+        if not self._distrusts:
+            self._again.set()
 
     @property
     def following(self) -> bool:
@@ -181,6 +191,7 @@ class Follower(Generic[L]):
         while True:
             await self._address_known.wait()
             address = self._address
+            self._again.clear()
             link = self._new_link(self, address)
             dialled_s, end = loop.time(), store.max_offset
             longest_s = RECONNECT_S[1]
@@ -204,11 +215,17 @@ class Follower(Generic[L]):
                 lasted = link.following and loop.time() - dialled_s > longest_s
                 if lasted or store.max_offset != end:
                     wait_s = RECONNECT_S[0]
+                self._distrusts = link.untrusted
                 if link.untrusted:
                     longest_s = RECONNECT_UNTRUSTED_S
                 problem = f"lost master {address}: {link.reason}"
             if problem != logged:
                 log.warning("%s", problem)
                 logged = problem
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, longest_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._again.wait()
+            except TimeoutError:
+                wait_s = min(2 * wait_s, longest_s)
+            else:
+                wait_s = RECONNECT_S[0]

@@ -42,7 +42,8 @@ class NamesrvConfig:
     return_order_topic_config_to_broker: bool = changeable(True)
     """Send all order configurations to a broker when it registers."""
     scan_not_active_broker_interval: int = number(5_000, 10, changeable=True)
-    """Milliseconds between checks for silent brokers."""
+    """Longest time between checks for silent brokers, ms. One that falls silent is removed when its timeout
+    ends."""
     support_acting_master: bool = changeable(False)
     """Show the live slave with the lowest id as master of a broker set without one (slave acting master)."""
     notify_min_broker_id_changed: bool = changeable(False)

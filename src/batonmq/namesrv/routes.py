@@ -301,6 +301,10 @@ class RouteTable:
         """Brokers whose silence exceeds their own timeout."""
         return [key for key, live in self._live.items() if live.last_seen_ms + live.timeout_ms < now_ms]
 
+    def next_expiry(self) -> int | None:
+        """When the first broker is to be forgotten if all stay silent; monotonic ms."""
+        return min((live.last_seen_ms + live.timeout_ms for live in self._live.values()), default=None)
+
     def on_connection(self, connection: object) -> list[BrokerKey]:
         """Brokers that registered last over this connection (a container has several on one)."""
         return [key for key, live in self._live.items() if live.connection is connection]

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 FIRST_SCAN_MS = 5_000
 """Time from the start to the first check for silent brokers, whatever the interval."""
+SCAN_REST_MS = 100
+"""Least time between two checks."""
 DRAIN_MS = 1_000
 """How long a stop waits for requests in flight."""
 
@@ -115,15 +117,20 @@ class NamesrvService:
 
     def _scan(self) -> None:
         routes = self.name_server.routes
-        expired = routes.expired(self.clock.monotonic_ms())
+        now_ms = self.clock.monotonic_ms()
+        expired = routes.expired(now_ms)
         for key in expired:
             log.warning("broker at %s of %s is silent", key.address, key.cluster)
             connection = routes.connection(key)
             if isinstance(connection, Connection):
                 connection.close()
         self._drop(expired)
-        interval_s = self.name_server.config.scan_not_active_broker_interval / 1000
-        self._scan_timer = asyncio.get_running_loop().call_later(interval_s, self._scan)
+        wait_ms = self.name_server.config.scan_not_active_broker_interval
+        next_ms = routes.next_expiry()
+        if next_ms is not None:
+            # A slave may wait for this to act as master: not up to an interval later than need be.
+            wait_ms = min(wait_ms, max(SCAN_REST_MS, next_ms + 1 - now_ms))
+        self._scan_timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._scan)
 
     def _connection_closed(self, connection: Connection) -> None:
         self._drop(self.name_server.routes.on_connection(connection))

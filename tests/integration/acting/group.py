@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq import Message, MessageQueue, Producer
+from batonmq import ConsumeFromWhere, Consumer, Message, MessageQueue, Producer
 from batonmq.demo.cluster import Program
 from batonmq.demo.ports import free_ports
 from batonmq.net import RemotingClient
@@ -29,6 +29,13 @@ TOPIC = "Kept"
 QUEUES = 2
 PATIENCE_S = 20.0
 CLUSTER = "DefaultCluster"
+CONSUMING = {
+    "from_where": ConsumeFromWhere.FIRST_OFFSET,
+    "concurrency": 1,
+    "commit_interval_ms": 500,
+    "poll_interval_ms": 1_000,
+}
+"""Consumers in the stories."""
 _PULLED = (
     0,
     ResponseCode.PULL_NOT_FOUND,
@@ -78,6 +85,9 @@ class Asks:
         raise NotImplementedError
 
     def producer(self) -> Producer:
+        raise NotImplementedError
+
+    def consumer(self, group: str, *, orderly: bool) -> Consumer:
         raise NotImplementedError
 
     async def create_topic(self, name: str, topic: str = TOPIC, **values: object) -> None:
@@ -281,3 +291,6 @@ class Pairs(Asks):
 
     def producer(self) -> Producer:
         return Producer("p", self.namesrv_address, send_timeout_ms=6_000)
+
+    def consumer(self, group: str, *, orderly: bool) -> Consumer:
+        return Consumer(group, self.namesrv_address, orderly=orderly, **CONSUMING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.integration.acting.group import QUEUES, TOPIC, Asks, until
+from tests.integration.acting.group import CLUSTER, QUEUES, TOPIC, Asks, until
 from tests.integration.test_pop import Popped
 from tests.integration.test_pop import Rig as PopRig
 from tests.integration.transactions import COMMIT, ROLLBACK, RawProducer, raw_producer
@@ -17,6 +17,7 @@ from batonmq.protocol.bodies.clients import (
     UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.pop import CheckPoint
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import LockBatchMq, UnlockBatchMq
@@ -33,7 +34,11 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffsetResponse,
     UpdateConsumerOffset,
 )
+from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.names import revive_topic
 
 QUICK_TRANSACTIONS = {
     "transactionTimeOut": 3_000,
@@ -239,6 +244,116 @@ async def pop(pairs: Asks) -> None:
             await client.close()
 
 
+async def consumption(pairs: Asks) -> None:
+    """Consumers go on with what the dead master's slave has, ordered ones in order, and commit there."""
+    found: dict[str, list[MessageExt]] = {"ordered": [], "plain": []}
+    consumers = {group: pairs.consumer(group, orderly=group == "ordered") for group in found}
+    sent = await pairs.send("a", 60)
+    try:
+        for group, consumer in consumers.items():
+
+            async def handle(message: MessageExt, group: str = group) -> None:
+                found[group].append(message)
+                await asyncio.sleep(0.03)
+
+            consumer.subscribe(TOPIC, "*", handle)
+            await consumer.start()
+
+        async def some() -> bool:
+            return all(len(messages) >= 10 for messages in found.values())
+
+        await until(some, "consumption begins")
+        await asyncio.sleep(1.5)  # the slave copies the groups
+        pairs.kill("a", 0)
+        await pairs.acting("a")
+
+        async def whole() -> bool:
+            return all({each.body.decode() for each in got} >= set(sent) for got in found.values())
+
+        await until(whole, "consumption goes on on the slave")
+        for queue_id in range(QUEUES):
+            offsets = [each.queue_offset for each in found["ordered"] if each.queue_id == queue_id]
+            first = list(dict.fromkeys(offsets))
+            assert first == sorted(first), "the ordered group got a message too early"
+        repeated = {group: len(got) - len(sent) for group, got in found.items()}
+        assert max(repeated.values()) < 30, repeated
+
+        async def committed() -> bool:
+            for group in found:
+                for queue_id in range(QUEUES):
+                    header = QueryConsumerOffset(consumer_group=group, topic=TOPIC, queue_id=queue_id)
+                    answer = await pairs.client.call(pairs.address("a", 1), header)
+                    if answer.header != QueryConsumerOffsetResponse(offset=len(sent) // QUEUES):
+                        return False
+            return True
+
+        await until(committed, "the acting master has the groups' offsets")
+        await pairs.restart("a", 0)
+        await pairs.acting("a", ends=True)
+        await pairs.whole("a")
+        before = {group: len(got) for group, got in found.items()}
+        more = await pairs.send("a", 10, keys="later")
+
+        async def later() -> bool:
+            return all({each.body.decode() for each in got} >= set(more) for got in found.values())
+
+        await until(later, "consumption goes on on the master", 40)
+        assert {group: len(got) - before[group] for group, got in found.items()} == dict.fromkeys(found, 10)
+    finally:
+        for consumer in consumers.values():
+            await consumer.stop()
+
+
+async def foreign_check_points(pairs: Asks) -> None:
+    """An acting master of RocketMQ writes its check points to another master. That one reads the messages
+    from the set that they name, also from its acting slave, and puts them into its own retry topic."""
+    clients = [RemotingClient() for _ in range(2)]
+    rig = PopRig(Path(), {}, clients[0], address=pairs.address("b", 0))
+    try:
+        await pairs.send("b", 8)  # other messages at the same offsets
+        await rig.pop(TOPIC, max_msg_nums=32)  # creates the group
+        await pairs.send("a", 8)
+        pairs.kill("a", 0)
+        await pairs.acting("a")
+        popped_ms = int(pairs.now_s() * 1_000)
+        for name, offsets in (("a", [0, 2]), ("nowhere", [0])):
+            record = CheckPoint(
+                start_offset=offsets[0],
+                pop_time=popped_ms,
+                invisible_time=1_000,
+                num=len(offsets),
+                queue_id=1,
+                topic=TOPIC,
+                consumer_group="g",
+                differences=offsets,
+                broker_name=name,
+            )
+            header = SendMessageV2(
+                producer_group="p",
+                topic=revive_topic(CLUSTER),
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=popped_ms,
+                flag=0,
+                properties=encode_properties({"TAGS": "ck"}).decode(),
+            )
+            await clients[1].call(pairs.address("b", 0), header, encode(record))
+        back: list[Popped] = []
+
+        async def revived() -> bool:
+            back.extend(await rig.pop(TOPIC, max_msg_nums=32))
+            return len(back) >= 2
+
+        await until(revived, "the messages come back")
+        assert {each.body.decode() for each in back} == {f"a {{}} {number}" for number in (1, 5)}
+        assert all(each.record.reconsume_times == 1 for each in back)
+    finally:
+        for client in clients:
+            await client.close()
+
+
 async def _pop(rig: PopRig, count: int, invisible_ms: int) -> list[Popped]:
     found: list[Popped] = []
 
@@ -258,5 +373,7 @@ STORIES = {
     "sends": (sends_are_refused, "ab", {}),
     "transactions": (transactions, "ab", QUICK_TRANSACTIONS),
     "pop": (pop, "ab", {}),
+    "consumption": (consumption, "ab", {}),
+    "foreign check points": (foreign_check_points, "ab", {}),
 }
 """Name -> the story, the broker sets it needs, and their settings."""

@@ -5,11 +5,20 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.unit.broker.fakes import make_broker
 
 from batonmq.broker.pop import order_core
 from batonmq.broker.pop.assignment_core import AVERAGELY, BY_CIRCLE, allocate, allocate_for_pop
-from batonmq.broker.pop.core import CheckPoints, Floors, Outstanding, outstanding_of, record_of
+from batonmq.broker.pop.core import (
+    NOT_IN_LOG,
+    CheckPoints,
+    Floors,
+    Outstanding,
+    outstanding_of,
+    record_of,
+)
 from batonmq.broker.pop.held_pops import HeldPops
+from batonmq.broker.pop.positions import Positions
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.pop import CheckPoint, OrderInfo, OrderRecord
 from batonmq.protocol.json import decode, encode
@@ -288,3 +297,45 @@ def test_popping_clients_get_every_broker_or_the_shares_of_their_neighbours() ->
     assert allocate_for_pop(AVERAGELY, "c5", many, queues(4), 1) == [MessageQueue("T", "a", 1)]
     assert allocate_for_pop(AVERAGELY, "stranger", names, queues(4), 1) == []
     assert allocate("AVG", "stranger", names, queues(4)) == []
+
+
+def test_records_in_memory_hold_back_no_revive_queue() -> None:
+    floors = Floors()
+    floors.know(0, 4)
+    floors.hold(0, NOT_IN_LOG + 1)
+    assert (floors.known(0), floors.settled(0)) == (4, 4)
+    floors.hold(0, 2)
+    assert floors.settled(0) == 1
+    floors.release(0, 2)
+    assert floors.settled(0) == 4
+    floors.know(1, NOT_IN_LOG + 2)
+    assert floors.known(1) == -1
+
+
+def test_check_points_of_other_broker_sets_are_others() -> None:
+    points = CheckPoints()
+    own, foreign = entry(5), entry(5)
+    foreign.foreign = "elsewhere"
+    points.add(own)
+    points.add(foreign)
+    assert (points.get(own.key), points.get(own.key, "elsewhere")) == (own, foreign)
+    assert points.get(own.key, "nowhere") is None
+    points.remove(own)
+    assert own.key not in points and points.get(own.key, "elsewhere") is foreign
+
+
+def test_the_offset_of_a_group_stays_before_what_an_acting_master_hands_out() -> None:
+    broker = make_broker()
+    positions = Positions(broker, None)  # type: ignore[arg-type]
+    positions.held = True
+    key, offsets = ("T", "g", 0), broker.tables.offsets
+    offsets.commit("g", "T", 0, 3)
+    position = positions.move(key, 10)
+    positions.commit(key, position, 10)
+    assert (positions.get(key), offsets.query("g", "T", 0)) == (10, 3)
+    positions.follow({key: 5})
+    assert offsets.query("g", "T", 0) == 5
+    positions.follow({key: 4})  # hidden for longer: never back
+    assert offsets.query("g", "T", 0) == 5
+    positions.follow({})
+    assert (positions.get(key), offsets.query("g", "T", 0)) == (10, 10)

@@ -136,6 +136,12 @@ def test_keys_without_effect_in_a_mode_are_named() -> None:
         assert all(" has no effect here: " in line for line in lines)
         return sorted(line.split()[0] for line in lines)
 
+    asynchronous = keys_without_effect(
+        controller_mode=False, slave_acting_master=True, set_keys=keys, all_ack=False, asynchronous=True
+    )
+    assert [line for line in asynchronous if line.endswith("ASYNC_MASTER waits for no slave")] == [
+        f"{key} has no effect here: brokerRole=ASYNC_MASTER waits for no slave" for key in keys[:3]
+    ]
     assert named(controller=True, acting=False, all_ack=False) == ["enableAutoInSyncReplicas"]
     assert named(controller=True, acting=False, all_ack=True) == [
         "enableAutoInSyncReplicas",

@@ -263,6 +263,7 @@ class Follows(ClassicHAService):
     def __init__(self) -> None:
         self.addresses: list[str | None] = []
         self.up = False
+        self.hastened = 0
 
     @property
     def following(self) -> bool:
@@ -274,6 +275,9 @@ class Follows(ClassicHAService):
 
     def set_master_address(self, master_ha_address: str | None) -> None:
         self.addresses.append(master_ha_address)
+
+    def hasten(self) -> None:
+        self.hastened += 1
 
     def master(self) -> None:
         return None
@@ -300,7 +304,7 @@ async def announce(served: Served, address: str) -> ExchangeHAInfoResponse:
 async def test_a_slave_follows_the_master_that_announces_itself(served: Served) -> None:
     follows = announced_to(served)
     answer = await announce(served, "10.0.0.9:10912")
-    assert answer.follows == "" and follows.addresses == ["10.0.0.9:10912"]
+    assert answer.follows == "" and follows.addresses == ["10.0.0.9:10912"] and follows.hastened == 1
     follows.up = True
     assert (await announce(served, "10.0.0.9:10912")).follows == "10.0.0.9:10912"
 

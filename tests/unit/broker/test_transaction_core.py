@@ -303,3 +303,15 @@ async def test_a_slave_copies_the_counts_of_a_master_that_has_them() -> None:
     assert (own.offset, own.counts) == (5, b"\1\2") and own.take_changed()
     await own.copy(master)
     assert not own.take_changed()
+
+
+@pytest.mark.parametrize("state", [State.COMMITTED, State.ROLLED_BACK, State.MOVED])
+def test_what_an_acting_master_decides_needs_no_op_message(state: State) -> None:
+    w = window()
+    w.set_safe(1, state)
+    assert not w.advance() and not w.is_undecided(1)
+    w.set_safe(0, State.COMMITTED)
+    assert w.advance() and (w.offset, w.op_offset) == (2, 0)
+    assert w.is_decided(1) is (state is not State.MOVED)
+    w.set_safe(1, state)  # late
+    assert w.offset == 2

@@ -98,3 +98,37 @@ def test_brokers_come_and_go(seed: int) -> None:
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [800, 3_000, 7_000])
+def test_a_silent_broker_is_removed_when_its_timeout_ends(timeout_ms: int) -> None:
+    loop = SimLoop(1)
+    network = loop.network
+    hosts = {name: network.start(name, f"10.0.0.{n}") for n, name in enumerate("nac", 1)}
+    config = NamesrvConfig(bind_address="10.0.0.1", kv_config_path="/nowhere/kvConfig.json")
+    service = NamesrvService(config, clock=LoopClock(loop))
+
+    async def main() -> None:
+        await network.run_on(hosts["n"], lambda: loop.create_task(service.start()))
+        await asyncio.sleep(6.3)  # between two checks
+        broker = RemotingClient()
+        first = header("a")
+        first.heartbeat_timeout_millis = timeout_ms
+        coming = broker.call(ADDRESS, first, BODY)
+        await network.run_on(hosts["a"], lambda: loop.create_task(coming))
+        beat = broker.call(ADDRESS, wire.BrokerHeartbeat("c", "a:1", "a"))
+        await asyncio.sleep(0.5)
+        await network.run_on(hosts["a"], lambda: loop.create_task(beat))
+        began = loop.time()
+        network.cut("n", "a")
+        while service.name_server.routes.member_group("c", "a").broker_addrs:
+            await asyncio.sleep(0.01)
+        # The check under way may come first, at most an interval later; here it knew no broker.
+        late_ms = (loop.time() - began) * 1000 - timeout_ms
+        assert -50 < late_ms < (300 if timeout_ms > 4_000 else 5_000 - timeout_ms)
+        await network.run_on(hosts["n"], lambda: loop.create_task(service.stop()))
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()

@@ -35,6 +35,9 @@ class ActingPart(Part):
         self._polling = MemberPolling(broker)
         self._timer: asyncio.TimerHandle | None = None
         broker.members.listeners.append(self._members_changed)
+        if not broker.settings.broker.enable_controller_mode:
+            # A slave that may act needs the tables: new topics and groups are answered when it has them.
+            broker.tables.watch.members = lambda: broker.members.others(broker.role.broker_id).keys()
         broker.settings.listeners.append(self._configured)
 
     def handlers(self, dispatcher: Dispatcher) -> None:

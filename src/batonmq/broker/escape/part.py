@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.escape import metrics
 from batonmq.broker.escape.bridge import EscapeBridge
+from batonmq.broker.escape.reads import RemoteReader
 from batonmq.broker.part import Part
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class EscapePart(Part):
         self._broker = broker
         self.bridge = EscapeBridge(broker)
         broker.appender.escape = self.bridge.take
+        broker.read_elsewhere = RemoteReader(broker).read
 
     def metrics(self) -> Mapping[Metric, Source]:
         return metrics.sources(self._broker, self.bridge)

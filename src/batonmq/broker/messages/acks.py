@@ -148,9 +148,15 @@ def acks_needed(
 
 
 def keys_without_effect(
-    *, controller_mode: bool, slave_acting_master: bool, set_keys: Container[str], all_ack: bool
+    *,
+    controller_mode: bool,
+    slave_acting_master: bool,
+    set_keys: Container[str],
+    all_ack: bool,
+    asynchronous: bool = False,
 ) -> list[str]:
-    """Log lines for acknowledgement keys that are set (`set_keys`) but have no effect in this mode."""
+    """Log lines for acknowledgement keys that are set (`set_keys`) but have no effect in this mode.
+    `asynchronous`: brokerRole=ASYNC_MASTER."""
     reasons: dict[str, str] = {}
     if controller_mode:
         reasons["enableAutoInSyncReplicas"] = "in controller mode the SyncStateSet shrinks instead"
@@ -174,4 +180,7 @@ def keys_without_effect(
             reasons["minInSyncReplicas"] = "only controller mode and enableSlaveActingMaster use it"
             reasons["enableAutoInSyncReplicas"] = "only enableSlaveActingMaster uses it"
             reasons["skipPreOnline"] = "only enableSlaveActingMaster uses it"
+        if asynchronous:
+            for key in ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas"):
+                reasons[key] = "brokerRole=ASYNC_MASTER waits for no slave"
     return [f"{key} has no effect here: {why}" for key, why in reasons.items() if key in set_keys]

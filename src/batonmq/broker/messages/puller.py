@@ -127,7 +127,8 @@ class Puller:
     def pull(self, header: PullMessage, call: PullCall) -> PullAnswer | Awaitable[PullAnswer] | None:
         """The answer; None if `call` receives it later. Raises `MQError`, also when awaited."""
         broker = self._broker
-        if not broker.role.serves and not broker.settings.broker.slave_read_enable:
+        role = broker.role
+        if not role.is_master and not role.is_acting and not broker.settings.broker.slave_read_enable:
             raise rejected()
         pull = self._check(header, call)
         offset = None
@@ -288,7 +289,8 @@ class Puller:
         suggested = MASTER_ID
         if config.slave_read_enable:
             suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
-        if not self._broker.role.serves:
+        role = self._broker.role
+        if not role.is_master and not role.is_acting:
             if not result.suggest_slave and self._broker.role.master_address is not None:
                 suggested = MASTER_ID
                 if result.status is not GetStatus.FOUND:

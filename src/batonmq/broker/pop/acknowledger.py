@@ -61,8 +61,8 @@ class Acknowledger:
         self._taker = taker
         self._waiting: dict[Key, tuple[Outstanding, list[tuple[int, Done]]]] = {}
         """Acks of this loop turn, by check point: their bits, and who waits for them."""
-        self.early: dict[Key, set[int]] = {}
-        """Acked offsets of check points that are unknown so far."""
+        self.early: dict[tuple[Key, str], set[int]] = {}
+        """Acked offsets of check points that are unknown so far, by key and foreign broker set."""
 
     def stop(self) -> None:
         """The role ends: acks that are not in the log yet are refused."""
@@ -76,7 +76,8 @@ class Acknowledger:
 
     def check(self, topic: str, queue_id: int, offset: int, peer: str, *, end: int) -> None:
         """Raises `MQError` unless the queue exists and holds the offset; `end`: how far behind the last."""
-        if not self._broker.role.serves:
+        role = self._broker.role
+        if not role.is_master and not role.is_acting:  # `serves`, but quick on a master
             raise rejected()
         if self._broker.appender.backlog >= self._broker.settings.broker.send_thread_pool_queue_capacity:
             raise overloaded()
@@ -180,13 +181,13 @@ class Acknowledger:
             tag, record = ack_record(key, list(offsets), receipt.broker_name)
             self._journal.write(receipt.revive_queue, tag, record, lambda status, result: None)
 
-    def note_early(self, key: Key, offsets: Sequence[int]) -> None:
+    def note_early(self, key: Key, offsets: Sequence[int], foreign: str = "") -> None:
         """An ack whose check point is unknown so far. Anybody may repeat it, or name any offsets."""
-        known = self.early.get(key)
+        known = self.early.get((key, foreign))
         if known is None:
             if len(self.early) >= MAX_EARLY:
                 del self.early[next(iter(self.early))]
-            known = self.early[key] = set()
+            known = self.early[key, foreign] = set()
         for offset in offsets:
             if len(known) >= MOST_MESSAGES:
                 return

@@ -30,6 +30,7 @@ class Outstanding:
         "broker_name",
         "changed",
         "due_ms",
+        "foreign",
         "invisible_ms",
         "key",
         "live",
@@ -77,6 +78,9 @@ class Outstanding:
         self.put_again = put_again
         """How often reviving failed."""
         self.broker_name = broker_name
+        self.foreign = ""
+        """The broker set that has the messages, if it is another one: an acting master of RocketMQ writes its
+        check points here."""
         self.reviving = False
         self.live = True
         """Whether it is among the outstanding ones."""
@@ -175,7 +179,8 @@ class CheckPoints:
     """All outstanding check points of a broker, by key and by due time."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, Outstanding] = {}
+        self._by_key: dict[tuple[Key, str], Outstanding] = {}
+        """By key and foreign broker set."""
         self._due: list[tuple[int, int, Outstanding]] = []
         self._ticket = count()
 
@@ -186,13 +191,13 @@ class CheckPoints:
         return iter(self._by_key.values())
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._by_key
+        return (key, "") in self._by_key
 
-    def get(self, key: Key) -> Outstanding | None:
-        return self._by_key.get(key)
+    def get(self, key: Key, foreign: str = "") -> Outstanding | None:
+        return self._by_key.get((key, foreign))
 
     def add(self, entry: Outstanding) -> None:
-        self._by_key[entry.key] = entry
+        self._by_key[entry.key, entry.foreign] = entry
         heapq.heappush(self._due, (entry.due_ms, next(self._ticket), entry))
 
     def postpone(self, entry: Outstanding, due_ms: int) -> None:
@@ -204,8 +209,8 @@ class CheckPoints:
     def remove(self, entry: Outstanding) -> None:
         """It is settled: acknowledged as a whole, or revived."""
         entry.live = False
-        if self._by_key.get(entry.key) is entry:
-            del self._by_key[entry.key]
+        if self._by_key.get((entry.key, entry.foreign)) is entry:
+            del self._by_key[entry.key, entry.foreign]
         due = self._due
         if len(due) > 1024 and len(due) > 4 * len(self._by_key):
             # Acknowledged ones stay in the heap until they are due, which may be hours away.

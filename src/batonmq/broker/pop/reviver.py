@@ -20,7 +20,9 @@ from batonmq.broker.pop.counts import Counts
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT, ORDER
 from batonmq.broker.pop.order_core import end_of, plausible
 from batonmq.common.tasks import Tasks
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
@@ -136,7 +138,7 @@ class Reviver:
     def forget_topics(self) -> None:
         """A topic was deleted: its check points are void."""
         topics, floors = self._broker.tables.topics, self._journal.floors
-        for entry in [each for each in self._check_points if each.key[0] not in topics]:
+        for entry in [each for each in self._check_points if each.key[0] not in topics and not each.foreign]:
             self._check_points.remove(entry)
             floors.release(entry.revive_queue, entry.revive_offset)
 
@@ -258,13 +260,14 @@ class Reviver:
             return
         if read.next_offset >= 0:
             self._moves.setdefault(entry.key[:3], []).append((read.next_offset, record.physical_offset))
-        known = self._check_points.get(entry.key)
+        entry.foreign = self._foreign_set(read.broker_name)
+        known = self._check_points.get(entry.key, entry.foreign)
         if known is not None:
             # It was stored again, further back.
             self._journal.floors.release(known.revive_queue, known.revive_offset)
             entry.acked |= known.acked
             self._check_points.remove(known)
-        early = self._acknowledger.early.pop(entry.key, None)
+        early = self._acknowledger.early.pop((entry.key, entry.foreign), None)
         if early is not None:
             entry.acked |= entry.bits_of(early)
         if entry.done:
@@ -276,12 +279,18 @@ class Reviver:
         self._check_points.add(entry)
         self._journal.floors.hold(entry.revive_queue, entry.revive_offset)
 
+    def _foreign_set(self, broker_name: str | None) -> str:
+        """The broker set that a record names, if it is another one, else the empty name."""
+        own = self._broker.settings.broker.broker_name
+        return broker_name if broker_name and broker_name != own else ""
+
     def _learn_ack(self, read: AckRecord) -> None:
         key = (read.topic, read.consumer_group, read.queue_id, read.start_offset, read.pop_time)
         offsets = read.offsets if read.offsets is not None else [read.offset]
-        entry = self._check_points.get(key)
+        foreign = self._foreign_set(read.broker_name)
+        entry = self._check_points.get(key, foreign)
         if entry is None:
-            self._acknowledger.note_early(key, offsets)
+            self._acknowledger.note_early(key, offsets, foreign)
             return
         entry.acked |= entry.bits_of(offsets)
         if entry.done:
@@ -397,7 +406,7 @@ class Reviver:
             return
         try:
             messages = await self._messages(entry)
-        except OSError as error:
+        except (OSError, NetError, MQError) as error:
             log.error("messages of a pop cannot be read, topic=%s: %s", entry.key[0], error)
             pause_s = REWRITE_INTERVALS_S[min(entry.put_again, len(REWRITE_INTERVALS_S) - 1)]
             entry.put_again += 1
@@ -445,19 +454,16 @@ class Reviver:
         """The retry or dead-letter messages of a check point, with the offsets of the messages themselves;
         none for a topic or group that is gone.
 
-        Raises OSError.
+        Raises OSError, `NetError`, `MQError`.
         """
         tables = self._broker.tables
         topic, group, _, _, pop_time = entry.key
         config = tables.subscriptions.get(group)
-        if topic not in tables.topics or config is None:
-            return []
-        if entry.broker_name and entry.broker_name != self._broker.settings.broker.broker_name:
-            log.warning("a check point of broker %s is not revived here", entry.broker_name)
+        if config is None or (not entry.foreign and topic not in tables.topics):
             return []
         messages: list[tuple[int, StoredMessage]] = []
         for offset in entry.unacknowledged:
-            record = await self._message(entry, offset)
+            record = await (self._foreign(entry, offset) if entry.foreign else self._message(entry, offset))
             if record is None:
                 continue
             attempts = record.reconsume_times + (0 if entry.suspend else 1)
@@ -525,6 +531,18 @@ class Reviver:
             # The topic was deleted and created again: this is another message.
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None
+        return record
+
+    async def _foreign(self, entry: Outstanding, offset: int) -> MessageExt | None:
+        """A message of a check point that an acting master of another broker set has written here, as
+        RocketMQ's do; None if it is gone. Raises OSError, `NetError`, `MQError`."""
+        topic, _, queue_id, _, _ = entry.key
+        record = await self._broker.read_elsewhere(entry.foreign, topic, queue_id, offset)
+        if record is None:
+            log.warning(
+                "message to revive is gone topic=%s broker=%s queue=%d offset=%d",
+                *(topic, entry.foreign, queue_id, offset),
+            )
         return record
 
     # -- keeping revive queues short

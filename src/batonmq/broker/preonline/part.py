@@ -82,6 +82,9 @@ class PreOnlinePart(Part):
         assert isinstance(replication, ClassicHAService), "fixed roles use the plain stream"
         began = asyncio.get_running_loop().time()
         slave = broker.settings.broker.broker_role == SLAVE
+        if not slave:
+            # Slaves may find their way here before they are asked to; a refusal would make them wait.
+            replication.serve()
         log.info("not registered yet: the broker first gets what its broker set has")
         while True:
             missing = await (self._slave(replication) if slave else self._master(replication))
@@ -125,7 +128,6 @@ class PreOnlinePart(Part):
         others = await self._others()
         if isinstance(others, str):
             return others
-        replication.serve()
         self._waited_for = others
         self._members = {
             address: self._members.get(address) or RemoteMember(self._broker.client, address)

@@ -82,6 +82,7 @@ class _ReplicationHandlers:
             address = broker.settings.ha.ha_master_address or address
             broker.role.master_ha_address = address
             replication.set_master_address(address)
+            replication.hasten()
         master = replication.master()
         return wire.ExchangeHAInfoResponse(
             follows=replication.followed, linked_from=master.local_address if master is not None else ""

@@ -234,6 +234,10 @@ class ClassicHAService(Replication):
         """See `Replication.set_master_address`."""
         self._follower.set_master_address(master_ha_address)
 
+    def hasten(self) -> None:
+        """The master has announced itself: connect to it now."""
+        self._follower.hasten()
+
     @property
     def followed(self) -> str:
         """The master's replication port that this slave follows, past the handshake; empty: none."""

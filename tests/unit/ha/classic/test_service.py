@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from batonmq.ha import follower
 from batonmq.ha.classic import master_link
 from batonmq.ha.config import HAConfig
 from batonmq.ha.security import security_of
@@ -379,3 +380,15 @@ async def test_a_slave_refuses_slaves(replicas):
     assert other.store.max_offset == 0
     other.ha.set_master_address(master.address)
     await until(lambda: other.store.max_offset == master.store.max_offset)
+
+
+async def test_a_slave_that_pauses_goes_on_at_once_when_the_master_announces_itself(replicas, monkeypatch):
+    monkeypatch.setattr(follower, "RECONNECT_S", (30.0, 30.0))
+    master, slave = await replicas(2)
+    slave.ha.follow("127.0.0.1:1")
+    await asyncio.sleep(0.1)  # it cannot connect, and pauses
+    master.ha.serve()
+    slave.ha.set_master_address(master.address)
+    slave.ha.hasten()
+    await until(lambda: slave.ha.followed == master.address)
+    assert slave.ha.master().local_address == master.ha.replicas()[0].address

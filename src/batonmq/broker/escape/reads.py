@@ -1,0 +1,91 @@
+"""Reads single messages of other broker sets: a RocketMQ broker that acts as master writes check points here.
+
+Source: RocketMQ's `EscapeBridge.getMessage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from batonmq.common.addresses import split_addresses
+from batonmq.net.errors import ConnectFailed
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import PullMessage
+from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.json import decode
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
+from batonmq.protocol.tags import ALL_TAGS
+from batonmq.routing.name_servers import NameServers
+from batonmq.routing.routes import parse_route
+
+if TYPE_CHECKING:
+    from batonmq.broker.context import Broker
+
+TIMEOUT_MS: Final = 10_000
+_ANSWERS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class RemoteReader:
+    """Reads from the broker that serves a set: its master, or the slave that acts as one."""
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.settings.broker
+        self._broker = broker
+        self._group = f"InnerConsumerGroup_{config.broker_name}_{config.broker_id}"
+
+    async def read(self, broker_name: str, topic: str, queue_id: int, offset: int) -> MessageExt | None:
+        """The message at a queue offset, its body not inflated; None if that set no longer has it. Raises
+        OSError, `NetError` or `MQError` if it may have it."""
+        for other in self._broker.neighbours():
+            if other.settings.broker.broker_name == broker_name and other.role.serves:
+                found = other.store.get(topic, queue_id, offset, 1)
+                if found.fetch is not None:
+                    await asyncio.get_running_loop().run_in_executor(other.readers, found.fetch)
+                return _message(b"".join(found.buffers), offset)
+        address = await self._address(broker_name, topic)
+        header = PullMessage(
+            consumer_group=self._group,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=1,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription=ALL_TAGS,
+        )
+        answer = await self._broker.client.call(address, header, timeout_ms=TIMEOUT_MS, accept=_ANSWERS)
+        return _message(bytes(answer.body), offset) if answer.code == ResponseCode.SUCCESS else None
+
+    async def _address(self, broker_name: str, topic: str) -> str:
+        broker = self._broker
+        addresses = split_addresses(broker.settings.broker.namesrv_addr)
+        if not addresses:
+            raise ConnectFailed(broker_name, "no name server is configured that knows this broker set")
+        answer = await NameServers(addresses, broker.client, broker.rng).ask(GetRouteInfo(topic))
+        address = parse_route(topic, decode(answer.body, TopicRouteData)).replica(broker_name)
+        if address is None:
+            raise MQError(ResponseCode.BROKER_NOT_EXIST, f"no broker of {broker_name} has topic {topic}")
+        return address
+
+
+def _message(data: bytes, offset: int) -> MessageExt | None:
+    """The record at this offset; a queue whose begin was deleted answers with a later one."""
+    for at in scan_frames(data)[:-1]:
+        try:
+            record = decode_record(data, at, inflate=False)
+        except MessageFormatError:
+            return None
+        if record.queue_offset == offset:
+            return record
+    return None
