@@ -31,6 +31,7 @@ from batonmq.demo.group import Group
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import decode_records
+from batonmq.spark.sink.options import LEDGER_DIRECTORY
 from batonmq.sync import Producer
 from tests.interop.conftest import JavaProcess, Peer
 
@@ -153,6 +154,8 @@ class Matrix:
     job: Job
     rng: random.Random
     pause_s: tuple[float, float]
+    ledger: Path
+    """Nothing is killed before the job has made it: its first batch has begun then."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def strike(self) -> None:
@@ -197,7 +200,7 @@ class Matrix:
             if code is not None:
                 self.job.failures += 1
                 self.job.start()
-            if self.counts.total() < kills and time.monotonic() > next_kill:
+            if self.counts.total() < kills and time.monotonic() > next_kill and self.ledger.exists():
                 self.strike()
                 next_kill = time.monotonic() + self.rng.uniform(*self.pause_s)
             time.sleep(0.05)
@@ -316,7 +319,8 @@ def run(
         command = [sys.executable, "-m", "tests.spark.exactly_once_job", namesrv, FROM, TO]
         command += [str(directory / "checkpoint"), str(rows_a_batch)]
         job = Job(command, directory / "job.log")
-        matrix = Matrix(cluster, job, random.Random(seed), pause_s)
+        ledger = directory / "checkpoint" / LEDGER_DIRECTORY
+        matrix = Matrix(cluster, job, random.Random(seed), pause_s, ledger)
         job.start()
         try:
             matrix.run(kills, began + timeout_s)
