@@ -54,7 +54,7 @@ class Term:
         """Half offset (of the first copy) -> the requests that commit it; the message is on its way to the
         log."""
         self._not_safe: dict[int, int] = {}
-        """Half offset (of the first copy) of a committed message -> where its copy ends in the log, if disk or
+        """Half offset (of the first copy) of a committed message -> end of its copy in the log, if disk or
         replicas may not have it."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
