@@ -9,6 +9,7 @@ import pytest
 from tests.integration.test_transactions import QUICK, Rig, Starter, start, until
 from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, Half
 
+from batonmq.broker.messages.appender import PutStatus
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
 from batonmq.protocol.codes import ResponseCode
@@ -189,4 +190,50 @@ async def test_a_wrong_half_message_among_them_ends_none(start: Starter) -> None
         await rig.call(EndTransactions("p", COMMIT), b"[]")
     assert await rig.bodies() == []
     await end(rig, [good] * 4_096)
+    assert await rig.bodies() == ["a", "b"]
+
+
+class _Late:
+    """A waiter whose replicas are late."""
+
+    def __init__(self, waiter: Any) -> None:
+        self.wait = waiter.wait
+        self._waiter = waiter
+
+    def stored(self, status: PutStatus, result: Any) -> None:
+        self._waiter.stored(PutStatus.FLUSH_SLAVE_TIMEOUT, result)
+
+
+class _LateAppender:
+    """An appender whose replicas are late, until they are `safe`."""
+
+    def __init__(self, appender: Any) -> None:
+        self._appender = appender
+        self.safe = False
+
+    def submit(self, message: Any, waiter: Any) -> None:
+        self._appender.submit(message, _Late(waiter))
+
+    def is_acked(self, offset: int) -> bool:
+        return self.safe and bool(self._appender.is_acked(offset))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._appender, name)
+
+
+async def test_a_commit_is_not_acknowledged_before_replicas_have_it(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer is not asked again: a master that dies now would take the messages with it."""
+    rig = await start()
+    half = await prepare(rig, ["a", "b"])
+    late = _LateAppender(rig.service.broker.appender)
+    monkeypatch.setattr(rig.service.broker, "appender", late)
+    for _ in range(2):
+        with pytest.raises(MQError, match="not safe yet") as caught:
+            await end(rig, [half])
+        assert caught.value.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    await rig.end(half, COMMIT)  # as RocketMQ: a producer that is asked again
+    late.safe = True
+    await end(rig, [half])
     assert await rig.bodies() == ["a", "b"]

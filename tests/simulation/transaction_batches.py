@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from batonmq.broker.transaction import half as half_module
+from batonmq.ha.config import HAConfig
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
@@ -20,6 +21,7 @@ from batonmq.protocol.json import encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.properties import encode_properties
+from tests.simulation import cluster
 from tests.simulation.cluster import BROKER_PORT
 from tests.simulation.scenario import run
 from tests.simulation.story import QUEUES, TOPIC, Shape, Story
@@ -34,7 +36,8 @@ from tests.simulation.transactions import (
 
 MOST_ROWS = 6
 ROW_BYTES = 400
-"""Large enough that a replica often has only a beginning of a batch."""
+TRANSFER_BYTES = 700
+"""Of the log at a time: a replica often has only a beginning of a batch."""
 
 
 class BatchTeller(TransactionTeller):
@@ -136,6 +139,9 @@ def run_batches(seed: int, shape: Shape) -> tuple[Story, BatchTeller]:
             tellers.append(self)
 
     put_back_ms = PUT_BACK_MS if seed % 2 else half_module.PUT_BACK_AFTER_MS
-    with mock.patch.object(half_module, "PUT_BACK_AFTER_MS", put_back_ms):
+    with (
+        mock.patch.object(half_module, "PUT_BACK_AFTER_MS", put_back_ms),
+        mock.patch.object(cluster, "HAConfig", lambda: HAConfig(ha_transfer_batch_size=TRANSFER_BYTES)),
+    ):
         story = run(seed, shape, Kept)
     return story, tellers[0]

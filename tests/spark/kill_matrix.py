@@ -2,7 +2,8 @@
 
 ``python -m tests.spark.kill_matrix --kills 200 --rows 1000000`` copies a topic into another one by Spark,
 while ``kill -9`` ends, at random: Python workers of tasks, the driver, the master, all brokers, the leader of
-the controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice.
+the controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice. With
+``--java`` the broker is RocketMQ's, one without replicas.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from batonmq import Admin, Message, MessageQueue, QueueReader
 from batonmq.demo.cluster import LocalCluster, Program
@@ -29,7 +31,9 @@ from batonmq.demo.group import Group
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import decode_records
+from batonmq.spark.sink.options import LEDGER_DIRECTORY
 from batonmq.sync import Producer
+from tests.interop.conftest import JavaProcess, Peer
 
 FROM, TO = "matrix-from", "matrix-to"
 QUEUES = 4
@@ -104,19 +108,60 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+class JavaCluster:
+    """RocketMQ's name server and one broker; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._peer = Peer(directory)
+        self._broker: JavaProcess | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            namesrv = asyncio.run(self._peer.start("namesrv"))
+            self.namesrv_address = namesrv.address
+            self._settings = self._peer.config("broker", {"namesrvAddr": namesrv.address})
+            self.start()
+        except BaseException:
+            self._peer.stop_all()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._peer.stop_all()
+
+    def start(self) -> None:
+        """Start the broker, and return once the name server knows it."""
+        self._broker = asyncio.run(self._peer.start("broker", self._settings))
+
+        async def registered() -> None:
+            async with Admin(self.namesrv_address) as admin, asyncio.timeout(60):
+                while not await admin.masters():
+                    await asyncio.sleep(0.2)
+
+        asyncio.run(registered())
+
+    def kill(self) -> None:
+        assert self._broker is not None
+        self._broker.kill()
+
+
 @dataclass
 class Matrix:
     """One run. `counts` is what was killed."""
 
-    cluster: LocalCluster
+    cluster: LocalCluster | JavaCluster
     job: Job
     rng: random.Random
     pause_s: tuple[float, float]
+    ledger: Path
+    """Nothing is killed before the job has made it: its first batch has begun then."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def strike(self) -> None:
         """Kill one thing, and start it again."""
         what = self.rng.choices(list(VICTIMS), weights=list(VICTIMS.values()))[0]
+        cluster = self.cluster
         if what == "worker":
             workers = self.job.workers()
             if not workers:
@@ -125,31 +170,24 @@ class Matrix:
         elif what == "driver":
             self.job.kill()
             self.job.start()
+        elif isinstance(cluster, JavaCluster):
+            what = "broker"
+            cluster.kill()
+            time.sleep(self.rng.uniform(0, 2))
+            cluster.start()
         elif what == "controller":
-            (controller,) = self.cluster.controller_programs
+            (controller,) = cluster.controller_programs
             controller.kill()
             time.sleep(self.rng.uniform(0, 1))
             controller.start()
         else:
-            brokers = self.cluster.brokers if what == "brokers" else [self.master()]
+            brokers = cluster.brokers if what == "brokers" else [master_of(cluster)]
             for broker in brokers:
                 broker.kill()
             time.sleep(self.rng.uniform(0, 2))
             for broker in brokers:
                 broker.start()
         self.counts[what] += 1
-
-    def master(self) -> Program:
-        async def find() -> str:
-            group = Group(self.cluster.controller_addresses, self.cluster.broker_name)
-            try:
-                state = await group.wait_for(lambda s: s.master_address is not None, 30, "a master")
-                assert state.master_address is not None
-                return state.master_address
-            finally:
-                await group.close()
-
-        return self.cluster.broker_at(asyncio.run(find()))
 
     def run(self, kills: int, deadline: float) -> None:
         """Until the job has copied all. It is started again when a kill has failed it."""
@@ -162,11 +200,26 @@ class Matrix:
             if code is not None:
                 self.job.failures += 1
                 self.job.start()
-            if self.counts.total() < kills and time.monotonic() > next_kill:
+            if self.counts.total() < kills and time.monotonic() > next_kill and self.ledger.exists():
                 self.strike()
                 next_kill = time.monotonic() + self.rng.uniform(*self.pause_s)
             time.sleep(0.05)
         raise TimeoutError(f"the job did not end in time; see {self.job.log}")
+
+
+def master_of(cluster: LocalCluster) -> Program:
+    """The program of the master."""
+
+    async def find() -> str:
+        group = Group(cluster.controller_addresses, cluster.broker_name)
+        try:
+            state = await group.wait_for(lambda s: s.master_address is not None, 30, "a master")
+            assert state.master_address is not None
+            return state.master_address
+        finally:
+            await group.close()
+
+    return cluster.broker_at(asyncio.run(find()))
 
 
 class Reader(threading.Thread):
@@ -231,16 +284,17 @@ class Outcome:
 def fill(namesrv: str, rows: int) -> None:
     """Topic FROM: the numbers from 0 on."""
 
-    async def create() -> None:
+    async def create() -> str:
         async with Admin(namesrv) as admin:
             await admin.create_topic(FROM, QUEUES)
             await admin.create_topic(TO, QUEUES)
+            return next(iter(await admin.masters()))
 
-    asyncio.run(create())
+    broker = asyncio.run(create())
     with Producer("filler", namesrv, send_timeout_ms=20_000) as producer:
         for at in range(0, rows, 1_000):
             batch = [Message(FROM, b"%d" % number) for number in range(at, min(rows, at + 1_000))]
-            queue = MessageQueue(FROM, "broker-a", at // 1_000 % QUEUES)
+            queue = MessageQueue(FROM, broker, at // 1_000 % QUEUES)
             producer.send(batch if len(batch) > 1 else batch[0], queue=queue)
 
 
@@ -253,10 +307,11 @@ def run(
     rows_a_batch: int,
     pause_s: tuple[float, float] = (0.5, 4.0),
     timeout_s: float = 600,
+    java: bool = False,
 ) -> Outcome:
     """One run below `directory`."""
     began = time.monotonic()
-    with LocalCluster(directory / "cluster") as cluster:
+    with JavaCluster(directory / "java") if java else LocalCluster(directory / "cluster") as cluster:
         namesrv = cluster.namesrv_address
         fill(namesrv, rows)
         reader = Reader(namesrv)
@@ -264,7 +319,8 @@ def run(
         command = [sys.executable, "-m", "tests.spark.exactly_once_job", namesrv, FROM, TO]
         command += [str(directory / "checkpoint"), str(rows_a_batch)]
         job = Job(command, directory / "job.log")
-        matrix = Matrix(cluster, job, random.Random(seed), pause_s)
+        ledger = directory / "checkpoint" / LEDGER_DIRECTORY
+        matrix = Matrix(cluster, job, random.Random(seed), pause_s, ledger)
         job.start()
         try:
             matrix.run(kills, began + timeout_s)
@@ -295,6 +351,7 @@ def main() -> int:
     parser.add_argument("--rows-a-batch", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=7_200, help="seconds")
+    parser.add_argument("--java", action="store_true", help="RocketMQ's name server and broker")
     parser.add_argument("--keep", action="store_true", help="keep the directory with logs and stores")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
@@ -305,6 +362,7 @@ def main() -> int:
         seed=given.seed,
         rows_a_batch=given.rows_a_batch,
         timeout_s=given.timeout,
+        java=given.java,
     )
     print(outcome)
     if outcome.right and not given.keep:

@@ -227,11 +227,11 @@ def check(world: World, prepared: list[list[Unit]]) -> None:
         by_row[place] = by_row.get(place, 0) + 1
     assert set(by_row.values()) == {1}
     assert {place[:2] for place in by_row} == {(str(e), str(at)) for e in range(EPOCHS) for at in range(4)}
-    for epoch, units in enumerate(prepared):
+    for batch, units in enumerate(prepared):
         committed = {one.key for broker in world.brokers.values() for _, one in broker.log}
         wanted = {one.key for one in units} & committed
         attempts = {(int(key.rpartition("/")[2]) - 1) // 4 for key in wanted}
-        assert len(attempts) == 1, f"batch {epoch} has rows of several attempts"
+        assert len(attempts) == 1, f"batch {batch} has rows of several attempts"
 
 
 def world_of(path: Path, kind: str, seed: int, trouble: float) -> World:

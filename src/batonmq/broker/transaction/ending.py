@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import not_stored, overloaded
+from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.transaction.askers import SharedRequest
 from batonmq.broker.transaction.core import State
@@ -45,6 +45,8 @@ MOST_ENDS: Final = 4_096
 """Half messages in one request."""
 MOST_BYTES: Final = 32 << 20
 """Bytes of all of them: they are appended in one loop turn."""
+_INDEXED: Final = 50_000
+"""Records that the index may be behind."""
 _SAME_KEY: Final = 64
 """Messages with the unique key of a half message that are looked at in the index."""
 _ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
@@ -60,7 +62,8 @@ class _Commit:
         self, handlers: TransactionEnds, term: Term, record: MessageExt, original: int, topic: str
     ) -> None:
         # Without PUT_OK nothing is lost: the half message then counts as undecided until its op message is
-        # confirmed.
+        # confirmed, and the next master asks for it. END_TRANSACTION is answered as by RocketMQ then. Those
+        # who send END_TRANSACTIONS may not be asked again, and get an error.
         self.wait = True
         self._handlers = handlers
         self._term = term
@@ -79,8 +82,13 @@ class _Commit:
         if not term.ended:
             term.decide(self._record, State.COMMITTED)
             self._handlers.committed(self._record, self._topic)
+        if status is not PutStatus.PUT_OK:
+            term.not_safe_yet(self._original, result.end_offset)
         for asker in askers:
-            asker.reply(Reply())
+            if status is PutStatus.PUT_OK or not isinstance(asker, SharedRequest):
+                asker.reply(Reply())
+            else:
+                asker.fail(_not_safe(status))
 
 
 class TransactionEnds:
@@ -132,6 +140,10 @@ class TransactionEnds:
             if size > MOST_BYTES and len(records) > 1:
                 raise MQError(ResponseCode.INVALID_PARAMETER, f"half messages of over {MOST_BYTES} bytes")
         open_ones = [record for record in records if not self._ended_before(term, record, kind)]
+        for record in records:
+            first = first_copy(record)
+            if not term.is_safe(record.queue_offset if first is None else first):
+                raise _not_safe(PutStatus.FLUSH_SLAVE_TIMEOUT)
         if not open_ones:
             return Reply()
         shared = SharedRequest(request, len(open_ones))
@@ -203,7 +215,7 @@ class TransactionEnds:
         place = real_place(record)
         if place is None or not unique_key or not store.config.message_index_enable:
             return False
-        if store.build_index():
+        if store.build_index(_INDEXED) and store.build_index(_INDEXED):
             raise overloaded()  # the index does not know all of the log yet
         for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
             found = decode_record(view, inflate=False)
@@ -269,6 +281,10 @@ class TransactionEnds:
     def failed(self, askers: list[Asker], status: PutStatus) -> None:
         for asker in askers:
             asker.fail(not_stored(status, self._settings.store.max_message_size))
+
+
+def _not_safe(status: PutStatus) -> MQError:
+    return MQError(CODE_OF[status], f"committed, but not safe yet ({status.value}): ask again")
 
 
 def _names(header: EndTransaction, record: MessageExt) -> bool:

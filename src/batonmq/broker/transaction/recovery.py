@@ -17,7 +17,7 @@ from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.messages.internal import put
 from batonmq.broker.transaction.batch import DeliveredRows, is_batch
 from batonmq.broker.transaction.core import HalfWindow, State
-from batonmq.broker.transaction.half import HALF_QUEUE, real_place, to_committed
+from batonmq.broker.transaction.half import HALF_QUEUE, first_copy, real_place, to_committed
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
@@ -205,6 +205,10 @@ class Recovery:
             outcome = await put(self._broker.appender, message)
             if outcome.result is not None:
                 self._term.decide(rows.half, State.COMMITTED)
+                first = first_copy(rows.half)
+                if not outcome.ok:
+                    original = rows.half.queue_offset if first is None else first
+                    self._term.not_safe_yet(original, outcome.result.end_offset)
                 log.info("half message %d: the rest of its batch is delivered", rows.half.queue_offset)
                 return
             if outcome.status is PutStatus.MESSAGE_ILLEGAL:

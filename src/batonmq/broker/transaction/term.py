@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 BATCH: Final = 32
 """Messages that are read together."""
 BATCH_BYTES: Final = 1 << 20
+_MOST_NOT_SAFE: Final = 10_000
+"""Commits that are looked through for those that have become safe."""
 _GONE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.MESSAGE_WAS_REMOVING,
@@ -53,6 +55,9 @@ class Term:
         self.commits: dict[int, list[Asker]] = {}
         """Half offset (of the first copy) -> the requests that commit it; the message is on its way to the
         log."""
+        self._not_safe: dict[int, int] = {}
+        """Half offset (of the first copy) of a committed message -> end of its copy in the log, if disk or
+        replicas may not have it."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
         self.acting = broker.role.is_acting
@@ -100,6 +105,23 @@ class Term:
         """After a round: let slaves know how often each message was checked."""
         if self.checks.publish(self.window.offset, self.window.all_checks()):
             self._broker.tables.watch.changed()
+
+    def not_safe_yet(self, original: int, end_offset: int) -> None:
+        """A committed message that ends there is in the log, but was not safe in time."""
+        if len(self._not_safe) >= _MOST_NOT_SAFE:
+            acked = self._broker.appender.is_acked
+            self._not_safe = {half: end for half, end in self._not_safe.items() if not acked(end)}
+        self._not_safe[original] = end_offset
+
+    def is_safe(self, original: int) -> bool:
+        """Whether nothing can take back the commit of a half message that is committed."""
+        end_offset = self._not_safe.get(original)
+        if end_offset is None:
+            return True
+        if not self._broker.appender.is_acked(end_offset):
+            return False
+        del self._not_safe[original]
+        return True
 
     # -- reading
 
