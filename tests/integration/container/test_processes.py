@@ -201,6 +201,31 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             assert "Traceback" not in log(container)
 
 
+async def test_brokers_removed_from_a_node_and_added_again_miss_nothing(tmp_path: Path) -> None:
+    """First a slave, while its master goes on; then a master, while its slave serves reads."""
+    confs, a0, b0 = crosswise(tmp_path)
+    a1 = confs[1][1]
+    async with nodes(Nodes(tmp_path, confs)) as made:
+        left, right = made.containers
+        await made.in_sync(a0)
+        assert await made.send("a", 20) == 0
+        await made.remove(right, "a", 1)
+        assert await made.send("a", 20) == await made.send("b", 20) == 0
+        await made.add(right, a1.path)
+        await made.in_sync(a0)
+        assert await made.bodies(a1.address) == made.acked["a"]
+
+        await made.remove(left, "a")
+        assert await made.bodies(a1.address) == made.acked["a"]
+        await made.add(left, a0.path)
+        await made.in_sync(a0)
+        assert await made.send("a", 20) == await made.send("b", 20) == 0
+        for conf, name in ((a0, "a"), (b0, "b")):
+            assert await made.bodies(conf.address) == made.acked[name]
+        await made.in_sync(a0)
+        assert await made.bodies(a1.address) == made.acked["a"]
+
+
 async def test_another_node_takes_over_at_once_when_a_master_is_removed(tmp_path: Path) -> None:
     (controller_port,) = free_ports(1)
     controller = Program(
