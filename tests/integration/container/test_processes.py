@@ -174,7 +174,7 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             await made.in_sync(master)
         assert await made.send("a", 50) == await made.send("b", 50) == 0
 
-        left.kill()
+        await made.kill(left)
         # The other node has every message of both broker sets, and takes new ones for its own.
         assert await made.bodies(a1.address) == made.acked["a"]
         assert await made.send("b", 30) == 0
@@ -189,7 +189,7 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             assert await made.bodies(master.address) == made.acked[name]
             assert await made.bodies(slave.address) == made.acked[name]
 
-        right.kill()
+        await made.kill(right)
         assert await made.bodies(b1.address) == made.acked["b"]
         assert await made.send("a", 20) == 0
         await made.start(right)
@@ -388,9 +388,7 @@ async def test_workers_end_when_their_container_is_killed(tmp_path: Path) -> Non
     async with nodes(Nodes(tmp_path, [[a, b]], containerProcesses=2)) as made:
         (container,) = made.containers
         assert await made.send("a", 20) == await made.send("b", 20) == 0
-        pids = workers(container)
-        container.kill()
-        await until(lambda: not any(running(pid) for pid in pids))
+        await made.kill(container)
         await made.start(container)
         for name, conf in (("a", a), ("b", b)):
             assert await made.bodies(conf.address) == made.acked[name]
