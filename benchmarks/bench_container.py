@@ -5,8 +5,8 @@
 
 idle: from starting the process to the moment when every broker has answered a request; the processor time
 that took, which counts where others use the machine, too; anonymous memory after five seconds of rest. With
---java the same of RocketMQ's container, with the same files (`tests/interop/peer.sh`). Its heap is --java-heap;
-2 GB is what the start script of the tests gives it.
+--java the same of RocketMQ's container and the same files (`tests/interop/peer.sh`), with a heap of
+--java-heap; 2 GB is what that script gives it.
 
 send: batches of 32 messages of 1 KiB to two brokers of one container, with one process and with two, in turn.
 The load is one process that prepares its frames beforehand and counts answers. Its processor time is shown,
