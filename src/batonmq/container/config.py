@@ -43,7 +43,9 @@ class ContainerConfig:
     a processor, for its brokers; one that dies is started again with them."""
 
     HAS_NO_EFFECT: ClassVar[Mapping[str, str]] = {
-        "fetchNamesrvAddrInterval": "name servers are not fetched from an address server",
+        "fetchNamesrvAddrByAddressServer": "there is no address server; set namesrvAddr",
+        "fetchNameSrvAddrByDnsLookup": "each address of namesrvAddr is looked up when a broker connects",
+        "fetchNamesrvAddrInterval": "there is no address server",
         "updateNamesrvAddrInterval": "a change of namesrvAddr takes effect at once",
     }
     """RocketMQ's keys that mean nothing here, and why."""

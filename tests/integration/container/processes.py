@@ -86,6 +86,12 @@ class Nodes:
         count = self._counts[container.name]
         await until(lambda: log(container).count("Broker [") >= before + count, lambda: log(container))
 
+    async def kill(self, container: Program) -> None:
+        """As the loss of a node: returns when its workers are gone, too."""
+        pids = workers(container)
+        container.kill()
+        await until(lambda: not any(map(running, pids)))
+
     async def close(self) -> None:
         await self.client.close()
         for program in (*self.containers, self.namesrv):

@@ -174,7 +174,7 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             await made.in_sync(master)
         assert await made.send("a", 50) == await made.send("b", 50) == 0
 
-        left.kill()
+        await made.kill(left)
         # The other node has every message of both broker sets, and takes new ones for its own.
         assert await made.bodies(a1.address) == made.acked["a"]
         assert await made.send("b", 30) == 0
@@ -189,7 +189,7 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
             assert await made.bodies(master.address) == made.acked[name]
             assert await made.bodies(slave.address) == made.acked[name]
 
-        right.kill()
+        await made.kill(right)
         assert await made.bodies(b1.address) == made.acked["b"]
         assert await made.send("a", 20) == 0
         await made.start(right)
@@ -199,6 +199,31 @@ async def test_two_nodes_crosswise_lose_nothing_when_one_is_killed(tmp_path: Pat
         for container in made.containers:
             assert await asyncio.to_thread(container.stop) == 0
             assert "Traceback" not in log(container)
+
+
+async def test_brokers_removed_from_a_node_and_added_again_miss_nothing(tmp_path: Path) -> None:
+    """First a slave, while its master goes on; then a master, while its slave serves reads."""
+    confs, a0, b0 = crosswise(tmp_path)
+    a1 = confs[1][1]
+    async with nodes(Nodes(tmp_path, confs)) as made:
+        left, right = made.containers
+        await made.in_sync(a0)
+        assert await made.send("a", 20) == 0
+        await made.remove(right, "a", 1)
+        assert await made.send("a", 20) == await made.send("b", 20) == 0
+        await made.add(right, a1.path)
+        await made.in_sync(a0)
+        assert await made.bodies(a1.address) == made.acked["a"]
+
+        await made.remove(left, "a")
+        assert await made.bodies(a1.address) == made.acked["a"]
+        await made.add(left, a0.path)
+        await made.in_sync(a0)
+        assert await made.send("a", 20) == await made.send("b", 20) == 0
+        for conf, name in ((a0, "a"), (b0, "b")):
+            assert await made.bodies(conf.address) == made.acked[name]
+        await made.in_sync(a0)
+        assert await made.bodies(a1.address) == made.acked["a"]
 
 
 async def test_another_node_takes_over_at_once_when_a_master_is_removed(tmp_path: Path) -> None:
@@ -363,9 +388,7 @@ async def test_workers_end_when_their_container_is_killed(tmp_path: Path) -> Non
     async with nodes(Nodes(tmp_path, [[a, b]], containerProcesses=2)) as made:
         (container,) = made.containers
         assert await made.send("a", 20) == await made.send("b", 20) == 0
-        pids = workers(container)
-        container.kill()
-        await until(lambda: not any(running(pid) for pid in pids))
+        await made.kill(container)
         await made.start(container)
         for name, conf in (("a", a), ("b", b)):
             assert await made.bodies(conf.address) == made.acked[name]
