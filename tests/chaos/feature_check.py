@@ -86,8 +86,8 @@ def check_pops(
     *,
     invisible_us: int = 0,
 ) -> Verdict:
-    """Every message that was sent came until it was acknowledged, at least perhaps; it came again neither after
-    the answer to its ack nor while it was invisible."""
+    """Every message that was sent came until it was acknowledged, at least perhaps; it came again neither
+    after the answer to its ack nor while it was invisible."""
     verdict = Verdict(sent=len(sends))
     copies = _copies(verdict, {each.key for each in sends}, log)
     by_key: dict[str, list[Receipt]] = defaultdict(list)
