@@ -14,6 +14,7 @@ from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.client.transactions import TransactionProducer
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
 from tests.chaos.check import Found, Verdict
@@ -137,7 +138,8 @@ class PopLoad(Load):
     def __init__(self, topic: str, namesrv: str, seed: int) -> None:
         super().__init__(topic, namesrv, seed)
         self.receipts: list[Receipt] = []
-        self._acked: set[str] = set()
+        self._settled: set[str] = set()
+        """Keys of messages that were acknowledged, perhaps."""
         self._poppers: list[asyncio.Task[None]] = []
 
     async def _start_consumers(self) -> None:
@@ -173,15 +175,18 @@ class PopLoad(Load):
     async def _ack(self, consumer: SimpleConsumer, message: MessageExt, receipt: Receipt) -> None:
         try:
             await consumer.ack(message)
-        except (NetError, MQError):
-            return  # too late, or unknown: then it may come again
-        receipt.acked_us = now_us()
-        self._acked.add(receipt.key)
+        except (NetError, MQError) as error:
+            if isinstance(error, MQError) and error.code == ResponseCode.NO_MESSAGE:
+                return  # too late: it comes again
+            receipt.unknown = True
+        else:
+            receipt.acked_us = now_us()
+        self._settled.add(receipt.key)
 
     async def finish(self) -> None:
         self._stopping = True
         await asyncio.gather(*self._producers)
-        await self._until(lambda: self._wanted() <= self._acked, SETTLE_TIMEOUT_S)
+        await self._until(lambda: self._wanted() <= self._settled, SETTLE_TIMEOUT_S)
         await asyncio.sleep(2 * INVISIBLE_S)  # what was acknowledged must not come again
         self._drained.set()
         await self._stop_consumers()

@@ -57,7 +57,7 @@ def table(results: Sequence[Result]) -> Table:
     for name in ("aim", "longest", "whole", "acked", "unknown", "twice", "wrong"):
         shown.add_column(name, justify="right", no_wrap=True)
     for result in results:
-        scenario = BY_NAME[result.scenario]
+        aim_s = BY_NAME[result.scenario].aim_s if result.load == "plain" else None
         met = aim_met(result)
         style = "" if met is None else "green" if met else "yellow"
         wrong = sum(result.violations.values())
@@ -65,7 +65,7 @@ def table(results: Sequence[Result]) -> Table:
             title(result),
             SYSTEMS[result.system],
             str(result.replicas or "–"),
-            f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–",
+            f"{aim_s:g} s" if aim_s is not None else "–",
             f"[{style}]{seconds(result.longest_gap_s)}[/]" if style else seconds(result.longest_gap_s),
             seconds(result.whole_s),
             f"{result.acked:,}",

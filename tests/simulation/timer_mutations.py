@@ -59,7 +59,7 @@ def _trust_the_wheel() -> list[Patch]:
 
 def _plot(plot: str, *, sync_flush: bool = False) -> Callable[[int], Shape]:
     """Stories of one plot again and again."""
-    return lambda seed: Shape(replicas=2, sync_flush=sync_flush, plot=plot, faults_s=60.0)
+    return lambda seed: Shape(replicas=2, sync_flush=sync_flush, plot=plot, faults_s=15.0)
 
 
 MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
