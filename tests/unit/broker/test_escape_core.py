@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from batonmq.broker.escape.core import outward, send_header, usable, without
@@ -117,3 +119,9 @@ class TestHeader:
         broken.properties = b"K\1\xff\2"
         with pytest.raises(ValueError):
             send_header(broken, 0, "b", "g")
+
+
+def test_a_committed_batch_arrives_as_its_messages() -> None:
+    batch = replace(message("T"), batch=True)
+    assert send_header(outward(batch, 1000), 0, "b", "g").batch
+    assert not send_header(message("T"), 0, "b", "g").batch

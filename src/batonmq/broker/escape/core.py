@@ -117,6 +117,6 @@ def send_header(message: StoredMessage, queue_id: int, broker_name: str, group: 
         properties=message.properties.decode(),
         reconsume_times=message.reconsume_times,
         unit_mode=False,
-        batch=False,
+        batch=message.batch,
         broker_name=broker_name,
     )

@@ -82,7 +82,7 @@ class _Commit:
         if not term.ended:
             term.decide(self._record, State.COMMITTED)
             self._handlers.committed(self._record, self._topic)
-        if status is not PutStatus.PUT_OK:
+        if result is not None and status is not PutStatus.PUT_OK:
             term.not_safe_yet(self._original, result.end_offset)
         for asker in askers:
             if status is PutStatus.PUT_OK or not isinstance(asker, SharedRequest):
