@@ -1,1 +1,1 @@
-"""The broker container (RIP-31): several brokers in one process, or in a few, behind one admin port."""
+"""The broker container (RIP-31): several brokers in one or a few processes, with one admin port."""

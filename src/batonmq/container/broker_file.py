@@ -1,4 +1,4 @@
-"""A broker's configuration file, as a container reads it: what it asks for, checked before anything starts.
+"""Reads a broker's configuration file for a container, and checks it before anything starts.
 
 Source: RocketMQ's `BrokerContainerStartup.createAndInitializeBroker`, `BrokerContainerProcessor.addBroker`.
 """
@@ -27,16 +27,16 @@ from batonmq.store.config import StoreConfig
 SLAVE_MEMORY_LESS: Final = 10
 """Percent of the memory that a slave leaves to the masters beside it (accessMessageInMemoryMaxRatio)."""
 MAX_BYTES: Final = 1 << 20
-"""A configuration file is not larger; what a request names may be anything."""
+"""Largest configuration file. A request may name any file."""
 
 
 class Unreadable(ConfigError):
-    """There is no file of this name, or nothing that could be a configuration."""
+    """The file does not exist, or is not a configuration file."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFile:
-    """One broker to be."""
+    """A broker that is to be started."""
 
     path: Path
     config: BrokerConfig
@@ -50,7 +50,7 @@ class BrokerFile:
 
 
 def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
-    """Load and check the file. `namesrv_addr`: the container's name servers; empty: those of the file.
+    """Load and check the file. `namesrv_addr`: the container's name servers; if empty, those in the file.
 
     Blocks. Raises `Unreadable`, `NoConfigFile` or another `ConfigError`; the text names the file.
     """
@@ -78,7 +78,7 @@ def inside(path: Path, directories: Iterable[str]) -> bool:
 
 
 def _check_regular(path: Path) -> None:
-    """A pipe or a device would never end."""
+    """Refuse anything but a regular file: reading a pipe or a device might never end."""
     try:
         found = path.stat()
     except OSError as error:

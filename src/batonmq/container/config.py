@@ -48,7 +48,7 @@ class ContainerConfig:
         "fetchNamesrvAddrInterval": "there is no address server",
         "updateNamesrvAddrInterval": "a change of namesrvAddr takes effect at once",
     }
-    """RocketMQ's keys that mean nothing here, and why."""
+    """RocketMQ's keys that have no effect here, and the reasons."""
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -1,7 +1,7 @@
-"""`Container`: adds brokers from their files and removes them, whichever process they run in.
+"""`Container`: adds brokers from their files and removes them, in any of its processes.
 
-Remarks and codes are those of RocketMQ's `BrokerContainerProcessor`. Requests for different brokers run side
-by side: a broker that recovers a large store delays no other.
+Remarks and codes are those of RocketMQ's `BrokerContainerProcessor`. Requests for different brokers run
+concurrently: a broker that recovers a large store delays no other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from batonmq.protocol.errors import MQError
 log = logging.getLogger(__name__)
 
 MAX_PATH: Final = 4096
-"""Characters of a path: Linux has no longer ones."""
+"""Most characters of a path: Linux's limit."""
 
 
 class Container:
     """The brokers of one container. `open` first, `close` at the end."""
 
     def __init__(self, table: BrokerTable, namesrv_addr: str) -> None:
-        """`namesrv_addr`: name servers of all brokers; empty: each has those of its file."""
+        """`namesrv_addr`: name servers of all brokers; if empty, each uses those in its file."""
         self.table = table
         self._namesrv_addr = namesrv_addr
         self._places: Sequence[Place] = ()
@@ -38,7 +38,7 @@ class Container:
         self._closing = False
 
     async def open(self, places: Sequence[Place]) -> None:
-        """`places`: as many as the table knows. Raises `OSError`."""
+        """`places`: one for each process of the table. Raises `OSError`."""
         self._places = places
         await asyncio.gather(*(place.open() for place in places))
 
@@ -48,11 +48,11 @@ class Container:
         *,
         directories: Sequence[str] = (),
     ) -> BrokerFile:
-        """Start the broker of this file; it serves on return. `directories`: where the file must be; none:
-        anywhere.
+        """Start the broker of this file; it serves on return. The file must be in one of `directories`; if
+        empty, anywhere.
 
         Raises `ConfigError` (see `read_broker_file`), or `MQError`: SYSTEM_ERROR, or NO_PERMISSION for a file
-        elsewhere.
+        in another directory.
         """
         file = await asyncio.get_running_loop().run_in_executor(
             None, partial(_read, path, directories, self._namesrv_addr)
@@ -67,8 +67,9 @@ class Container:
         return file
 
     async def remove(self, identity: BrokerIdentity) -> None:
-        """Stop a broker, also one that is still starting. Its acknowledged messages are on disk on return.
-        Raises `MQError`: BROKER_NOT_EXIST, or SYSTEM_ERROR if it did not stop in order; it is gone then, too.
+        """Stop a broker, even one that is still starting. Its acknowledged messages are on disk on return.
+        Raises `MQError`: BROKER_NOT_EXIST, or SYSTEM_ERROR if it did not stop in order; it is removed in both
+        cases.
         """
         entry = self.table.get(identity)
         starting = self._starts.get(identity)
@@ -81,7 +82,7 @@ class Container:
         await asyncio.shield(self._run(self._stop(entry)))
 
     async def set_name_servers(self, addresses: str) -> None:
-        """Brokers that are there and later ones register at ``host:port;host:port``."""
+        """Present and future brokers register at ``host:port;host:port``."""
         self._namesrv_addr = addresses
         await asyncio.gather(*(place.set_name_servers(addresses) for place in self._places))
 
@@ -148,7 +149,7 @@ def _read(path: str, directories: Sequence[str], namesrv_addr: str) -> BrokerFil
     where = Path(path)
     try:
         allowed = not directories or inside(where, directories)
-    except (OSError, ValueError) as error:  # a circle of links, a name that none can be
+    except (OSError, ValueError) as error:  # a loop of symbolic links, an invalid name
         raise Unreadable(f"{path!r}: cannot be read: {error}") from None
     if not allowed:
         raise MQError(ResponseCode.NO_PERMISSION, f"{path} is outside of addBrokerDirectories")

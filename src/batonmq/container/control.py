@@ -1,7 +1,7 @@
-"""What a container and its worker processes say to each other, over a socket that nobody else has.
+"""The messages between a container and its worker processes, over a socket pair.
 
-Each message is a length of four bytes and JSON. The container asks (`Start`, `Stop`, `NameServers`, `Close`),
-the worker answers each call with `Answer`, and reports brokers that stopped themselves with `Ended`.
+A message is JSON after a length of four bytes. The container sends calls (`Start`, `Stop`, `NameServers`,
+`Close`). The worker answers each call with `Answer`, and reports a broker that stopped itself with `Ended`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Hello(msgspec.Struct, tag="hello"):
     """The first message to a worker."""
 
     number: int
-    """Of the worker, from 1."""
+    """The worker's number, from 1."""
     tls: TlsConfig
 
 
 class Start(msgspec.Struct, tag="start"):
-    """Start the broker of this file, which must still be the one of this identity."""
+    """Start the broker of this file. The file must still have this identity."""
 
     call: int
     path: str
@@ -44,20 +44,20 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class NameServers(msgspec.Struct, tag="nameServers"):
-    """Brokers register at these addresses from now on."""
+    """From now on brokers register at these addresses."""
 
     call: int
     addresses: str
 
 
 class Close(msgspec.Struct, tag="close"):
-    """Stop all brokers, answer, and end."""
+    """Stop all brokers, answer, and exit."""
 
     call: int
 
 
 class Answer(msgspec.Struct, tag="answer"):
-    """The answer to a call. `error` is None if it was carried out."""
+    """The answer to a call. `error` is None on success."""
 
     call: int
     error: str | None = None
@@ -84,13 +84,13 @@ def frame(message: Order | Report) -> bytes:
 
 
 async def read_order(reader: asyncio.StreamReader) -> Order | None:
-    """What a worker is to do. None: the container is gone. Raises `ValueError` for anything else."""
+    """The container's next call. None: the container is gone. Raises `ValueError` for an invalid message."""
     body = await _read(reader)
     return None if body is None else _orders.decode(body)
 
 
 async def read_report(reader: asyncio.StreamReader) -> Report | None:
-    """What a worker says. None: it is gone. Raises `ValueError` for anything else."""
+    """The worker's next message. None: the worker is gone. Raises `ValueError` for an invalid message."""
     body = await _read(reader)
     return None if body is None else _reports.decode(body)
 

@@ -1,7 +1,7 @@
-"""The brokers of one container: which may join, where each runs, and what state it is in; no I/O.
+"""The brokers of one container: which may join, in which process each runs, and its state. Pure.
 
-Source: RocketMQ's `BrokerContainer` (one table for masters, one for slaves, by cluster, name and id). It lets
-brokers join whose ports or directories are in use, and finds out when they start; here they are refused.
+Source: RocketMQ's `BrokerContainer` (one table for masters, one for slaves, by cluster, name and id). It
+accepts brokers whose ports or directories are in use, and they fail when they start. Here they are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerIdentity:
-    """What tells the brokers of a container apart. In controller mode the id is that of the file."""
+    """Identifies a broker of a container. In controller mode the id is the one in the file."""
 
     cluster: str
     name: str
@@ -32,14 +32,14 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A port that a program listens on, and the key of its file that says so."""
+    """A port that a program listens on, and the key that sets it."""
 
     key: str
     host: str
     port: int
 
     def clashes(self, other: Listener) -> bool:
-        """Whether both cannot listen at a time. Port 0 stands for any free one."""
+        """Whether the two cannot listen at the same time. Port 0 is any free port."""
         if not self.port or self.port != other.port:
             return False
         return self.host == other.host or not _WILDCARDS.isdisjoint((self.host, other.host))
@@ -47,7 +47,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class BrokerClaims:
-    """What one broker needs for itself."""
+    """Ports and directories that a broker cannot share."""
 
     identity: BrokerIdentity
     slave: bool
@@ -57,7 +57,7 @@ class BrokerClaims:
 
 
 class BrokerState(Enum):
-    """A broker that has stopped is in no table."""
+    """The state of a broker in the table; a stopped broker is not in it."""
 
     STARTING = "is starting"
     RUNNING = "is running"
@@ -70,12 +70,12 @@ class Entry:
 
     claims: BrokerClaims
     place: int
-    """Number of the process that runs it, from 0."""
+    """Number of its process, from 0."""
     state: BrokerState = BrokerState.STARTING
 
 
 class BrokerTable:
-    """All brokers of a container, also those that are starting or stopping: both hold ports and files."""
+    """All brokers of a container. Those that are starting or stopping count too: they use ports and files."""
 
     def __init__(self, places: int = 1, taken: Iterable[Listener] = ()) -> None:
         """`places`: number of processes to spread brokers over. `taken`: ports of the container itself."""
@@ -90,8 +90,8 @@ class BrokerTable:
         return len(self._entries)
 
     def join(self, claims: BrokerClaims) -> Entry:
-        """Add a broker that is about to start, in the process with the fewest like it. Raises `MQError`
-        SYSTEM_ERROR if one of this identity is there, or one with the same port or directory."""
+        """Add a broker that is about to start, in the process with the fewest brokers of its role. Raises
+        `MQError` SYSTEM_ERROR if a broker has the same identity, port or directory."""
         identity = claims.identity
         known = self._entries.get(identity)
         if known is not None and known.state is BrokerState.STOPPING:
@@ -110,12 +110,12 @@ class BrokerTable:
         return entry
 
     def get(self, identity: BrokerIdentity) -> Entry | None:
-        """A broker that is starting or running. None: there is none, or it is being removed."""
+        """A broker that is starting or running; None if there is none, or if it is being removed."""
         entry = self._entries.get(identity)
         return None if entry is None or entry.state is BrokerState.STOPPING else entry
 
     def leave(self, entry: Entry) -> None:
-        """Forget a broker that has stopped, or did not start."""
+        """Remove a broker that has stopped, or did not start."""
         if self._entries.get(entry.claims.identity) is entry:
             del self._entries[entry.claims.identity]
 
@@ -129,7 +129,7 @@ class BrokerTable:
                     )
 
     def _choose_place(self, claims: BrokerClaims) -> int:
-        """Masters are spread first: slaves have little to do while they only copy."""
+        """Masters and slaves are counted separately, because slaves that only copy need little CPU time."""
 
         def load(place: int) -> tuple[int, int, int]:
             there = [entry.claims.slave for entry in self._entries.values() if entry.place == place]
@@ -139,7 +139,7 @@ class BrokerTable:
 
 
 def split_paths(text: str) -> list[str]:
-    """`brokerConfigPaths`: paths with ``:`` between them, in order."""
+    """The paths of `brokerConfigPaths`, separated by ``:``, in order."""
     return [part.strip() for part in text.split(":") if part.strip()]
 
 

@@ -32,18 +32,18 @@ from batonmq.protocol.json import encode
 log = logging.getLogger(__name__)
 
 SHOWN: Final = 300
-"""Characters of a peer's text in a log line."""
+"""Most characters of a peer's text in a log line."""
 
 
 class ContainerHandlers:
-    """Bound to a dispatcher by `register`."""
+    """The handlers; `register` binds them to a dispatcher."""
 
     def __init__(
         self, container: Container, config: ContainerConfig, config_path: Path | None, clock: Clock
     ) -> None:
-        """`config_path`: the container's file, which changes are written to."""
+        """`config_path`: the container's file; changes are written to it."""
         self.config = config
-        """In force; a change replaces it."""
+        """The current configuration; a change replaces it."""
         self._container = container
         self._path = config_path
         self._clock = clock
@@ -64,7 +64,7 @@ class ContainerHandlers:
         try:
             await self._container.add(path, directories=self._directories_for(path))
         except NoConfigFile as error:
-            # A request may name any file that this process can read: the answer shows nothing of it.
+            # A request may name any file that this process can read: the answer shows no contents.
             log.warning("addBroker client=%s: %s", peer, error)
             raise _failed(f"addBroker properties empty: {path} is no configuration file") from None
         except Unreadable as error:
@@ -131,7 +131,7 @@ class ContainerHandlers:
             ) from error
 
     def _directories_for(self, path: str) -> Sequence[str]:
-        """Where the file must be; none: anywhere."""
+        """The directories that the file must be in; empty: anywhere."""
         if path in split_paths(self.config.broker_config_paths):
             return ()
         return split_paths(self.config.add_broker_directories)

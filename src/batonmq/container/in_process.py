@@ -1,4 +1,4 @@
-"""Brokers in this process, on this event loop: they share a client and threads, nothing else."""
+"""Runs brokers in this process, on this event loop: they share only a client and threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 SETTLE_AFTER_S: Final = 1.0
 READERS: Final = 8
-"""Threads, for all brokers together, for pulls that read from disk."""
+"""Threads for pulls that read from disk, for all brokers together."""
 
 
 class InProcess:
@@ -61,7 +61,7 @@ class InProcess:
                 clock=self._clock,
                 tls=self._tls,
                 config_path=file.path,
-                # Controllers notice by the end of its connection that a broker is gone.
+                # A controller detects a dead broker when its connection closes, so each broker needs its own.
                 client=None if file.config.enable_controller_mode else self._client,
                 readers=self._readers,
                 neighbours=partial(self._neighbours, identity),
@@ -79,7 +79,7 @@ class InProcess:
     async def stop(self, identity: BrokerIdentity) -> None:
         service = self._running.pop(identity, None)
         if service is None:
-            return  # it has just stopped itself
+            return  # the broker has just stopped itself
         try:
             await self._as_broker(identity, service.stop())
         except (OSError, StoreError) as error:
@@ -95,7 +95,8 @@ class InProcess:
             )
 
     async def close(self) -> None:
-        """Slaves first: one that acts as master may still have messages for a master beside it."""
+        """Slaves first: one that acts as master may still have messages for another master in this
+        process."""
         slaves = [each for each, service in self._running.items() if not service.broker.role.is_master]
         await asyncio.gather(*map(self._close_one, slaves))
         await asyncio.gather(*map(self._close_one, list(self._running)))
@@ -137,7 +138,8 @@ class InProcess:
         return await asyncio.get_running_loop().create_task(work, context=context)
 
     def _settle(self) -> None:
-        """A little later, and once for many brokers that come or go together: it takes some 50 ms."""
+        """Run it a little later, and once for many brokers that start or stop together: it takes some 50
+        ms."""
         if self._settling is not None:
             self._settling.cancel()
         self._settling = asyncio.get_running_loop().call_later(SETTLE_AFTER_S, garbage.settle)

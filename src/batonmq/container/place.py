@@ -1,4 +1,4 @@
-"""Where brokers of a container run: the interface that the container's own process and its workers share."""
+"""A process that runs brokers of a container: the interface of the container's process and of workers."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Ended = Callable[[BrokerIdentity, str], None]
 
 
 class StartFailed(Exception):
-    """A broker did not start; the message says why in one line, and nothing of it is left."""
+    """A broker did not start and left nothing behind; the message has the reason in one line."""
 
 
 class StopFailed(Exception):
-    """A broker stopped, but not in order; the message says why in one line."""
+    """A broker stopped, but not in order; the message has the reason in one line."""
 
 
 class Place(Protocol):
-    """One process that runs brokers. A broker's failure concerns no other broker."""
+    """One process that runs brokers. A broker that fails does not affect the others."""
 
     async def open(self) -> None:
-        """Ready for brokers. Raises `OSError`."""
+        """Get ready for brokers. Raises `OSError`."""
 
     async def start(self, file: BrokerFile) -> None:
         """Start a broker; it serves on return. Raises `StartFailed`."""
 
     async def stop(self, identity: BrokerIdentity) -> None:
-        """Stop a running broker: it leaves the name servers, answers what is under way, and has everything
-        on disk on return. Raises `StopFailed` if that failed; the broker is gone all the same."""
+        """Stop a running broker: it unregisters, answers its pending requests, and has everything on disk on
+        return. Raises `StopFailed` if that failed; the broker is gone in both cases."""
 
     async def set_name_servers(self, addresses: str) -> None:
-        """Brokers register at ``host:port;host:port`` from now on."""
+        """From now on brokers register at ``host:port;host:port``."""
 
     async def close(self) -> None:
         """Stop all brokers."""

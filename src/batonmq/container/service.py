@@ -1,4 +1,4 @@
-"""A broker container as a program: its port, its brokers, its start and stop."""
+"""A broker container as a program: its port, its brokers, start and stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ContainerService:
         config_path: Path | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`tls`: of this port, and of all brokers. Raises `ConfigError`."""
+        """`tls`: for this port and all brokers. Raises `ConfigError`."""
         self._config = config
         self._tls = tls if tls is not None else TlsConfig()
         self._server_tls = server_tls(self._tls)
@@ -60,13 +60,13 @@ class ContainerService:
 
     @property
     def ready_line(self) -> str:
-        """The line that RocketMQ's container prints when it listens; brokers follow."""
+        """The line that RocketMQ's container prints when it listens; one line for each broker follows."""
         addresses = self._config.namesrv_addr
         line = "The broker container boot success. serializeType=JSON"
         return f"{line} and name server is {addresses}" if addresses else line
 
     async def start(self) -> None:
-        """Raises `OSError`, naming the port, when it is taken."""
+        """Raises `OSError` with the port if it is in use."""
         config = self._config
         dispatcher = Dispatcher()
         self._handlers.register(dispatcher)
@@ -83,7 +83,7 @@ class ContainerService:
         log.info("container address=%s:%d processes=%d", address, self.port, config.container_processes)
 
     async def stop(self) -> None:
-        """Take no more requests, stop all brokers."""
+        """Accept no more requests and stop all brokers."""
         for server in self._servers:
             await server.stop()
         await self.container.close()
@@ -92,18 +92,18 @@ class ContainerService:
         count = self._config.container_processes
         if count == 1:
             return [InProcess(self._tls, self.container.ended, self._clock)]
-        client_context(self._tls)  # a file that cannot be used is reported here, not by each worker
+        client_context(self._tls)  # report an unusable TLS file here, once, not in each worker
         return [WorkerProcess(number, self._tls, self.container.ended) for number in range(1, count + 1)]
 
 
 class ConfiguredBrokers:
-    """The brokers of `brokerConfigPaths`: they start side by side, and those that cannot are left out."""
+    """Starts the brokers of `brokerConfigPaths` concurrently; those that fail are left out."""
 
     ready_line = ""
-    """Each broker has one."""
+    """One task for each broker."""
 
     def __init__(self, service: ContainerService, paths: str, say: Callable[[str], None]) -> None:
-        """`say` prints the line of a broker that serves."""
+        """`say` prints a line for each broker that serves."""
         self._container = service.container
         self._paths = split_paths(paths)
         self._say = say

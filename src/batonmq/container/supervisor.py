@@ -1,7 +1,7 @@
-"""A worker process as its container sees it: a `Place` in another process, started again when it dies.
+"""A `Place` in a worker process, which the container restarts when it dies.
 
-Its brokers start again with it, as after a `kill -9` of each; brokers in other processes do not notice. Calls
-that were under way fail.
+Its brokers restart with it, as after a `kill -9` of each. Brokers in other processes are not affected.
+Pending calls fail.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from batonmq.net.tls import TlsConfig
 log = logging.getLogger(__name__)
 
 CLOSE_S: Final = 30.0
-"""How long the brokers of a worker may take to stop; then it is killed."""
+"""How long the brokers of a worker may take to stop; then the worker is killed."""
 EXIT_S: Final = 5.0
-"""How long it may take to end after that."""
+"""How long a worker may take to exit after that."""
 PAUSE_S: Final = (0.1, 5.0)
-"""Pause before a worker is started again: the first one, and the longest; each is twice the one before."""
+"""First and longest pause before a restart; the pause doubles each time."""
 HEALTHY_S: Final = 10.0
-"""A worker that lived so long is started again after the first pause."""
+"""If a worker ran this long, its next restart comes after the first pause."""
 
 
 class _Gone(Exception):
@@ -48,9 +48,9 @@ class WorkerProcess:
         self._tls = tls
         self._ended = ended
         self._brokers: dict[BrokerIdentity, tuple[str, str]] = {}
-        """Brokers that run: file and name servers."""
+        """Running brokers: file and name servers."""
         self._starting: dict[int, tuple[BrokerIdentity, tuple[str, str]]] = {}
-        """Calls that start a broker; it may stop itself before the caller runs again."""
+        """Pending calls that start a broker. The broker may stop itself before the caller runs again."""
         self._calls: dict[int, asyncio.Future[str | None]] = {}
         self._ids = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
@@ -61,7 +61,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs; None between two."""
+        """The running process; None between two processes."""
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
@@ -85,7 +85,7 @@ class WorkerProcess:
     async def stop(self, identity: BrokerIdentity) -> None:
         self._brokers.pop(identity, None)
         if self._writer is None:
-            return  # it died with its worker, which does not start it again
+            return  # it died with its worker; the next worker does not start it
         try:
             error = await self._call(lambda call: control.Stop(call, identity))
         except _Gone as gone:
@@ -95,7 +95,7 @@ class WorkerProcess:
 
     async def set_name_servers(self, addresses: str) -> None:
         self._brokers = {each: (path, addresses) for each, (path, _) in self._brokers.items()}
-        with contextlib.suppress(_Gone):  # its brokers start again with the new ones
+        with contextlib.suppress(_Gone):  # its brokers restart with the new addresses
             await self._call(lambda call: control.NameServers(call, addresses))
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class WorkerProcess:
         return reader
 
     async def _supervise(self, reader: asyncio.StreamReader) -> None:
-        """Read what the worker says; start it again when it ends, until `close`."""
+        """Read the worker's messages, and restart it when it ends, until `close`."""
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_S[0]
         while True:
@@ -159,7 +159,7 @@ class WorkerProcess:
             reader, pause_s = again, min(pause_s * 2, PAUSE_S[1])
 
     async def _again(self, pause_s: float) -> asyncio.StreamReader | None:
-        """A new process, with the brokers of the one before on their way; None: the container stops."""
+        """Start a process and its former brokers; None if the container stops."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -178,7 +178,7 @@ class WorkerProcess:
             return reader
 
     async def _restore(self) -> None:
-        """Start the brokers that the worker had; those that fail are gone."""
+        """Start the brokers that the worker had; those that fail are removed."""
 
         async def start(identity: BrokerIdentity, path: str, namesrv_addr: str) -> None:
             error = await self._call(lambda call: control.Start(call, path, namesrv_addr, identity))
@@ -193,7 +193,7 @@ class WorkerProcess:
             log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
 
     async def _serve(self, reader: asyncio.StreamReader) -> int:
-        """Until the process has ended; its exit code."""
+        """Wait until the process has ended; returns its exit code."""
         assert self._process is not None and self._writer is not None
         try:
             while (report := await control.read_report(reader)) is not None:
@@ -232,7 +232,7 @@ class WorkerProcess:
     # -- calls
 
     async def _call(self, order: Callable[[int], control.Order]) -> str | None:
-        """The error that the worker answers with. Raises `_Gone`."""
+        """Call the worker; returns the error of its answer. Raises `_Gone`."""
         if self._writer is None:
             raise _Gone(f"worker-{self._number} has ended and starts again")
         call = next(self._ids)

@@ -1,8 +1,8 @@
-"""A worker process of a container: it runs some of its brokers and does what the container says.
+"""A worker process of a container: it runs some of the brokers and carries out the container's calls.
 
-`python -m batonmq.container.worker FD`, started by `supervisor.py`; FD is its end of the socket between both.
-Signals of a terminal or of systemd go to all processes of a container, and only the container obeys them. If
-the container is gone, its worker ends at once, as its brokers would in one process.
+`python -m batonmq.container.worker FD`, started by `supervisor.py`; FD is its end of the socket pair. A
+terminal or systemd sends signals to all processes of a container; only the container acts on them. If the
+container is gone, its workers exit at once, as brokers in the container's process would.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ORPHANED: int = 3
 
 
 class Worker:
-    """Carries out orders side by side."""
+    """Carries out calls concurrently."""
 
     def __init__(self, hello: control.Hello, writer: asyncio.StreamWriter) -> None:
         self._place = InProcess(hello.tls, self._ended)
@@ -41,7 +41,7 @@ class Worker:
         self._orders: set[asyncio.Task[None]] = set()
 
     def take(self, order: control.Start | control.Stop | control.NameServers) -> None:
-        """Carry out an order; the answer follows."""
+        """Carry out a call; the answer is sent later."""
         task = asyncio.get_running_loop().create_task(self._carry_out(order))
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
@@ -87,7 +87,7 @@ async def _read(order: control.Start) -> BrokerFile:
 
 
 async def work(end: socket.socket) -> None:
-    """Until the container says that this is enough."""
+    """Run until the container sends `Close` or is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=end)
     hello = await control.read_order(reader)
     if not isinstance(hello, control.Hello):

@@ -1,9 +1,9 @@
-"""Passes requests of brokers on to the leading controller, for brokers that do not reach it themselves.
+"""Forwards requests of brokers that do not reach the leading controller.
 
-One hop: what reaches the leader is the broker's own request, which a controller that does not lead refuses.
-So no request goes round in a circle. Nothing is sent twice: a broker that gets no answer does not know the
+A request is forwarded once: the leader gets the broker's request itself, and a controller that is not leader
+refuses it, so there are no loops. Nothing is sent twice: a broker that gets no answer does not know the
 outcome, as with a direct request. RocketMQ's brokers do not use this; they get CONTROLLER_NOT_LEADER from a
-controller that does not lead.
+controller that is not leader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from batonmq.protocol.headers.controller import ForwardToLeader
 
 MAX_UNDER_WAY: Final = 4_096
-"""Requests that wait for the leader's answer; more are refused with SYSTEM_BUSY."""
+"""Most requests that wait for the leader's answer; further ones are refused with SYSTEM_BUSY."""
 
 
 class Forwarding:
@@ -35,15 +35,15 @@ class Forwarding:
         codes: Container[int],
         timeout_ms: int,
     ) -> None:
-        """`leader_address`: where the leader serves brokers; None while unknown. `codes`: the requests that
-        are passed on."""
+        """`leader_address`: the leader's address for brokers; None while unknown. `codes`: the requests that
+        are forwarded."""
         self._client = client
         self._leader_address = leader_address
         self._codes = codes
         self._timeout_ms = timeout_ms
         self._under_way = 0
         self.forwarded = 0
-        """Requests that were answered by the leader."""
+        """Number of requests that the leader has answered."""
 
     async def forward(self, request: Request, header: ForwardToLeader) -> Reply:
         """Raises `MQError`: CONTROLLER_INVALID_REQUEST for a body that is not one frame of such a request,
@@ -63,7 +63,7 @@ class Forwarding:
             raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, "this controller knows no leader")
         if self._under_way >= MAX_UNDER_WAY:
             raise MQError(ResponseCode.SYSTEM_BUSY, f"{MAX_UNDER_WAY} requests wait for the leader's answer")
-        command.flag = 0  # an answer is wanted, whatever the frame says
+        command.flag = 0  # an answer is needed, even if the frame is marked as one-way
         self._under_way += 1
         try:
             answer = await self._client.invoke(address, command, timeout_ms=self._timeout_ms)

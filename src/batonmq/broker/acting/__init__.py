@@ -1,1 +1,1 @@
-"""Part: the live members of the broker set, and the slave that acts as master while there is none."""
+"""Part: the live members of the broker set, and the slave that acts as master while no master is alive."""

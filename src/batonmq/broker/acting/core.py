@@ -1,10 +1,10 @@
 """Which members of a broker set are alive, and when a slave acts as its master (RIP-32). Pure.
 
-Several name servers may answer differently for a while: one was restarted, or noticed a dead broker later.
-A member counts as alive while any of them lists it, so a slave acts only when all of them agree.
+Name servers may disagree for a while: one was restarted, or detected a dead broker later. A member counts as
+alive while any name server lists it, so a slave acts only when no name server lists a master.
 
-Source: RocketMQ's `BrokerController.syncBrokerMemberGroup`, `updateMinBroker` and `onMinBrokerChange`. There
-one name server decides alone.
+Source: RocketMQ's `BrokerController.syncBrokerMemberGroup`, `updateMinBroker` and `onMinBrokerChange`. In
+RocketMQ one name server decides alone.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import Final
 from batonmq.protocol.codes import MASTER_ID
 
 LINKED_GRACE_MS: Final = 2_000
-"""While the link to the master stands, a master that a name server no longer lists has this long to register
-again. A restarted name server knows a slave before it knows the master."""
+"""If the slave is still linked to the master, a master that no name server lists has this long to register
+again. A restarted name server may list a slave before the master."""
 
 
 class MemberViews:
-    """What each name server says of the broker set."""
+    """The members of the broker set, as each name server lists them."""
 
     def __init__(self) -> None:
         self._views: dict[str, Mapping[int, str]] = {}
 
     def answered(self, server: str, addresses: Mapping[int, str]) -> None:
-        """A name server lists these members: broker ids and client addresses. An empty list is no answer: it
-        does not know the broker set yet."""
+        """A name server lists these members: broker ids and client addresses. An empty list does not count:
+        the name server does not know the broker set yet."""
         if addresses:
             self._views[server] = dict(addresses)
         else:
             self._views.pop(server, None)
 
     def failed(self, server: str) -> None:
-        """A name server does not answer: what it said before counts no longer."""
+        """A name server does not answer: its former list no longer counts."""
         self._views.pop(server, None)
 
     def keep(self, servers: frozenset[str]) -> None:
-        """Forget all name servers but these: the configuration has changed."""
+        """The configuration has changed: drop all name servers but these."""
         for server in self._views.keys() - servers:
             del self._views[server]
 
     def members(self) -> dict[int, str] | None:
-        """All members that some name server lists; None if no name server answers."""
+        """All members that any name server lists; None if none answers."""
         if not self._views:
             return None
         found: dict[int, str] = {}
@@ -63,7 +63,8 @@ class ActingRule:
         self._reported: str | None = None
 
     def reported_offline(self, address: str | None) -> None:
-        """A name server saw this broker leave (NOTIFY_MIN_BROKER_ID_CHANGE). No grace is due."""
+        """A name server reported that the broker at `address` left (NOTIFY_MIN_BROKER_ID_CHANGE). If it is
+        the master, the slave does not wait."""
         if address:
             self._reported = address
 
@@ -72,7 +73,7 @@ class ActingRule:
     ) -> int | None:
         """Milliseconds until this slave acts as master: 0 for at once, None for not at all.
 
-        `broker_id` and `address`: this slave's. `linked`: whether its link to the master stands.
+        `broker_id` and `address`: this slave's. `linked`: whether it is linked to the master.
         """
         master = members.get(MASTER_ID)
         if master is not None:

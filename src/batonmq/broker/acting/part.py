@@ -1,4 +1,4 @@
-"""The part that knows the live members of the broker set, and makes a slave act as its master."""
+"""The part that tracks the live members of the broker set, and makes a slave act as master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LINK_LOOK_S: Final = 0.1
-"""Time between looks at the link to a master that a name server does not list."""
+"""Interval of checks of the link to a master that no name server lists."""
 
 
 class ActingPart(Part):
@@ -36,7 +36,7 @@ class ActingPart(Part):
         self._timer: asyncio.TimerHandle | None = None
         broker.members.listeners.append(self._members_changed)
         if not broker.settings.broker.enable_controller_mode:
-            # A slave that may act needs the tables: new topics and groups are answered when it has them.
+            # A slave that may act needs the tables: changes of them are answered when it has them.
             broker.tables.watch.members = lambda: broker.members.others(broker.role.broker_id).keys()
         broker.settings.listeners.append(self._configured)
 
@@ -51,7 +51,8 @@ class ActingPart(Part):
         await self._polling.stop()
 
     def _min_broker_id_changed(self, request: Request, header: NotifyMinBrokerIdChange) -> Reply:
-        """A name server's notice. Anybody may send one, so it only hastens the next question."""
+        """A name server's notice. Anyone may send one, so it only triggers the next request to the name
+        servers."""
         broker = self._broker
         if header.broker_name in (None, broker.settings.broker.broker_name):
             log.info(

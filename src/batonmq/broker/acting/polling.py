@@ -1,6 +1,6 @@
 """Asks the name servers for the live members of the broker set and keeps `Broker.members` up to date.
 
-Each name server has a separate task, so one that hangs delays no other. It is asked every
+Each name server has a separate task, so one that hangs delays no other. Each is asked every
 `syncBrokerMemberGroupPeriod`, and at once after a NOTIFY_MIN_BROKER_ID_CHANGE. Source:
 GET_BROKER_MEMBER_GROUP (901); name servers before 5.0 answer with the route of a topic that only the broker
 set's members register (`compatibleWithOldNameSrv`).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 1_000
-"""How long a name server may take to answer (RocketMQ: 3 s); then its former answer counts no longer."""
+"""How long a name server may take to answer (RocketMQ: 3 s); then its former answer no longer counts."""
 
 
 class MemberPolling:
@@ -47,12 +47,12 @@ class MemberPolling:
         self._running = False
 
     def start(self) -> None:
-        """Ask every name server now and go on. A second call changes nothing."""
+        """Start asking every name server. A second call does nothing."""
         self._running = True
         self._configure()
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._running = False
         tasks = list(self._tasks.values())
         self._tasks.clear()

@@ -1,1 +1,1 @@
-"""Part: messages that an acting master has to write go to another master."""
+"""Part: an acting master sends the messages that it has to store to another master."""

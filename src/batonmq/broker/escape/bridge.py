@@ -1,12 +1,12 @@
-"""Writes the messages of an acting master to another master: one in this process, or one over the network.
+"""Writes the messages of an acting master to another master, in this process or over the network.
 
-An acting master has a copy of its master's log and must not append to it. What its features write goes to a
-master in the same process (a broker container) that has the topic, else, with `enableRemoteEscape`, to
-another broker set of the cluster that has it. If neither exists, the message is refused; the features keep
-it and try again, so it waits until another master, or its own, is there.
+An acting master has a copy of its master's log and must not append to it. A message that it has to store goes
+to a master in the same process (a broker container) that has the topic. Otherwise, with `enableRemoteEscape`,
+it goes to another broker set of the cluster that has the topic. If neither exists, the message is refused.
+The feature that wrote it keeps it and tries again, until another master, or the former one, takes it.
 
-A message whose answer was lost may be stored twice. One that the other master has, but could not copy to its
-own slaves in time, counts as stored. Source: RocketMQ's `EscapeBridge`.
+If an answer is lost, the message may be stored twice. If the other master has stored a message but could not
+copy it to its slaves in time, the message counts as stored. Source: RocketMQ's `EscapeBridge`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TIMEOUT_MS: Final = 3_000
 ATTEMPTS: Final = 3
 """Broker sets that are tried before a message is refused."""
 MOST: Final = 10_000
-"""Messages that may be on their way; further ones are refused, and come again."""
+"""Most messages on their way; further ones are refused and tried again later."""
 SAFE_POLL_S: Final = 0.05
 _ANYWHERE: Final = (RETRY_PREFIX, DLQ_PREFIX)
 _STORED: Final = (
@@ -68,26 +68,26 @@ class EscapeBridge:
         self._tasks = Tasks()
         self._under_way = 0
         self._problem = ""
-        """The last problem that was logged; each is logged once."""
+        """The last problem that was logged; it is not logged twice in a row."""
         self._group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         self.local = 0
-        """Messages that a master in this process took."""
+        """Messages that a master in this process has stored."""
         self.remote = 0
-        """Messages that a master elsewhere took."""
+        """Messages that a master in another process has stored."""
         self.refused = 0
         """Messages that found no master and were tried again later."""
 
     @property
     def can_write(self) -> bool:
-        """Whether there may be a master for the messages of this broker."""
+        """Whether another master may store messages of this broker."""
         return self._broker.settings.broker.enable_remote_escape or self._neighbour(None) is not None
 
     async def stop(self) -> None:
-        """End what is under way; its waiters are not called."""
+        """Cancel pending sends; their waiters are not called."""
         await self._tasks.cancel()
 
     def role_ending(self) -> None:
-        """The broker no longer acts, or begins to: routes may have changed."""
+        """The broker starts or stops acting as master: routes may have changed."""
         self._routes.clear()
         self._problem = ""
 
@@ -114,7 +114,7 @@ class EscapeBridge:
         waiter.stored(status, None)
 
     async def put(self, message: StoredMessage) -> PutStatus:
-        """Store a message on another master: PUT_OK, or why not."""
+        """Store a message on another master; returns PUT_OK or the reason of the failure."""
         try:
             message = outward(message, self._broker.settings.broker.timer_precision_ms)
         except MessageFormatError as error:
@@ -140,7 +140,7 @@ class EscapeBridge:
     # -- a master in this process
 
     def _neighbour(self, topic: str | None) -> Broker | None:
-        """A master of this process's cluster that has the topic, or any topic."""
+        """A master of this cluster in this process that has the topic; with None, any such master."""
         broker = self._broker
         cluster = broker.settings.broker.broker_cluster_name
         for other in broker.neighbours():
@@ -210,8 +210,8 @@ class EscapeBridge:
         return False
 
     async def _route(self, topic: str) -> TopicRoute:
-        """Where messages of the topic can go. A broker creates retry and dead-letter topics with their first
-        message, so any other master will do for a topic that none has."""
+        """Where messages of the topic can go. A broker creates a retry or dead-letter topic with its first
+        message, so if no master has such a topic, any other master can take the message."""
         route = await self._routes.route(topic)
         if route.write_queues or not topic.startswith(_ANYWHERE):
             return route
@@ -221,7 +221,7 @@ class EscapeBridge:
         return TopicRoute(queues, (), every.brokers)
 
     async def _send(self, message: StoredMessage, queue_id: int, name: str, address: str) -> str | None:
-        """None once the master has the message, else why not."""
+        """None once the master has the message, else the reason of the failure."""
         try:
             header = send_header(message, queue_id, name, self._group)
             answer = await self._broker.client.call(

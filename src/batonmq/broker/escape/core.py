@@ -1,7 +1,7 @@
-"""Where a message of an acting master can go, and the form that it has on the way. Pure.
+"""Where a message of an acting master can go, and in which form it is sent. Pure.
 
-Source: RocketMQ's `EscapeBridge` and `TopicRouteInfoManager`. There a route is not asked for again after a
-failure, and a timer that was sent to a dead broker four times is lost (issue 7923).
+Source: RocketMQ's `EscapeBridge` and `TopicRouteInfoManager`. RocketMQ does not request a route again after a
+failure, and loses a timed message that was sent to a dead broker four times (issue 7923).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _GROUP: Final = PROPERTY_PRODUCER_GROUP.encode()
 
 
 def usable(topic: str, route: TopicRouteData, cluster: str, own_name: str) -> TopicRoute:
-    """The masters of `cluster` that take messages of `topic`, but for the broker set `own_name`: its master
-    is gone, and an old route may still name it."""
+    """The masters of `cluster` that take messages of `topic`, except the broker set `own_name`: its master is
+    gone, and an old route may still name it."""
     names = {
         group.broker_name
         for group in route.broker_datas
@@ -72,10 +72,10 @@ def without(route: TopicRoute, addresses: set[str]) -> TopicRoute:
 def outward(message: StoredMessage, precision_ms: int) -> StoredMessage:
     """The message as a client would send it.
 
-    A message that waits for its time or for the end of its transaction leaves the topic that it would wait
-    in: the other master stores it there again. A committed message becomes a plain one, because its half
-    message is in another log. `precision_ms`: step of this broker's timer wheel. Raises
-    `MessageFormatError` for properties that become too long.
+    Delayed messages, timed messages and half messages get their real topic back: the other master moves them
+    to its system topic. A committed message becomes a plain one, because its half message is in another log.
+    `precision_ms`: step of this broker's timer wheel. Raises `MessageFormatError` for properties that become
+    too long.
     """
     message = replace(message, sys_flag=message.sys_flag & ~_TRANSACTION, prepared_transaction_offset=0)
     if message.topic not in _WAITING:
@@ -91,7 +91,7 @@ def outward(message: StoredMessage, precision_ms: int) -> StoredMessage:
         if out_ms.isascii() and out_ms.isdigit():
             for name in (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES):
                 properties.pop(name, None)
-            # A slot is due at the end of its step.
+            # The messages of a slot are due at the end of its step.
             properties[PROPERTY_TIMER_DELIVER_MS] = str(int(out_ms) + precision_ms)
     return replace(
         message,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EscapePart(Part):
-    """Before the parts that write messages."""
+    """Comes before the parts that write messages."""
 
     METRICS: ClassVar[tuple[Metric, ...]] = metrics.METRICS
 

@@ -1,4 +1,4 @@
-"""Reads single messages of other broker sets: a RocketMQ broker that acts as master writes check points here.
+"""Reads single messages of other broker sets: RocketMQ brokers that act as master write check points here.
 
 Source: RocketMQ's `EscapeBridge.getMessage`.
 """
@@ -35,7 +35,7 @@ _ANSWERS: Final = (
 
 
 class RemoteReader:
-    """Reads from the broker that serves a set: its master, or the slave that acts as one."""
+    """Reads from the broker that serves a broker set: its master, or the slave that acts as master."""
 
     def __init__(self, broker: Broker) -> None:
         config = broker.settings.broker
@@ -43,8 +43,8 @@ class RemoteReader:
         self._group = f"InnerConsumerGroup_{config.broker_name}_{config.broker_id}"
 
     async def read(self, broker_name: str, topic: str, queue_id: int, offset: int) -> MessageExt | None:
-        """The message at a queue offset, its body not inflated; None if that set no longer has it. Raises
-        OSError, `NetError` or `MQError` if it may have it."""
+        """The message at a queue offset, its body not inflated; None if that broker set no longer has it.
+        Raises OSError, `NetError` or `MQError` if that is unknown."""
         for other in self._broker.neighbours():
             if other.settings.broker.broker_name == broker_name and other.role.serves:
                 found = other.store.get(topic, queue_id, offset, 1)
@@ -80,7 +80,7 @@ class RemoteReader:
 
 
 def _message(data: bytes, offset: int) -> MessageExt | None:
-    """The record at this offset; a queue whose begin was deleted answers with a later one."""
+    """The record at this offset; if the start of the queue was deleted, the answer has a later one."""
     for at in scan_frames(data)[:-1]:
         try:
             record = decode_record(data, at, inflate=False)

@@ -1,4 +1,4 @@
-"""Routes of topics for messages that leave this broker, as name servers give them."""
+"""Topic routes from the name servers, for messages that leave this broker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 KEPT_MS: Final = 5_000
-"""Age at which a route is asked for again (RocketMQ: 30 s, `loadBalancePollNameServerInterval`)."""
+"""Age at which a route is requested again (RocketMQ: 30 s, `loadBalancePollNameServerInterval`)."""
 ABSENT_MS: Final = 500
 """The same for a topic that no other master has."""
 MOST: Final = 10_000
-"""Routes that are kept; the one that was used longest ago goes first."""
+"""Routes that are kept; the least recently used one is dropped first."""
 NOWHERE: Final = TopicRoute((), (), {})
 
 
@@ -34,7 +34,7 @@ class EscapeRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: OrderedDict[str, tuple[TopicRoute, int]] = OrderedDict()
-        """Topic -> route, and the monotonic time from which it is too old."""
+        """Topic -> route, and the monotonic time at which it expires."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._servers: tuple[str, NameServers] | None = None
 
@@ -52,17 +52,17 @@ class EscapeRoutes:
         return await asyncio.shield(task)
 
     def forget(self, topic: str) -> None:
-        """A send failed: ask for the route before the next one."""
+        """A send failed: request the route again before the next send."""
         self._known.pop(topic, None)
 
     def clear(self) -> None:
-        """Forget everything: the role ends."""
+        """Drop everything: the role ends."""
         self._known.clear()
 
     def _asked(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._asking[topic]
         if not task.cancelled():
-            task.exception()  # those who wait raise it
+            task.exception()  # its waiters raise it
 
     async def _ask(self, topic: str) -> TopicRoute:
         broker, config = self._broker, self._broker.settings.broker

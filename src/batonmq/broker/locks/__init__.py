@@ -1,1 +1,1 @@
-"""Part: queue locks of orderly consumers, and the majority of the broker set that grants them."""
+"""Part: queue locks of orderly consumers, which a majority of the broker set grants."""

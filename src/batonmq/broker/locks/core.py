@@ -1,4 +1,4 @@
-"""Counts which queues a majority of a broker set lets a client lock. Pure."""
+"""Counts the votes of a broker set for queue locks. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ Queue = TypeVar("Queue", bound=Hashable)
 
 
 def quorum_of(total_replicas: int, known: int) -> int:
-    """Replicas that must grant a lock: more than half of `totalReplicas`, or of those that are known if they
-    are more. Source: RocketMQ's `AdminBrokerProcessor.lockBatchMQ`."""
+    """Number of replicas that must grant a lock: more than half of `totalReplicas`, or of the known replicas
+    if there are more. Source: RocketMQ's `AdminBrokerProcessor.lockBatchMQ`."""
     return max(total_replicas, known) // 2 + 1
 
 
 class LockRound(Generic[Queue]):
-    """The answers of the other replicas to one request for locks."""
+    """The answers of the replicas to one request for locks."""
 
     def __init__(self, queues: Collection[Queue], own: Collection[Queue], quorum: int, asked: int) -> None:
-        """`asked` others are asked for `queues`; this broker grants `own` of them itself."""
+        """`asked` other replicas are asked for `queues`; this broker grants those in `own`."""
         self._quorum = quorum
         self._unanswered = asked
         self._votes = {queue: int(queue in own) for queue in queues}
 
     def answered(self, granted: Collection[Queue]) -> None:
-        """One replica has answered; one that failed grants nothing."""
+        """A replica has answered; a failed one grants nothing."""
         self._unanswered -= 1
         for queue in granted:
             if queue in self._votes:
@@ -37,7 +37,7 @@ class LockRound(Generic[Queue]):
 
     @property
     def decided(self) -> bool:
-        """Whether further answers change nothing."""
+        """Whether the result is certain."""
         return all(
             votes >= self._quorum or votes + self._unanswered < self._quorum for votes in self._votes.values()
         )

@@ -69,12 +69,14 @@ class LocksPart(Part):
             raise MQError(ResponseCode.SYSTEM_ERROR, f"the lock cannot be stored: {reason(error)}") from error
 
     def _encode(self) -> bytes:
-        """Only strict locks outlive a restart: without them RocketMQ's clients expect free queues then."""
+        """Only strict locks survive a restart. Without strict mode RocketMQ's clients expect free queues
+        after it."""
         locks = self._broker.tables.locks if self._broker.settings.broker.lock_in_strict_mode else ()
         return encode(QueueLocksFile(locks=[HeldLocks(*lock) for lock in locks]))
 
     def _restore(self, data: bytes) -> None:
-        """Their owners may believe in them for as long as if they had just been renewed."""
+        """Restored locks last as long as new ones: their owners may have renewed them just before the
+        restart."""
         if not self._broker.settings.broker.lock_in_strict_mode:
             return
         now_ms = self._broker.clock.monotonic_ms()

@@ -1,13 +1,13 @@
 """Locks that more than half of the broker set grants (`lockInStrictMode`).
 
-A slave that acts as master grants locks too. While the master comes back, or two parts of a cluster see
-different masters, one client could hold a queue at the slave and another one at the master. With strict locks
-the broker that is asked asks all others.
+A slave that acts as master grants locks too. While the master returns, or while two parts of a cluster see
+different masters, one client could hold a queue at the slave and another client at the master. With strict
+locks the broker that gets a request asks all other replicas.
 
-- What too few grant is taken back everywhere, so that nobody waits for it to expire. RocketMQ leaves it.
+- If too few replicas grant a lock, it is released everywhere at once. In RocketMQ it stays until it expires.
 - A replica writes new owners to ``config/queueLocks.json`` before it grants: after a restart it does not
-  grant the same queue to another client. RocketMQ's forgets its locks.
-- An unlock that arrives late releases nothing that was locked since.
+  grant the same queue to another client. A RocketMQ replica loses its locks.
+- A late unlock does not release a lock that was granted after it was sent.
 
 Source: RocketMQ's `AdminBrokerProcessor.lockBatchMQ` and `unlockBatchMQ`.
 """
@@ -42,11 +42,11 @@ class LockQuorum:
     """Locks and unlocks queues of this broker set."""
 
     def __init__(self, broker: Broker, durable: Callable[[], Awaitable[None]]) -> None:
-        """`durable` writes new owners to disk; raises `MQError`."""
+        """`durable` writes new owners to disk, and raises `MQError` on failure."""
         self._broker = broker
         self._durable = durable
         self._stored = 0
-        """`LockTable.new_owners` of what is on disk."""
+        """`LockTable.new_owners` at the last write to disk."""
         self._tasks = Tasks()
         self._warnings = RepeatedWarnings(log)
 
@@ -57,7 +57,8 @@ class LockQuorum:
         self._warnings.warn(address, text, self._broker.clock.monotonic_ms())
 
     async def lock(self, asked: LockAttemptBody) -> Collection[MessageQueue]:
-        """The queues of the request that the client holds then. Raises `MQError` if the disk fails."""
+        """Lock queues; returns those of the request that the client now holds. Raises `MQError` if the disk
+        fails."""
         broker = self._broker
         strict = broker.settings.broker.lock_in_strict_mode
         if not strict:
@@ -106,8 +107,8 @@ class LockQuorum:
     ) -> Collection[MessageQueue]:
         """Ask the other replicas; returns as soon as the result is certain.
 
-        Also for what this broker refuses: a master that returns may still have the lock of a client that has
-        given it back meanwhile. RocketMQ's asks only for what it grants itself."""
+        It also asks for queues that this broker refuses: a master that returns may still have the lock of a
+        client that has released it meanwhile. RocketMQ asks only for queues that it grants itself."""
         votes: LockRound[MessageQueue] = LockRound(set(asked.mq_set), mine, quorum, len(others))
         body = LockAttemptBody(asked.consumer_group, asked.client_id, True, list(asked.mq_set), asked.attempt)
         decided = asyncio.get_running_loop().create_future()
@@ -124,7 +125,7 @@ class LockQuorum:
         others: dict[int, str],
         decided: asyncio.Future[None],
     ) -> None:
-        """Take the answers of all, and take back what too few have granted."""
+        """Collect all answers, and release locks that too few replicas have granted."""
         data = encode(body)
 
         async def ask(address: str) -> None:
@@ -139,7 +140,7 @@ class LockQuorum:
                 decided.set_result(None)
         refused = [queue for queue in body.mq_set if queue not in votes.granted]
         if refused:
-            # Also at those that did not answer: they may have granted.
+            # Also at replicas that did not answer: they may have granted a lock.
             body.mq_set = refused
             await asyncio.gather(*(self._take_back(address, encode(body)) for address in others.values()))
 
@@ -161,13 +162,13 @@ class LockQuorum:
         self._broker.tables.locks.undo(asked.consumer_group, queues, asked.client_id, asked.attempt)
 
     def undo(self, asked: LockAttemptBody) -> None:
-        """Another replica takes back what its request did here."""
+        """Another replica takes back the effect of its request here."""
         if asked.attempt:
             self._undo(asked, asked.mq_set)
 
     async def unlock(self, asked: UnlockAttemptBody) -> None:
-        """Release queues here, and with strict locks at the other replicas. A replica that does not answer
-        keeps them until they expire."""
+        """Release queues here, and with strict locks at the other replicas. At a replica that does not answer
+        they stay until they expire."""
         broker, locks = self._broker, self._broker.tables.locks
         group, client_id = asked.consumer_group, asked.client_id
         attempts = locks.attempts(group, asked.mq_set, client_id)

@@ -1,1 +1,1 @@
-"""Part: a broker that returns serves nobody before it has what its broker set did meanwhile (RIP-32)."""
+"""Part: a broker that returns serves only after it has copied the changes of its broker set (RIP-32)."""

@@ -1,9 +1,9 @@
-"""Which slaves follow a master that returns, as far as it can tell. Pure.
+"""Finds the slaves that replicate from a master that returns. Pure.
 
 The stream of replication without controllers does not name the slave. RocketMQ compares the host of a link
-with the address under which the slave is registered, and waits for ever if `brokerIP2` is another one. Here a
-slave of ours says from where it is linked. Other slaves get what links remain: those from their host first,
-then any.
+with the slave's registered address, and waits for ever if the slave connects from another one (`brokerIP2`).
+BatonMQ's slaves report the address of their link. The remaining links are matched to the other slaves: first
+by host, then in any order.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a slave said when the master announced itself."""
+    """A slave's answer to the master's announcement."""
 
     follows: str | None
-    """The replication port that it follows, past the handshake; empty: none. None: RocketMQ does not say."""
+    """The replication address that it replicates from, after the handshake; empty: none. None: a RocketMQ
+    slave, which does not report it."""
     linked_from: str
-    """Its end of that connection, ``ip:port``."""
+    """The slave's end of that connection, ``ip:port``."""
 
 
 def linked(members: Mapping[int, str], answers: Mapping[int, Answer], links: Iterable[str]) -> set[int]:
-    """The members that follow this master.
+    """The members that replicate from this master.
 
-    `members`: broker ids and client addresses. `links`: the other ends of its links past the handshake,
-    ``ip:port``.
+    `members`: broker ids and client addresses. `links`: the slaves' ends of this master's links after the
+    handshake, ``ip:port``.
     """
     left = list(links)
     found: set[int] = set()
@@ -38,7 +39,7 @@ def linked(members: Mapping[int, str], answers: Mapping[int, Answer], links: Ite
             left.remove(answer.linked_from)
             found.add(broker_id)
         elif answer.follows is None or answer.follows:
-            # Behind an address translation a slave's end has another name here.
+            # Behind address translation the slave's end has another address here.
             waiting.append(broker_id)
     for same_host in (True, False):
         for broker_id in list(waiting):

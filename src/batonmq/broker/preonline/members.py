@@ -1,4 +1,4 @@
-"""What the name servers say of the broker set of a broker that is not registered."""
+"""The members of a broker set, for a broker that is not registered yet."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ log = logging.getLogger(__name__)
 
 
 class RemoteMember(RemoteMaster):
-    """A replica that was there while this master was away (`persistence.Member`)."""
+    """A replica that was alive while this master was away (`persistence.Member`)."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         super().__init__(client, address)
         self.acted = False
         self.linked = False
         self.taken = False
-        """Whether this master has everything from it."""
+        """Whether this master has copied its newer tables."""
 
 
 async def ask_name_servers(broker: Broker, polling: MemberPolling) -> Mapping[int, str] | None:
-    """The members that any name server lists, this broker included if it is still listed. None: none answers.
-
-    Empty without name servers.
+    """The members that any name server lists, including this broker if it is still listed. None: no name
+    server answers. Empty if none is configured.
     """
     servers = split_addresses(broker.settings.broker.namesrv_addr)
 

@@ -1,9 +1,9 @@
 """The part that prepares a broker before it takes its role.
 
-A broker that was away registers nowhere and serves nobody at first. A master announces itself to the slaves
-(EXCHANGE_BROKER_HA_INFO), waits until each one follows it, and takes back what they know better: the acting
-slave has accepted offsets and delivered messages meanwhile. A slave follows its master, and copies its
-tables, before it registers. Without others each serves at once.
+A broker that was away does not register at first, so no client finds it. A master announces itself to the
+slaves (EXCHANGE_BROKER_HA_INFO), waits until each one replicates from it, and copies their newer tables: an
+acting slave has accepted offsets and delivered messages meanwhile. A slave replicates from its master and
+copies its tables before it registers. If no other broker of the set is registered, a broker serves at once.
 
 Source: RocketMQ's `BrokerPreOnlineService`.
 """
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 0.5
 """Time between attempts."""
 LOOK_S: Final = 0.05
-"""Time between looks at the links."""
+"""Interval of checks of the links."""
 LINK_S: Final = 2.0
 """How long a master waits for links before it asks the name servers again."""
 CALL_MS: Final = 3_000
 REPEAT_S: Final = 60.0
-"""Interval of the log line that says what is missing."""
+"""Interval at which the log line with the missing step is repeated."""
 
 
 class PreOnlinePart(Part):
-    """After `ReplicaPart`, which leaves the role to it."""
+    """Comes after `ReplicaPart`, which leaves the role to it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -83,7 +83,7 @@ class PreOnlinePart(Part):
         began = asyncio.get_running_loop().time()
         slave = broker.settings.broker.broker_role == SLAVE
         if not slave:
-            # Slaves may find their way here before they are asked to; a refusal would make them wait.
+            # Slaves may connect before they get the announcement; after a refusal they would wait.
             replication.serve()
         log.info("not registered yet: the broker first gets what its broker set has")
         while True:
@@ -95,7 +95,7 @@ class PreOnlinePart(Part):
         log.info("ready to serve after %.1f s", asyncio.get_running_loop().time() - began)
         broker.assume_role()
         if not slave:
-            # Those that it has waited for are alive: locks and sends need not wait for the next question.
+            # The members it waited for are alive: locks and sends need not wait for the next poll.
             own = {broker.settings.broker.broker_id: broker.address}
             broker.members.update({**self._waited_for, **own})
 
@@ -108,7 +108,7 @@ class PreOnlinePart(Part):
             self._said = missing, now
 
     async def _others(self) -> Mapping[int, str] | str:
-        """The other members of the broker set, or why they are not known."""
+        """The other members of the broker set, or the reason why they are unknown."""
         broker = self._broker
         config = broker.settings.broker
         members = await ask_name_servers(broker, self._polling)
@@ -141,13 +141,14 @@ class PreOnlinePart(Part):
         if missing is not None:
             return missing
         for broker_id, address in sorted(others.items()):
-            # What the acting slave has accepted in the meantime.
+            # Copy again what the acting slave has accepted in the meantime.
             if self._members[address].acted:
                 missing = await self._take_back(broker_id, self._members[address]) or missing
         return missing
 
     async def _until_linked(self, replication: ClassicHAService, others: Mapping[int, str]) -> str | None:
-        """Announce this master until all follow it, for a while; returns who does not."""
+        """Announce this master until all members replicate from it, for at most `LINK_S`; returns those that
+        do not."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LINK_S
         answers: dict[int, Answer] = {}
@@ -156,7 +157,7 @@ class PreOnlinePart(Part):
             member.linked = False
         while True:
             waiting = [i for i in sorted(others) if not self._members[others[i]].linked]
-            # RocketMQ's slaves say no more than once what they have understood.
+            # RocketMQ's slaves do not report their state: one announcement is enough.
             asked = [i for i in waiting if i not in answers or answers[i].follows is not None]
             found = await asyncio.gather(*(self._announce(others[i]) for i in asked))
             for broker_id, answer in zip(asked, found, strict=True):
@@ -180,7 +181,7 @@ class PreOnlinePart(Part):
         )
 
     async def _announce(self, address: str) -> Answer | str:
-        """The answer of a slave, or why there is none."""
+        """The answer of a slave, or the reason why there is none."""
         broker, member = self._broker, self._members[address]
         header = ExchangeHAInfo(
             master_ha_address=broker.ha_address,
@@ -196,7 +197,7 @@ class PreOnlinePart(Part):
         return Answer(answer.follows, answer.linked_from or "")
 
     async def _take_back(self, broker_id: int, member: RemoteMember) -> str | None:
-        """Take what this slave knows better; returns why that failed."""
+        """Copy this slave's newer tables; returns the reason of a failure."""
         persistence = self._broker.tables.persistence
         taken = []
         for table in persistence:

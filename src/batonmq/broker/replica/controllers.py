@@ -1,7 +1,7 @@
-"""A broker's controllers: their addresses, which of them is leader, and calls to the leader.
+"""A broker's controllers: their addresses, their leader, and calls to the leader.
 
-A leader that does not answer is *suspected*: perhaps only the way to it is cut. While it is, calls and
-heartbeats go through another controller (`routing/through.py`), and heartbeats try the direct way, too.
+A leader that does not answer is *suspected*: perhaps only the link to it is cut. Meanwhile calls and
+heartbeats go through another controller (`routing/through.py`), and heartbeats also try the direct link.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_MS: Final = 3_000
 FIND_TIMEOUT_MS: Final = 1_000
 RETRY_S: Final = (0.1, 1.0)
-"""First and longest wait of a caller between failed attempts; the wait doubles each time."""
+"""First and longest pause of a caller between failed attempts; the pause doubles each time."""
 
 
 class Controllers:
-    """The configured controllers and those that joined later: each of them may become leader."""
+    """The configured controllers and those that joined later. Each of them may become leader."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -46,13 +46,13 @@ class Controllers:
         self._finding: asyncio.Task[str] | None = None
         self._suspected: str | None = None
         self._suspicion = asyncio.Event()
-        """Set while a leader is suspected: calls to it are given up."""
+        """Set while a leader is suspected: pending calls to it are abandoned."""
         self._answering: str | None = None
-        """The leader whose last answer to a heartbeat came directly."""
+        """The leader, if its last answer to a heartbeat came directly."""
         self._through: str | None = None
         """The controller that reached the leader last."""
         self._not_forwarding: set[str] = set()
-        """Controllers that pass nothing on: those of RocketMQ."""
+        """Controllers that do not forward: RocketMQ's."""
 
     async def stop(self) -> None:
         """Cancel the search for the leader."""
@@ -71,7 +71,7 @@ class Controllers:
         return split_addresses(self._controller_addr)
 
     def _follow_configuration(self) -> None:
-        """Apply a change of controllerAddr: all facts from the former controllers are dropped."""
+        """Apply a change of controllerAddr: everything learned from the former controllers is dropped."""
         configured = self._broker.settings.broker.controller_addr
         if configured != self._controller_addr:
             self._controller_addr = configured
@@ -111,16 +111,17 @@ class Controllers:
         return self._leader is not None and self._leader == self._answering
 
     def may_forward(self, address: str) -> bool:
-        """Whether the controller at `address` may pass requests on."""
+        """Whether the controller at `address` may forward requests."""
         return address not in self._not_forwarding
 
     async def seek(self) -> None:
-        """The leader says that it no longer leads: look for another. Raises `MQError` if none is known."""
+        """The former leader answered that it is no longer leader: find the new one. Raises `MQError` if none
+        is known."""
         self._leader = None
         await self._leader_address()
 
     def suspect(self, address: str) -> bool:
-        """The leader at `address` did not answer; whether it is suspected only now."""
+        """The leader at `address` did not answer. Returns whether the suspicion is new."""
         if address == self._suspected or address != self._leader or len(self._known) < 2:
             return False
         log.info("leading controller %s does not answer: it is asked through another controller", address)
@@ -214,7 +215,7 @@ class Controllers:
     async def _call_directly(
         self, leader: str, header: Header, body: bytes, accept: Container[int]
     ) -> Response:
-        """As `call`; raises `CallTimeout` at once if the leader is suspected meanwhile."""
+        """As `call`, but raises `CallTimeout` as soon as the leader is suspected."""
         call = asyncio.ensure_future(
             self._broker.client.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
         )
@@ -236,7 +237,7 @@ class Controllers:
         others = [address for address in self._known if address != leader and self.may_forward(address)]
         others.sort(key=lambda address: address != self._through)
         if not others:
-            self._trust()  # nobody passes anything on: the next call takes the direct way
+            self._trust()  # no controller forwards: the next call uses the direct link
         failure: NetError | MQError = NotLeaderError(
             ResponseCode.CONTROLLER_NOT_LEADER, f"{leader} does not answer, nor can it be reached otherwise"
         )

@@ -1,8 +1,8 @@
 """Sends a broker's heartbeats to its controllers.
 
-Each heartbeat carries epoch, offsets and priority of the replica, from which the controllers elect a master.
-The leader's answer shows that it can be reached; without one the other controllers pass heartbeats on to it.
-Source: RocketMQ's BROKER_HEARTBEAT (904) in controller mode, where no heartbeat is answered.
+A heartbeat has the replica's epoch, offsets and priority; the controllers use them to elect a master. The
+leader's answer shows that it can be reached; without an answer the other controllers forward heartbeats to
+it. Source: RocketMQ's BROKER_HEARTBEAT (904) in controller mode, where no heartbeat is answered.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_MS: Final = 900
-"""A leader that has not answered a heartbeat by then is suspected. A heartbeat that is then passed on arrives
-before a silent broker counts as down (3 s, docs/decisions/hang-3s.md). Below a second, so that the client
-keeps the connection: its end would count this broker as down at a leader that is only slow."""
+"""A leader that has not answered a heartbeat after this time is suspected. A heartbeat forwarded then arrives
+before a silent broker counts as down (3 s, docs/decisions/hang-3s.md). It is below one second so that the
+client keeps the connection: if it closed, a leader that is only slow would count this broker as down."""
 
 
 class Heartbeats:
-    """`run` sends one per `brokerHeartbeatInterval`; `send` sends one more, as after a role change."""
+    """`run` sends one per `brokerHeartbeatInterval`; `send` sends an additional one, for example after a role
+    change."""
 
     def __init__(
         self,
@@ -44,18 +45,18 @@ class Heartbeats:
         *,
         on_epoch: Callable[[int], None],
     ) -> None:
-        """`on_epoch`: called with the master epoch in the leader's answer to a forwarded heartbeat, because
-        its notices of a new master may not reach this broker."""
+        """`on_epoch`: called with the master epoch of each answer to a forwarded heartbeat, because the
+        leader's notice of a new master may not reach this broker."""
         self._broker = broker
         self._ha = ha
         self._core = core
         self._controllers = controllers
         self._on_epoch = on_epoch
         self._sending: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """Way and controller address -> the heartbeat under way."""
+        """Link (direct or forwarded) and controller address -> the pending heartbeat."""
 
     async def run(self) -> None:
-        """Until cancelled, or until this master's disk fails: then the broker is stopped."""
+        """Send heartbeats until cancelled, or until this master's disk fails; then the broker stops."""
         while True:
             if (failure := self._failure()) is not None:
                 self._broker.fail(StoreError(failure))
@@ -64,7 +65,7 @@ class Heartbeats:
             await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
     async def stop(self) -> None:
-        """Cancel the heartbeats under way."""
+        """Cancel pending heartbeats."""
         tasks = list(self._sending.values())
         for task in tasks:
             task.cancel()
@@ -102,7 +103,7 @@ class Heartbeats:
         header: BrokerHeartbeat,
         send: Callable[[str, BrokerHeartbeat], Awaitable[None]],
     ) -> None:
-        """Send one, unless the last one of this way is still under way."""
+        """Send one, unless the last one on this link is still pending."""
         key = (way, address)
         if key not in self._sending:
             self._sending[key] = asyncio.get_running_loop().create_task(self._guard(key, header, send))
@@ -148,7 +149,8 @@ class Heartbeats:
             self._on_epoch(answer.header.master_epoch)
 
     def _failure(self) -> str | None:
-        """Why this master must stop: its store accepts no more messages, and another replica in sync can."""
+        """The reason why this master must stop: its store accepts no more messages, and another replica in
+        sync can replace it. None if it need not."""
         failure = self._broker.store.failure
         if failure is None or not self._ha.other_members():
             return None

@@ -1,4 +1,4 @@
-"""Who waits for the end of a half message: a request, or a request about many of them."""
+"""The requests that wait until half messages are committed: about one, or about many."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Asker(Protocol):
-    """Gets one of the two calls, once."""
+    """Gets exactly one of the two calls."""
 
     def reply(self, reply: Reply) -> None:
-        """The half message is ended."""
+        """The half message was committed or rolled back."""
 
     def fail(self, error: MQError) -> None:
-        """It is not."""
+        """The half message was not ended."""
 
 
 class SharedRequest:
-    """A request that is answered once all its half messages are ended, or could not be."""
+    """A request that is answered when each of its half messages is ended or has failed."""
 
     def __init__(self, request: Request, count: int) -> None:
         self._request = request
@@ -30,7 +30,7 @@ class SharedRequest:
         self._error: MQError | None = None
 
     def reply(self, reply: Reply) -> None:
-        """One more half message is ended."""
+        """One more half message was ended."""
         self._left -= 1
         if self._left:
             return
@@ -40,6 +40,6 @@ class SharedRequest:
             self._request.fail(self._error)
 
     def fail(self, error: MQError) -> None:
-        """One could not be ended: the answer has the first of such errors."""
+        """A half message could not be ended; the answer has the first such error."""
         self._error = self._error or error
         self.reply(Reply())

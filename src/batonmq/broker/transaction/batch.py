@@ -1,7 +1,7 @@
 """Batches as half messages: one half message whose body is a wire batch, delivered as its messages. Pure.
 
-Private to this implementation (PREPARE_BATCH). The committed messages lie behind each other in the log, and
-all of them name the half message. So a log that ends among them shows how many are left to deliver.
+Private to this implementation (PREPARE_BATCH). The committed messages are consecutive in the log, and each
+names the half message. So a log that ends within the batch shows how many messages are still to be delivered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rest_of_batch(body: Buffer, delivered: int) -> Buffer:
 
 
 class DeliveredRows:
-    """How many messages of one committed batch a log has, read in the order of the log."""
+    """Counts the messages of one committed batch in a log, in the order of the log."""
 
     def __init__(self, half: MessageExt) -> None:
         """Raises `MessageFormatError`."""

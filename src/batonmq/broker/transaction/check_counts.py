@@ -1,8 +1,9 @@
-"""How often undecided half messages were checked, as far as their records do not say it.
+"""How often undecided half messages were checked, beyond the counts in their records.
 
 A master counts in memory and publishes its counts after each round of checks, in
-``config/transactionChecks.json``; slaves copy the file. So a new master goes on counting and gives a message
-up after `transactionCheckMax` checks in all. RocketMQ stores the message again at each check instead.
+``config/transactionChecks.json``; slaves copy the file. So a new master continues the counts and gives a
+message up after `transactionCheckMax` checks in total. RocketMQ instead stores the message again at each
+check.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from batonmq.broker.tables.persistence import Master
 
 MOST: Final = 1 << 24
-"""Half messages, from the first undecided one, whose counts are kept."""
+"""Most half messages, from the first undecided one on, whose counts are kept."""
 
 
 class CheckCounts:
@@ -31,7 +32,7 @@ class CheckCounts:
         self._changed = False
 
     def publish(self, offset: int, counts: bytes) -> bool:
-        """Keep the counts of a round; False if these are the ones already kept."""
+        """Keep the counts of a round; False if they are unchanged."""
         counts = counts[:MOST].rstrip(b"\0")
         if not counts:
             offset = 0
@@ -52,7 +53,7 @@ class CheckCounts:
         return encode(TransactionChecks(offset=self.offset, checks=packed))
 
     def restore(self, data: bytes) -> None:
-        """Load a transactionChecks.json. Raises ValueError and then changes nothing."""
+        """Load a transactionChecks.json. Raises ValueError, without a change."""
         read = decode(data, TransactionChecks)
         counts = b""
         if read.checks:
@@ -68,7 +69,7 @@ class CheckCounts:
         self.offset, self.counts = read.offset, counts
 
     async def copy(self, master: Master) -> None:
-        """On a slave: copy the master's counts; a RocketMQ master has none."""
+        """On a slave: copy the master's counts. A RocketMQ master has none."""
         if master.announces_changes:
             before = self.offset, self.counts
             self.restore(await master.fetch(GetAllTransactionChecks()))

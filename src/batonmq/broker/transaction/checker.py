@@ -1,9 +1,9 @@
 """Checks undecided half messages: asks their producers, gives them up, stores them again.
 
-Runs on a master only; one that acts as master hands them over to another one. A round looks at each undecided
-message once, a slice at a time, so that sends and pulls go on. A message that cannot be handled is logged and
-counts as checked; the round goes on with the next one. Source: RocketMQ's `TransactionalMessageCheckService`
-and `TransactionalMessageServiceImpl.check`.
+Runs on a master. A slave that acts as master hands undecided messages over to another master instead. A round
+goes through all undecided messages once, in slices, so that sends and pulls continue. A message that cannot
+be handled is logged and counts as checked; the round continues with the next one. Source: RocketMQ's
+`TransactionalMessageCheckService` and `TransactionalMessageServiceImpl.check`.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ log = logging.getLogger(__name__)
 PAUSE_S: Final = 0.002
 """Pause between two slices of a round, for other work."""
 ATTEMPTS: Final = 3
-"""Producers of a group that are tried for one check."""
+"""Most producers of a group that are tried for one check."""
 LOGGED: Final = 10
-"""Transactions given up in a round that are logged one by one."""
+"""Most abandoned transactions of a round that are logged one by one."""
 _ROUNDS: Final = 64
 GIVEN_UP_QUEUES: Final = 1
 
 
 class Checker:
-    """The checks of one term, which is ready."""
+    """The checks of one term. The term must be ready."""
 
     def __init__(self, broker: Broker, term: Term) -> None:
         self._broker = broker
         self._settings = broker.settings
         self._term = term
         self._ends: deque[int] = deque(maxlen=_ROUNDS)
-        """Where the half queue ended at the beginning of the last rounds, and of the term."""
+        """The end of the half queue when the term and the last rounds began."""
         self._times_ms: deque[int] = deque(maxlen=_ROUNDS)
         """Monotonic times of these moments."""
         self._absent: dict[str, int] = {}
@@ -79,7 +79,7 @@ class Checker:
             try:
                 await self.round()
             except Exception:
-                # A mistake in here must not stop all checks until a restart (RocketMQ's issue 9500).
+                # A bug in here must not stop all checks until a restart (RocketMQ's issue 9500).
                 log.exception("a round of checks failed; the next one follows")
 
     def _note_end(self) -> int:
@@ -89,12 +89,12 @@ class Checker:
         return self._ends[-1]
 
     def _known_ms(self, offset: int) -> int:
-        """How long this master has known a half message, at least."""
+        """The least time for which this master has known a half message."""
         at = bisect_right(self._ends, offset)
         return self._broker.clock.monotonic_ms() - self._times_ms[at] if at < len(self._ends) else 0
 
     async def round(self) -> None:
-        """Look at every undecided message once."""
+        """Go through all undecided messages once."""
         term = self._term
         rules = CheckRules.of(self._settings.broker, self._settings.store.file_reserved_time)
         round_end = self._note_end()
@@ -103,7 +103,7 @@ class Checker:
         counted: dict[str, int] = {}
         sent_before, cursor = term.counts.checks, term.window.offset
         while not term.ended:
-            # An op message may decide what comes next.
+            # An op message may decide the next messages.
             while term.read_ops():
                 await asyncio.sleep(0)
                 if term.ended:
@@ -124,7 +124,7 @@ class Checker:
     async def _slice(
         self, cursor: int, rules: CheckRules, round_end: int, counted: dict[str, int]
     ) -> int | None:
-        """Look at the undecided messages from `cursor`, at most `BATCH`. Returns where to go on; None at the
+        """Handle at most `BATCH` undecided messages from `cursor` on. Returns the next cursor; None at the
         end of the queue."""
         term, window = self._term, self._term.window
         found = window.next_undecided(cursor, BATCH)
@@ -152,7 +152,7 @@ class Checker:
             except MessageFormatError as error:
                 log.error("half message %d cannot be checked: %s", record.queue_offset, error)
                 self._count_check(record.queue_offset)
-        if result.count == result.next_offset - offset:  # else some are deleted, which the next round finds
+        if result.count == result.next_offset - offset:  # else some are deleted; the next round finds that
             for lost in sorted(unread):
                 log.error("half message %d is damaged and left out", lost)
                 window.drop(lost, lost + 1)
@@ -188,7 +188,7 @@ class Checker:
             await self._give_up(record, checks_of(record, here), topic)
             return
         counted[topic] = counted.get(topic, 0) + 1
-        if what is Verdict.WAIT or offset >= round_end:  # what was stored meanwhile, copies among it
+        if what is Verdict.WAIT or offset >= round_end:  # messages stored meanwhile, including copies
             return
         checks = checks_of(record, here)
         if term.acting:
@@ -210,13 +210,13 @@ class Checker:
             self._ask(record, asked, copy.queue_offset, copy.physical_offset)
 
     async def _escape(self, record: MessageExt, checks: int) -> None:
-        """Hand a half message over to another master, which checks it: this broker only acts as one, and must
-        not write the copies that checks need."""
+        """Hand a half message over to another master, which checks it. An acting master must not write the
+        copies that checks need."""
         term, window, offset = self._term, self._term.window, record.queue_offset
         first = first_copy(record)
         original = offset if first is None else first
         before = window.state(offset)
-        term.escaped.add(original)  # before it is sent: committed here too, it would be delivered twice
+        term.escaped.add(original)  # before the send: a commit here in the meantime would deliver it twice
         outcome = await put(self._broker.appender, to_half_again(record, checks))
         if outcome.ok:
             if not term.ended:
@@ -234,7 +234,7 @@ class Checker:
     async def _give_up(self, record: MessageExt, checks: int, topic: str) -> None:
         self._broker.tables.topics.create_on_send_back(TRANS_CHECK_MAX_TIME_TOPIC, GIVEN_UP_QUEUES)
         message = to_given_up(record, checks)
-        message.store_host = pack_address(self._broker.address)  # its offset id names the broker to ask
+        message.store_host = pack_address(self._broker.address)  # for resumeCheckHalfMessage
         stored = await self._store(record, message)
         if stored is None or not self._term.window.is_undecided(record.queue_offset):
             return
@@ -263,8 +263,8 @@ class Checker:
         return outcome.result
 
     def _ask(self, record: MessageExt, checks: int, queue_offset: int, physical_offset: int) -> bool:
-        """Send a check to a producer of the group. False if all that were tried read too slowly; then the
-        check does not count."""
+        """Send a check to a producer of the group. False if all that were tried read too slowly; the check
+        does not count then."""
         place, group = real_place(record), record.properties.get(PROPERTY_PRODUCER_GROUP)
         if place is None or group is None:
             self._nameless += 1
@@ -291,7 +291,8 @@ class Checker:
         return True
 
     def _producer(self, group: str) -> Member | None:
-        """A producer of the group, if possible one that reads what it is sent; None if none is connected."""
+        """A connected producer of the group, if possible one that keeps up with its reads; None if there is
+        none."""
         member = None
         for _ in range(ATTEMPTS):
             member = self._broker.tables.producers.any_member(group)

@@ -1,13 +1,13 @@
-"""Which half messages are undecided, and how far both queues of transactions are done with.
+"""Which half messages are undecided, and up to which offset both queues of transactions are finished.
 
 Pure. A half message waits in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC. A commit or rollback is written to
-RMQ_SYS_TRANS_OP_HALF_TOPIC as an op message that names queue offsets of half messages. The offsets of the
-group CID_RMQ_SYS_TRANS say how far each of the two queues is done with.
+RMQ_SYS_TRANS_OP_HALF_TOPIC as an op message that names queue offsets of half messages. The group
+CID_RMQ_SYS_TRANS has one offset in each of the two queues: everything before it is finished.
 
-`HalfWindow` holds one byte for each half message between the first undecided one and the end of the queue,
-so a million undecided messages take a megabyte. Its offset moves past a message only when an op message that
-names it is confirmed: the committed message precedes the op message in the log, so all replicas have it then.
-Source of the layout: RocketMQ's `TransactionalMessageServiceImpl`.
+`HalfWindow` holds one byte for each half message between the first undecided one and the end of the queue, so
+a million undecided messages take a megabyte. Its offset moves past a message only when an op message that
+names it is confirmed. The committed message is before the op message in the log, so all replicas have it
+then. Source of the layout: RocketMQ's `TransactionalMessageServiceImpl`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class State(IntEnum):
     COMMITTED = 249
     ROLLED_BACK = 250
     MOVED = 251
-    """Stored elsewhere: at the end of the half queue, or as given up. No op message is confirmed yet."""
+    """Stored again at the end of the half queue, or given up. No op message is confirmed yet."""
     DECIDED = 252
-    """A confirmed op message names it; whether it was committed is unknown."""
+    """A confirmed op message names it; it was committed or rolled back."""
     COMMITTED_SAFE = 253
     ROLLED_BACK_SAFE = 254
     MOVED_SAFE = 255
@@ -36,7 +36,7 @@ class State(IntEnum):
 
 
 MAX_CHECKS: Final = State.COMMITTING - 1
-"""Checks that a byte can count."""
+"""Most checks that a byte can count."""
 _SAFE: Final = {
     State.COMMITTED: State.COMMITTED_SAFE,
     State.ROLLED_BACK: State.ROLLED_BACK_SAFE,
@@ -53,16 +53,16 @@ _CHECKS_OF: Final = bytes(state if state <= MAX_CHECKS else 0 for state in range
 _OTHER_BYTE: Final = re.compile(rb"[\xf8-\xff]", re.DOTALL)
 
 HISTORY: Final = 1 << 20
-"""Messages before the offset that are remembered: a request about one of them may be late or repeated."""
+"""Number of messages before the offset that are remembered, for late or repeated requests about them."""
 _TRIM: Final = 1 << 16
-"""Bytes that are removed together: removing them copies the rest."""
+"""Bytes that are removed at a time, because each removal copies the rest."""
 _FINE_OPS: Final = 4_096
-"""Op messages that are tracked one by one; beyond, neighbours share an entry."""
+"""Op messages that are tracked one by one; if there are more, neighbours share an entry."""
 _OPS_PER_ENTRY: Final = 256
 
 
 class HalfWindow:
-    """The half messages from the first that is not done with to the end of the queue."""
+    """The half messages from the first unfinished one to the end of the queue."""
 
     def __init__(self, offset: int, op_offset: int) -> None:
         """`offset`, `op_offset`: the stored offsets of the half and op queue."""
@@ -70,16 +70,17 @@ class HalfWindow:
         """Queue offset of the first byte."""
         self._states = bytearray()
         self.offset = offset
-        """First half message that is not done with: the offset to store."""
+        """First unfinished half message: the offset to store."""
         self.op_offset = op_offset
         """First op message that names a half message at or after `offset`: the offset to store."""
         self.next_op = op_offset
-        """First op message that was not read yet."""
+        """The next op message to read."""
         self._ops: deque[tuple[int, int, int]] = deque()
-        """(first op offset, op offset after the last, half offset that makes them needless), in order."""
+        """(first op offset, op offset after the last, half offset from which they are no longer needed), in
+        order."""
         self._late: dict[int, int] = {}
-        """Decisions about messages before `offset`, of which a copy may still wait in the queue -> offset
-        from which no copy remains."""
+        """Decided messages before `offset` of which a copy may still be in the queue -> offset from which no
+        copy remains."""
 
     @property
     def end(self) -> int:
@@ -97,12 +98,12 @@ class HalfWindow:
             self._states.extend(bytes(end - self.end))
 
     def state(self, offset: int) -> int:
-        """The byte of a half message, also of one shortly before the window; 0 if it is not known."""
+        """The byte of a half message, even of one shortly before the window; 0 if it is unknown."""
         return self._states[offset - self._start] if self._start <= offset < self.end else 0
 
     def remembers(self, offset: int) -> bool:
-        """Whether this master would know of a decision about this message. Of what earlier ones were done
-        with, it knows nothing."""
+        """Whether this master knows all decisions about this message. It does not know those about messages
+        that were finished before its term."""
         return offset >= self._start or offset in self._late
 
     def checks(self, offset: int) -> int:
@@ -120,8 +121,8 @@ class HalfWindow:
         return self.state(offset) in _DECIDED
 
     def set(self, offset: int, state: int) -> None:
-        """Set the byte of a message, also of one shortly before the window. A decision about a message that
-        may have been stored again is remembered for the copy."""
+        """Set the byte of a message, even of one shortly before the window. If the message may have been
+        stored again, the decision is remembered for the copy."""
         if state in _DECIDED and (offset < self.offset or self.state(offset) in _STORED_AGAIN):
             self.remember(offset)
         if offset >= self._start:
@@ -129,23 +130,22 @@ class HalfWindow:
             self._states[offset - self._start] = state
 
     def set_safe(self, offset: int, state: State) -> None:
-        """Set the byte of a message that no op message will name: this broker acts as master and writes
-        none."""
+        """Set the byte of a message that no op message will name, because an acting master writes none."""
         self.set(offset, state)
         if offset >= self._start:
             self._states[offset - self._start] = _SAFE[state]
 
     def remember(self, offset: int) -> None:
-        """A message was decided of which a copy waits in the queue: remember it until no copy can remain."""
+        """A decided message has a copy in the queue: remember the decision until no copy can remain."""
         self._late[offset] = self.end
 
     def all_checks(self) -> bytes:
-        """How often each message from `offset` on was checked; 0 for those that are not undecided."""
+        """How often each message from `offset` on was checked; 0 for decided messages."""
         return bytes(self._states[self.offset - self._start :]).translate(_CHECKS_OF)
 
     def learn_checks(self, offset: int, counts: bytes) -> None:
-        """An earlier master has checked the messages from `offset` on so often, if they are undecided. Counts
-        of this master, which are higher, stay."""
+        """Take over an earlier master's number of checks of undecided messages from `offset` on. Higher
+        counts of this master stay."""
         begin = max(offset, self.offset)
         end = min(offset + len(counts), self.end)
         counts = counts[begin - offset : max(end - offset, 0)]
@@ -176,7 +176,8 @@ class HalfWindow:
     def op_read(self, op_offset: int, offsets: list[int], *, moved: bool = False) -> None:
         """A confirmed op message names these half messages. Call it for each op message in order.
 
-        An offset beyond the end of the half queue is ignored: no op message precedes its half message.
+        An offset beyond the end of the half queue is ignored: an op message never comes before its half
+        message.
         """
         needless_from = self.offset
         for offset in offsets:
@@ -206,7 +207,7 @@ class HalfWindow:
         ops.append((op_offset, op_offset + 1, needless_from))
 
     def skip_ops(self, op_offset: int) -> None:
-        """The op messages before `op_offset` cannot be read: they were deleted."""
+        """The op messages before `op_offset` were deleted."""
         self._ops.clear()
         self.next_op = self.op_offset = max(op_offset, self.op_offset)
 
@@ -233,7 +234,7 @@ class HalfWindow:
         return before != (self.offset, self.op_offset)
 
     def drop(self, begin: int, end: int) -> None:
-        """The half messages from `begin` to before `end` cannot be read, for good."""
+        """The half messages from `begin` to before `end` are permanently unreadable."""
         self.grow(end)
         at = max(begin, self.offset) - self._start
         count = end - self._start - at

@@ -1,4 +1,4 @@
-"""What the broker counts of transactions, by topic. Source: RocketMQ's `TransactionMetrics`."""
+"""Counts of transactions by topic. Source: RocketMQ's `TransactionMetrics`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TransactionCounts:
 
     def __init__(self) -> None:
         self.half: dict[str, int] = {}
-        """Topic -> undecided half messages; 0 for topics that had some."""
+        """Topic -> undecided half messages; 0 for topics that had some before."""
         self.committed: dict[str, int] = {}
         self.rolled_back: dict[str, int] = {}
         self.given_up: dict[str, int] = {}
         self.checks = 0
         """Checks that were sent to producers."""
         self.latency_s: dict[str, Histogram] = {}
-        """Time from the birth of a message to its commit."""
+        """Time from the creation of a message to its commit."""
 
     def prepared(self, topic: str) -> None:
         self.half[topic] = self.half.get(topic, 0) + 1

@@ -1,11 +1,11 @@
-"""END_TRANSACTION (37): a producer commits or rolls back a half message. END_TRANSACTIONS (60041): or many.
+"""END_TRANSACTION (37), END_TRANSACTIONS (60041): a producer commits or rolls back one or many half messages.
 
-Checks, codes and remarks are RocketMQ's (`EndTransactionProcessor`). In addition a request must name the
-half message by its unique id: after a switch of the master another half message may be stored at the offsets
-of one that was never acknowledged.
+Checks, codes and remarks are RocketMQ's (`EndTransactionProcessor`). In addition a request must name the half
+message by its unique id: if a half message was never acknowledged, another one may be at its offsets after a
+switch.
 
-A commit that is repeated delivers nothing again. This master remembers what it and the op messages since its
-start decided; of older half messages the index knows whether they were delivered. RocketMQ delivers again.
+A repeated commit does not deliver the message again; in RocketMQ it does. The master remembers its
+decisions and those of the op messages that it has read. For older half messages it searches the index.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_REMARK: Final = "not set any response code"
-"""What RocketMQ sends with codes that it sets no remark for."""
+"""RocketMQ's remark for codes without one."""
 MOST_ENDS: Final = 4_096
-"""Half messages in one request."""
+"""Most half messages in one request."""
 MOST_BYTES: Final = 32 << 20
-"""Bytes of all of them: they are appended in one loop turn."""
+"""Most bytes of all of them, because they are appended in one loop turn."""
 _INDEXED: Final = 50_000
-"""Records that the index may be behind."""
+"""Records that are indexed at a time before a look-up."""
 _SAME_KEY: Final = 64
-"""Messages with the unique key of a half message that are looked at in the index."""
+"""Most messages with the unique key of a half message that are compared."""
 _ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
 _MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
@@ -61,9 +61,9 @@ class _Commit:
     def __init__(
         self, handlers: TransactionEnds, term: Term, record: MessageExt, original: int, topic: str
     ) -> None:
-        # Without PUT_OK nothing is lost: the half message then counts as undecided until its op message is
-        # confirmed, and the next master asks for it. END_TRANSACTION is answered as by RocketMQ then. Those
-        # who send END_TRANSACTIONS may not be asked again, and get an error.
+        # Without PUT_OK nothing is lost: the half message counts as undecided until its op message is
+        # confirmed, and the next master checks it. So END_TRANSACTION gets RocketMQ's answer. A sender of
+        # END_TRANSACTIONS may not get a check, so it gets an error and repeats the request.
         self.wait = True
         self._handlers = handlers
         self._term = term
@@ -92,10 +92,10 @@ class _Commit:
 
 
 class TransactionEnds:
-    """Handler of END_TRANSACTION."""
+    """Handles END_TRANSACTION and END_TRANSACTIONS."""
 
     def __init__(self, broker: Broker, current: Callable[[], Term | None]) -> None:
-        """`current`: the term of this master, also of an acting one; None on a slave."""
+        """`current`: the term of this master or acting master; None on a slave."""
         self._broker = broker
         self._settings = broker.settings
         self._current = current
@@ -119,7 +119,7 @@ class TransactionEnds:
         return self._end(term, request, header)
 
     async def end_many(self, request: Request, header: EndTransactions) -> Reply | None:
-        """All half messages are checked before the first one is ended. They are appended in one loop turn."""
+        """Check all half messages before the first one is ended; append the messages in one loop turn."""
         kind = header.commit_or_rollback
         if kind not in _ENDS:
             raise MQError(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {kind} ends no transaction")
@@ -171,7 +171,7 @@ class TransactionEnds:
         return term
 
     async def _ready_term(self) -> Term:
-        """The term, once the decisions of earlier ones are known."""
+        """The term, when the decisions of earlier terms are known."""
         self.waiting += 1
         try:
             while not (term := self._master_term()).ready.done():
@@ -191,7 +191,8 @@ class TransactionEnds:
         return self._apply(term, request, record, kind)
 
     def _ended_before(self, term: Term, record: MessageExt, kind: int) -> bool:
-        """Whether nothing is left to do. Raises `MQError` if it was ended the other way."""
+        """Whether the half message was already ended this way. Raises `MQError` if it was ended the other
+        way."""
         offset, first = record.queue_offset, first_copy(record)
         original = offset if first is None else first
         if original in term.escaped:
@@ -210,13 +211,13 @@ class TransactionEnds:
         return self._was_delivered(term, record, original)
 
     def _was_delivered(self, term: Term, record: MessageExt, original: int) -> bool:
-        """Whether an earlier master has committed this half message, by the index."""
+        """Whether an earlier master has committed this half message, according to the index."""
         store, unique_key = self._broker.store, record.properties.get(PROPERTY_UNIQUE_KEY)
         place = real_place(record)
         if place is None or not unique_key or not store.config.message_index_enable:
             return False
         if store.build_index(_INDEXED) and store.build_index(_INDEXED):
-            raise overloaded()  # the index does not know all of the log yet
+            raise overloaded()  # the index does not cover the whole log yet
         for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
             found = decode_record(view, inflate=False)
             if found.sys_flag & _MASK != MessageSysFlag.TRANSACTION_COMMIT:

@@ -1,4 +1,4 @@
-"""Half messages: how they are stored, committed, asked for and put back; what a check does with one. Pure.
+"""Half messages: how they are stored, committed, checked and put back. Pure.
 
 Source: RocketMQ's `TransactionalMessageBridge`, `EndTransactionProcessor` and
 `AbstractTransactionalMessageCheckListener`.
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 HALF_QUEUE: Final = 0
 ROOM: Final = 128
-"""Bytes that the properties of a half message leave free for those of a copy."""
+"""Bytes of properties that a half message must leave free for the properties of a copy."""
 PUT_BACK_AFTER_MS: Final = 600_000
-"""Age from which a checked message is stored again at the end of the queue. RocketMQ does so at every check.
-Here a message stays in place, because the window remembers it; only one that would keep back the offset and
-the deletion of old files for long is moved. With RocketMQ's defaults every message is given up before."""
+"""Age from which a checked message is stored again at the end of the queue. RocketMQ stores it again at every
+check. Here a message stays in place, because the window remembers it. It is moved only if it would hold back
+the offset and the deletion of old files for long. With RocketMQ's defaults every message is given up before
+that."""
 _MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 
@@ -55,13 +56,13 @@ def is_prepared(message: StoredMessage, properties: Mapping[str, str]) -> bool:
         return False
     if message.sys_flag & _MASK == _COMMIT:
         return False
-    # Consumers of clients before 4.6.1 resend a committed message so.
+    # Consumers of clients before 4.6.1 resend a committed message in this form.
     return not (message.reconsume_times > 0 and number_of(properties, PROPERTY_DELAY_LEVEL, 0) > 0)
 
 
 def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMessage:
-    """The message as stored in the half queue. Raises `MessageFormatError` for properties that become too
-    long, or would not let a copy name the first one: both could be committed then."""
+    """The message as stored in the half queue. Raises `MessageFormatError` if its properties become too long,
+    or leave no room for a copy to name the first one: both could be committed then."""
     if is_batch(properties):
         check_batch(message, properties)
     stored = dict(properties)
@@ -70,7 +71,7 @@ def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMess
         stored[PROPERTY_TRANSACTION_ID] = unique_key
     stored[PROPERTY_REAL_TOPIC] = message.topic
     stored[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
-    stored.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # only the broker may call it a copy
+    stored.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # only the broker may mark it as a copy
     encoded = encode_properties(stored)
     if len(encoded) > MAX_PROPERTIES_BYTES - ROOM:
         raise MessageFormatError(f"properties of {len(encoded)} bytes leave no room for those of a copy")
@@ -96,7 +97,7 @@ def to_committed(
     record: MessageExt, place: tuple[str, int], delivered: int = 0
 ) -> tuple[StoredMessage, dict[str, str]]:
     """The message for its real topic, and its properties. `record` must be decoded without inflating its
-    body. Of a batch: all its messages but the first `delivered`, and no properties. Raises
+    body. For a batch: all its messages except the first `delivered`, without properties. Raises
     `MessageFormatError`."""
     properties = dict(record.properties)
     for name in (
@@ -126,7 +127,7 @@ def to_half_again(record: MessageExt, checks: int) -> StoredMessage:
 
 
 def to_resumed(record: MessageExt) -> StoredMessage:
-    """A half message that was given up, for the half queue: its checks begin again."""
+    """A half message that was given up, for the half queue, with its number of checks reset."""
     properties = dict(record.properties)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
     properties.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
@@ -140,7 +141,7 @@ def to_given_up(record: MessageExt, checks: int) -> StoredMessage:
 
 
 def _copy(record: MessageExt, place: tuple[str, int], properties: Mapping[str, str]) -> StoredMessage:
-    """With `properties`, or with the record's own ones if those are too long."""
+    """The record with `properties`, or with its own properties if those are too long."""
     topic, queue_id = place
     try:
         return message_of(record, topic=topic, queue_id=queue_id, properties=properties)
@@ -151,8 +152,8 @@ def _copy(record: MessageExt, place: tuple[str, int], properties: Mapping[str, s
 def check_body(
     record: MessageExt, place: tuple[str, int], checks: int, *, queue_offset: int, physical_offset: int
 ) -> bytes:
-    """The record that a producer receives with a check: with its real topic, at the given half offsets. That
-    of a batch has no body: its producer knows it by its properties, and checks of many batches are large."""
+    """The record that a producer receives with a check: with its real topic, at the given half offsets. A
+    batch has no body here, because its producer needs only the properties, and the body may be large."""
     properties = {**record.properties, PROPERTY_TRANSACTION_CHECK_TIMES: str(checks)}
     message = _copy(record, place, properties)
     if is_batch(record.properties):
@@ -172,9 +173,9 @@ class Verdict(Enum):
     """What a check does with an undecided half message."""
 
     WAIT = auto()
-    """Too young."""
+    """Leave it: it is too young."""
     PUT_BACK = auto()
-    """Too young to be checked, but old enough to keep back the offset: store it again."""
+    """Store it again: it is too young for a check, but old enough to hold back the offset."""
     CHECK = auto()
     CHECK_AND_PUT_BACK = auto()
     GIVE_UP = auto()
@@ -212,8 +213,8 @@ def immunity_ms(properties: Mapping[str, str], timeout_ms: int) -> int:
 
 
 def ends_too_late(record: MessageExt, now_ms: int, timeout_ms: int) -> bool:
-    """Whether a producer that was not asked may no longer end this transaction: its own immunity time is
-    over, so a check is due."""
+    """Whether a producer may end this transaction only in answer to a check: its own immunity time is
+    over."""
     if not record.properties.get(PROPERTY_CHECK_IMMUNITY_TIME_S):
         return False
     seconds = max(0, number_of(record.properties, PROPERTY_CHECK_IMMUNITY_TIME_S, 0))
@@ -221,18 +222,18 @@ def ends_too_late(record: MessageExt, now_ms: int, timeout_ms: int) -> bool:
 
 
 def checks_of(record: MessageExt, here: int) -> int:
-    """Checks so far: those that the record names, and those of this master since it was stored."""
+    """Checks so far: those in the record, and those since it was stored."""
     return max(0, number_of(record.properties, PROPERTY_TRANSACTION_CHECK_TIMES, 0)) + here
 
 
 def verdict(
     record: MessageExt, here: int, most_here: int, now_ms: int, rules: CheckRules, *, known_ms: int = 0
 ) -> Verdict:
-    """`here`: checks by this master, of which it can count `most_here`. `known_ms`: how long this master has
-    known the message, in case the clock of the one that stored it was ahead.
+    """`here`: checks by this master, which can count up to `most_here`. `known_ms`: how long this master has
+    known the message, in case the clock of the former master was ahead.
 
-    Ages count from the store time, because producers' clocks may be wrong. Only of a copy the store time says
-    little, so there the born time counts too.
+    Ages count from the store time, because producers' clocks may be wrong. For a copy the born time counts
+    too, because its store time is later than that of the first one.
     """
     checks = checks_of(record, here)
     age_ms = max(now_ms - record.store_timestamp, known_ms)
@@ -260,10 +261,10 @@ OP_TAG: Final = "d"
 
 
 def op_body(offsets: Iterable[int]) -> bytes:
-    """Each offset is followed by a comma, as RocketMQ writes it."""
+    """Offsets, each followed by a comma, as RocketMQ writes them."""
     return "".join([f"{offset}," for offset in offsets]).encode()
 
 
 def offsets_of(body: bytes) -> list[int]:
-    """The half offsets that an op message names; what is no number is left out."""
+    """The half offsets that an op message names; invalid numbers are left out."""
     return [int(part) for part in body.split(b",") if part.isdigit() and len(part) <= 18]

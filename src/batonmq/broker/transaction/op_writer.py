@@ -1,7 +1,7 @@
-"""Writes op messages: which half messages are decided, several in one message.
+"""Writes op messages, which name decided half messages, several in one message.
 
 Source: RocketMQ's `TransactionalOpBatchService`. An op message does not wait for replicas: until it is
-confirmed, the half messages that it names count as unfinished (`core.py`), and a new master checks them.
+confirmed, its half messages count as unfinished (`core.py`), and a new master checks them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class OpWriter:
         self._settings = broker.settings
         self._host = pack_address(broker.address)
         self._offsets: dict[bool, list[int]] = {False: [], True: []}
-        """Collected half offsets: decided ones (False), and those stored elsewhere (True)."""
+        """Collected half offsets: of decided messages (False), and of messages stored again or given up
+        (True)."""
         self._size = 0
         """Bytes of the op messages that name them."""
         self._timer: asyncio.TimerHandle | None = None
@@ -44,11 +45,11 @@ class OpWriter:
 
     @property
     def collected(self) -> int:
-        """Half offsets that are in no op message yet."""
+        """Number of half offsets that are in no op message yet."""
         return sum(map(len, self._offsets.values()))
 
     def stop(self) -> None:
-        """The term ends: forget what was collected. The next master checks these messages."""
+        """The term ends: drop the collected decisions. The next master checks these messages."""
         self._running = False
         self._cancel()
         for offsets in self._offsets.values():
@@ -68,7 +69,7 @@ class OpWriter:
             self._arm(config.transaction_op_batch_interval / 1000)
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected decisions."""
         self._cancel()
         self._size = 0
         max_size = self._settings.broker.transaction_op_msg_max_size

@@ -47,7 +47,7 @@ class TransactionPart(Part):
         self.counts = TransactionCounts()
         self.checks = CheckCounts()
         self.term: Term | None = None
-        """The term of this master, also of an acting one; None on a slave."""
+        """The term of this master or acting master; None on a slave."""
         self.ends = TransactionEnds(broker, lambda: self.term)
         self._resume = ResumeHandler(broker, lambda: self.term)
         broker.redirects.add(_HalfMessages(broker, self.counts))
@@ -82,7 +82,7 @@ class TransactionPart(Part):
 
     async def withdraw(self) -> None:
         if self.term is not None:
-            self.term.ops.flush()  # or the next master would check what is decided
+            self.term.ops.flush()  # else the next master would check decided messages
 
     async def stop(self) -> None:
         await self._tasks.cancel()
@@ -104,7 +104,7 @@ class TransactionPart(Part):
 
 
 class _HalfMessages:
-    """Messages of transactions (`Redirect`)."""
+    """Redirects half messages to their queue (`Redirect`)."""
 
     marks: tuple[bytes, ...] = (property_start(PROPERTY_TRANSACTION_PREPARED),)
 
@@ -121,7 +121,7 @@ class _HalfMessages:
         if not properties.keys().isdisjoint(_LATER):
             if is_batch(properties):
                 raise MessageFormatError("a batch cannot be delayed")
-            # It is delayed when it is committed. What would be refused then is refused now.
+            # The delay starts at the commit. Refuse now what the commit would refuse.
             plain = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
             broker.redirects.apply(message, plain)
         stored = to_half(message, properties)

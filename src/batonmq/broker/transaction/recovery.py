@@ -1,9 +1,8 @@
-"""What a new master learns of earlier terms: op messages, and commits that no op message names yet.
+"""How a new master reads the decisions of earlier terms: op messages, and commits without op message.
 
-An op message follows its commits by up to `transactionOpBatchInterval`. When a RocketMQ master is lost,
-so are the decisions that it has collected; the next one checks these messages and delivers them again. Here
-the new master first looks through the last part of the log for committed messages, which name their half
-messages.
+An op message is written up to `transactionOpBatchInterval` after its commits. When a RocketMQ master is lost,
+its collected decisions are lost too; the next master checks these messages and delivers them again. Here the
+new master first searches the last part of the log for committed messages, which name their half messages.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 
 VISIBLE_POLL_S: Final = 0.02
 MOST_BYTES: Final = 1 << 30
-"""Longest part of the log that is looked through. With more, commits without op message are checked again."""
+"""Longest part of the log that is searched. Commits without op message before it are checked again."""
 _CHUNK: Final = 4 << 20
 _AGAIN_S: Final = 0.5
 """Pause before the rest of a batch is appended again."""
@@ -47,7 +46,7 @@ _COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 
 
 class Recovery:
-    """Of one term."""
+    """The recovery of one term."""
 
     def __init__(self, broker: Broker, term: Term) -> None:
         self._broker = broker
@@ -56,12 +55,12 @@ class Recovery:
         self._log_end = broker.store.max_offset
         """Where the log of earlier terms ends."""
         self._half: tuple[int, MessageExt | None] = (-1, None)
-        """Commit log offset of the half message that was read last, and the message."""
+        """Commit log offset of the last half message that was read, and the message."""
         self._batches: dict[int, DeliveredRows] = {}
         """Half offset of an undecided batch -> its messages in the log."""
 
     async def run(self) -> None:
-        """Learn what earlier terms decided; `Term.ready` is resolved at the end."""
+        """Read the decisions of earlier terms; `Term.ready` is resolved at the end."""
         term = self._term
         # Until the whole log of the earlier terms is confirmed, some of its op messages cannot be read.
         while self._store.dispatched_offset < self._log_end and not term.ended:  # noqa: ASYNC110
@@ -72,7 +71,7 @@ class Recovery:
             self._stored_offset(TRANS_HALF_TOPIC), self._stored_offset(TRANS_OP_HALF_TOPIC)
         )
         term.grow()
-        while term.read_ops():  # noqa: ASYNC110 -- gives other work its turn
+        while term.read_ops():  # noqa: ASYNC110 -- lets other work run
             await asyncio.sleep(0)
         found = await self._find_commits()
         for rows in list(self._batches.values()):
@@ -98,7 +97,7 @@ class Recovery:
     # -- commits without op message
 
     async def _find_commits(self) -> int:
-        """Look for commits of undecided half messages; returns how many there were."""
+        """Search the log for commits of undecided half messages; returns their number."""
         undecided = self._term.window.next_undecided(self._term.window.offset, 1)
         if undecided is None:
             return 0
@@ -135,7 +134,7 @@ class Recovery:
         return decode_record(found.buffers[0], inflate=False).physical_offset
 
     def _collected_since(self) -> int:
-        """Commit log offset before which op messages name all commits."""
+        """Commit log offset before which all commits are in op messages."""
         bounds = self._store.queue_bounds(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
         written_ms = self._store.queue_store_time(TRANS_OP_HALF_TOPIC, HALF_QUEUE, bounds.max_offset - 1)
         if written_ms < 0:
@@ -150,7 +149,7 @@ class Recovery:
         return self._position(TRANS_OP_HALF_TOPIC, offset - 1) or 0
 
     def _commits(self, chunk: bytes, start: int) -> bool:
-        """Whether this record commits a half message that is undecided; it is decided then."""
+        """Whether this record commits an undecided half message; marks that as decided."""
         if _SYS_FLAG.unpack_from(chunk, start + _SYS_FLAG_AT)[0] & _MASK != _COMMIT:
             return False
         try:
@@ -160,7 +159,7 @@ class Recovery:
         half = self._half_message(record.prepared_transaction_offset)
         if half is None or not self._term.window.is_undecided(half.queue_offset):
             return False
-        # A message that a group sent back has no prepared offset, and its 0 may be another half message.
+        # A message that a group sent back has no prepared offset; its 0 may be the offset of a half message.
         unique_key = record.properties.get(PROPERTY_UNIQUE_KEY)
         if not unique_key:
             return False
@@ -172,7 +171,8 @@ class Recovery:
         return True
 
     def _half_message(self, physical_offset: int) -> MessageExt | None:
-        """As `Term.half_message`; the messages of a batch ask for the same one."""
+        """As `Term.half_message`, with the last result kept: the messages of a batch name the same half
+        message."""
         if self._half[0] != physical_offset:
             self._half = physical_offset, self._term.half_message(physical_offset)
         return self._half[1]
@@ -180,7 +180,7 @@ class Recovery:
     # -- batches
 
     def _row(self, half: MessageExt, unique_key: str) -> bool:
-        """Whether this message is the last one of a committed batch; it is decided then."""
+        """Whether this message is the last one of a committed batch; marks the batch as decided then."""
         rows = self._batches.get(half.queue_offset)
         if rows is None:
             try:
@@ -195,8 +195,8 @@ class Recovery:
         return True
 
     async def _deliver_rest(self, rows: DeliveredRows) -> None:
-        """Deliver what is missing of a batch whose commit an earlier master did not finish: only a beginning
-        of it reached this replica."""
+        """Deliver the missing messages of a batch that an earlier master has committed, if only the first
+        ones reached this replica."""
         place = real_place(rows.half)
         if place is None or not rows.count:
             return

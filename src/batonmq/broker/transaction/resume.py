@@ -1,7 +1,7 @@
 """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up.
 
-Source: RocketMQ's `AdminBrokerProcessor.resumeCheckHalfMessage`. Unlike RocketMQ this refuses the ids of
-decided messages and of records that are no half messages.
+Source: RocketMQ's `AdminBrokerProcessor.resumeCheckHalfMessage`. Unlike RocketMQ it refuses the ids of
+decided messages and of records that are not half messages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ResumeHandler:
                     f"{header.msg_id} was committed, rolled back or given up. In the last case use its id in "
                     f"{TRANS_CHECK_MAX_TIME_TOPIC}",
                 )
-            term.window.set(record.queue_offset, 0)  # it is in the queue: only its checks begin again
+            term.window.set(record.queue_offset, 0)  # it is in the queue: only reset its number of checks
             return Reply()
         outcome = await put(self._broker.appender, to_resumed(record))
         if not outcome.ok:

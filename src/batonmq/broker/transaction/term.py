@@ -1,6 +1,6 @@
-"""The transactions of one term of this master: what is known of its half messages.
+"""The half messages of one term of this master, and what it knows about them.
 
-Nothing of a term outlives it. The next master reads the same from the log and the offset table.
+The state of a term ends with it. The next master reads it from the log and the offset table.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH: Final = 32
-"""Messages that are read together."""
+"""Messages read at a time."""
 BATCH_BYTES: Final = 1 << 20
 _MOST_NOT_SAFE: Final = 10_000
-"""Commits that are looked through for those that have become safe."""
+"""Commits searched at a time for those that have become safe."""
 _GONE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.MESSAGE_WAS_REMOVING,
@@ -43,7 +43,7 @@ _GONE: Final = (
 
 
 class Term:
-    """`ready` is resolved once the decisions of earlier terms are known; `window` exists from then on."""
+    """`ready` is resolved when the decisions of earlier terms are known; `window` exists from then on."""
 
     def __init__(self, broker: Broker, counts: TransactionCounts, checks: CheckCounts) -> None:
         self._broker = broker
@@ -56,18 +56,18 @@ class Term:
         """Half offset (of the first copy) -> the requests that commit it; the message is on its way to the
         log."""
         self._not_safe: dict[int, int] = {}
-        """Half offset (of the first copy) of a committed message -> end of its copy in the log, if disk or
-        replicas may not have it."""
+        """Half offset (of the first copy) of a committed message -> end of the committed message in the log,
+        if disk or replicas may not have it yet."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
         self.acting = broker.role.is_acting
-        """Whether this broker acts as master (RIP-32). It cannot write op messages; its decisions are kept in
-        the stored offsets alone, so the next master may check those behind the first undecided message."""
+        """Whether this broker acts as master (RIP-32). It cannot write op messages. Its decisions are only in
+        the stored offsets, so the next master may check those after the first undecided message again."""
         self.escaped: set[int] = set()
-        """First copies of half messages that another master has now, and checks."""
+        """Half offsets (of the first copy) of messages that were handed over to another master."""
 
     def end(self) -> None:
-        """This broker is no longer master, or stops."""
+        """This broker loses the role, or stops."""
         self.ended = True
         self.ops.stop()
         if not self.ready.done():
@@ -80,7 +80,7 @@ class Term:
     # -- decisions
 
     def decide(self, record: MessageExt, state: State) -> None:
-        """A half message was committed or rolled back: never check it or another copy again."""
+        """A half message was committed or rolled back: do not check it or its copies again."""
         for offset in (record.queue_offset, first_copy(record)):
             if offset is None:
                 continue
@@ -93,7 +93,7 @@ class Term:
             self.store_offsets()
 
     def move(self, offset: int) -> None:
-        """A half message was stored elsewhere."""
+        """A half message was stored again, given up or handed over."""
         if self.acting:
             self.window.set_safe(offset, State.MOVED)
             self.store_offsets()
@@ -102,19 +102,19 @@ class Term:
         self.ops.add(offset, moved=True)
 
     def publish_checks(self) -> None:
-        """After a round: let slaves know how often each message was checked."""
+        """After a round: publish the numbers of checks for slaves."""
         if self.checks.publish(self.window.offset, self.window.all_checks()):
             self._broker.tables.watch.changed()
 
     def not_safe_yet(self, original: int, end_offset: int) -> None:
-        """A committed message that ends there is in the log, but was not safe in time."""
+        """A committed message that ends at this offset is in the log, but was not safe in time."""
         if len(self._not_safe) >= _MOST_NOT_SAFE:
             acked = self._broker.appender.is_acked
             self._not_safe = {half: end for half, end in self._not_safe.items() if not acked(end)}
         self._not_safe[original] = end_offset
 
     def is_safe(self, original: int) -> bool:
-        """Whether nothing can take back the commit of a half message that is committed."""
+        """Whether the commit of a committed half message is safe from a failover."""
         end_offset = self._not_safe.get(original)
         if end_offset is None:
             return True
@@ -126,7 +126,7 @@ class Term:
     # -- reading
 
     def grow(self) -> None:
-        """Take in the half messages that have become visible."""
+        """Add the half messages that have become visible."""
         self.window.grow(self._store.queue_bounds(TRANS_HALF_TOPIC, HALF_QUEUE).max_offset)
 
     def read_ops(self) -> bool:
@@ -159,8 +159,7 @@ class Term:
             offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
 
     def half_message(self, physical_offset: int) -> MessageExt | None:
-        """The half message at a commit log offset, also one that is not confirmed yet; None if there is
-        none."""
+        """The half message at a commit log offset, even an unconfirmed one; None if there is none."""
         try:
             view = self._store.read(physical_offset, self._store.config.max_message_size + (1 << 17))
             record = decode_record(view, check_crc=True, inflate=False)
@@ -172,7 +171,7 @@ class Term:
 
 
 def records_in(found: GetResult) -> Iterator[MessageExt]:
-    """The records of a result that can be decoded; one that cannot is logged. Bodies are not inflated."""
+    """The decodable records of a result, bodies not inflated; damaged ones are logged."""
     for view in found.buffers:
         for at in scan_frames(view)[:-1]:
             try:

@@ -1,1 +1,1 @@
-"""`batonmq spark …`: the jobs that ship."""
+"""The jobs of `batonmq spark …`."""

@@ -1,8 +1,8 @@
-"""archive: a topic to partitioned Parquet, exactly once across restarts.
+"""archive: writes a topic to partitioned Parquet, exactly once across restarts.
 
 The stream's checkpoint holds the offsets of each micro-batch before it runs, and the file sink's own log
-lists the files of the committed batches. A batch that died half-way runs again over the same offsets, and
-every reader that uses Spark (or reads the sink log) ignores its orphaned files.
+lists the files of the committed batches. A failed batch runs again over the same offsets, and readers that
+use Spark (or the sink log) ignore its orphaned files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""dlq: the dead letters of a group: how many, of which topics and tags, and since when."""
+"""dlq: counts the dead letters of a group by topic and tag, and shows their ages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Deaths:
     """Dead letters of one topic and tag."""
 
     topic: str | None
-    """Where they were sent to first; None if they do not say."""
+    """Topic that they were first sent to; None if they do not name it."""
     tags: str | None
     count: int
     most_retries: int
     first: Any
-    """When the oldest one died, by the broker's clock."""
+    """When the oldest one became a dead letter, by the broker's clock."""
     last: Any
 
 
 def origin_topic() -> Column:
-    """The topic that a dead letter was sent to first; for rows with `properties`."""
+    """The topic that a dead letter was first sent to; for rows with `properties`."""
     from pyspark.sql import functions as F
 
     properties = F.col("properties")
@@ -35,7 +35,8 @@ def origin_topic() -> Column:
 
 
 def deaths(letters: DataFrame) -> list[Deaths]:
-    """What died, most first. `letters`: `properties`, `tags`, `reconsumeTimes`, `timestamp`."""
+    """Dead letters by topic and tag, most frequent first. `letters`: `properties`, `tags`, `reconsumeTimes`,
+    `timestamp`."""
     from pyspark.sql import functions as F
 
     rows = (

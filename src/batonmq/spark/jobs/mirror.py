@@ -1,9 +1,9 @@
-"""mirror: topics of one cluster continuously into another one, exactly once, with the offsets of groups.
+"""mirror: copies topics continuously to another cluster, exactly once, with the offsets of groups.
 
-Each queue goes to one queue of the target, in order and without holes. So the offset of a message at the
-target differs from its offset at the source by a number that never changes for a queue. It is fixed at the
-first run and kept in the state directory, beside the stream's checkpoint. With it a group's offsets are
-translated: when its consumers move to the target, they go on where they were.
+Each queue goes to one queue of the target, in order and without gaps. So for each queue the difference
+between a message's offsets at the target and at the source is constant. The first run stores it in the state
+directory, beside the stream's checkpoint. It translates a group's offsets: consumers that move to the target
+continue at the same message.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ if TYPE_CHECKING:
 
 
 class MirrorError(ClearError):
-    """A mirror that cannot go on; the text says why."""
+    """The mirror cannot continue; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """The wishes of one mirror."""
+    """The parameters of one mirror."""
 
     namesrv: str
     target_namesrv: str
     topics: tuple[str, ...]
     state: Path
-    """Directory for what is fixed at the first run, and the checkpoint."""
+    """Directory for the data of the first run, and the checkpoint."""
     groups: tuple[str, ...] = ()
     """Consumer groups whose offsets are translated."""
 
     @property
     def identity(self) -> str:
-        """What a second run with the same state directory must ask for."""
+        """Parameters that must be the same in a second run with the same state directory."""
         return json.dumps([self.namesrv, self.target_namesrv, sorted(self.topics)])
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One queue of the source, and where it goes."""
+    """One queue of the source, and its queue of the target."""
 
     source: MessageQueue
     target: MessageQueue
     start: int
     """First offset that is copied."""
     difference: int | None
-    """Offset at the target minus offset at the source; None if other queues go to the same one."""
+    """Offset at the target minus offset at the source; None if other queues go to the same target queue."""
 
     def translated(self, offset: int) -> int | None:
-        """A group's offset at the source as one of the target; None if there is no such."""
+        """A group's offset at the source, translated to the target; None if there is none."""
         return None if self.difference is None else max(offset, self.start) + self.difference
 
 
 def lanes_of(
     starts: Mapping[MessageQueue, int], targets: Sequence[MessageQueue], ends: Mapping[MessageQueue, int]
 ) -> list[Lane]:
-    """Lanes of one topic. `starts`: queues of the source and their first offsets; `ends`: where the queues of
-    the target end. Raises `NoQueue`."""
+    """Lanes of one topic. `starts`: queues of the source and their first offsets; `ends`: ends of the queues
+    of the target. Raises `NoQueue`."""
     sources = sorted(starts)
     chosen = queue_map([(queue.broker_name, queue.queue_id) for queue in sources], targets)
     lanes = []
@@ -87,7 +87,7 @@ def lanes_of(
 
 
 def encode_lanes(identity: str, lanes: Sequence[Lane]) -> bytes:
-    """What is kept of the first run."""
+    """The stored data of the first run."""
     listed = [
         {
             "topic": lane.source.topic,
@@ -102,7 +102,7 @@ def encode_lanes(identity: str, lanes: Sequence[Lane]) -> bytes:
 
 
 def decode_lanes(identity: str, data: bytes, path: Path) -> list[Lane]:
-    """Raises `MirrorError` for damaged data, or that of another mirror."""
+    """Raises `MirrorError` if the data is damaged, or belongs to another mirror."""
     try:
         kept = json.loads(data)
         if kept["mirror"] != identity:
@@ -121,8 +121,8 @@ def decode_lanes(identity: str, data: bytes, path: Path) -> list[Lane]:
 
 
 async def prepare(mirror: Mirror) -> list[Lane]:
-    """The lanes: those of the first run, or new ones, which are kept. Creates topics that the target does not
-    have, with as many queues. Raises `MirrorError`, `NoQueue`, `MQError`, `NetError`."""
+    """The lanes of the first run, or new ones, which are stored. Creates topics that the target does not
+    have, with the same number of queues. Raises `MirrorError`, `NoQueue`, `MQError`, `NetError`."""
     path = mirror.state / "mirror.json"
     if path.exists():
         return decode_lanes(mirror.identity, path.read_bytes(), path)
@@ -157,7 +157,8 @@ def start(
     every: str | None,
     max_offsets_per_trigger: int | None = None,
 ) -> StreamingQuery:
-    """Start copying. `every`: a processing time such as ``"1 second"``; None: what is there now."""
+    """Start copying. `every`: a processing time such as ``"1 second"``; None: copy what is there now, and
+    end."""
     from pyspark.sql import functions as F
 
     offsets: dict[str, dict[str, int]] = {}
@@ -218,10 +219,11 @@ async def _commit(
 
 
 async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
-    """Bring the groups' offsets at the target forward to those at the source; returns how many were moved.
+    """Advance the groups' offsets at the target to those at the source; returns the number of changes.
 
-    Groups that the target does not have are created. An offset at the target never goes back: consumers that
-    have moved there are ahead. It never goes beyond what was copied. Raises `MQError`, `NetError`.
+    Groups that the target does not have are created. An offset at the target never goes back, because
+    consumers that have moved there are ahead. It never passes the end of the target queue. Raises `MQError`,
+    `NetError`.
     """
     moved = 0
     source, target = Session(mirror.namesrv), Session(mirror.target_namesrv)

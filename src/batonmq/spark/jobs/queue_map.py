@@ -1,4 +1,4 @@
-"""To which queues of a topic the messages of other queues go, so that each queue keeps its order."""
+"""Maps source queues to target queues of a topic, so that each queue keeps its order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Queue = tuple[str, int]
 
 
 class NoQueue(ClearError):
-    """A topic that nothing can be written to."""
+    """The topic has no queue that can be written to."""
 
 
 def queue_map(sources: Sequence[Queue], targets: Sequence[MessageQueue]) -> dict[Queue, MessageQueue]:
-    """To which queue of the target each source queue goes: the one of the same name if all have one, else all
-    source queues in turn. Raises `NoQueue` if there is no target queue."""
+    """The target queue of each source queue: the one of the same name if all have one; otherwise the source
+    queues are assigned in turn. Raises `NoQueue` if there is no target queue."""
     if not targets:
         raise NoQueue("the target topic has no queue that can be written to")
     by_name = {(queue.broker_name, queue.queue_id): queue for queue in targets}

@@ -1,8 +1,9 @@
-"""replay: messages of a time window into another topic, at a chosen speed, exactly once across restarts.
+"""replay: sends the messages of a time window to another topic, at a chosen speed, exactly once across
+restarts.
 
-The offsets to read are fixed at the first run and kept in the state directory. The window is cut into chunks.
-Each one is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run goes on with the first
-chunk that is not done.
+The first run stores the offsets to read in the state directory. The window is split into chunks. Each chunk
+is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run continues with the first chunk
+that is not done.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ COLUMNS = (
     "bornTimestamp timestamp, keys string, tags string, msgId string, reconsumeTimes int, "
     "properties map<string,string>"
 )
-"""What `where` can use."""
+"""Columns that `where` can use."""
 CHUNK_ROWS = 500_000
 CHUNK_S = 5.0
-"""A chunk takes about so long when the speed is limited."""
+"""Approximate duration of a chunk when the speed is limited."""
 
 
 class ReplayError(ClearError):
-    """A replay that cannot go on; the text says why."""
+    """The replay cannot continue; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What is replayed: offsets by queue, and how many messages a chunk has."""
+    """The replayed window: offsets by queue, and the number of messages in a chunk."""
 
     source: str
-    """The topic, and what else must be the same in a second run."""
+    """The topic, and the other parameters that must be the same in a second run."""
     start: Offsets
     end: Offsets
     chunk_rows: int
@@ -75,30 +76,30 @@ class Window:
 
 @dataclass(frozen=True)
 class Replay:
-    """The wishes of one replay."""
+    """The parameters of one replay."""
 
     namesrv: str
     topic: str
     target: str | None
-    """Topic to write; None: that which each message was sent to first (for dead letters)."""
+    """Topic to write; None: the topic that each message was first sent to (for dead letters)."""
     state: Path
-    """Directory that remembers what is done."""
+    """Directory that records the progress."""
     target_namesrv: str | None = None
     """None: the same cluster."""
     from_ms: int | None = None
     """Store time of the first message; None: the oldest."""
     until_ms: int | None = None
-    """Store time that ends the window; None: what is there at the first run."""
+    """Store time that ends the window; None: the time of the first run."""
     where: str | None = None
     """Spark SQL over `COLUMNS`."""
     rate: int | None = None
     """Messages read a second; None: as fast as possible."""
     keep_queues: bool = False
-    """Each message goes to the queue with the number it came from."""
+    """Whether each message goes to the queue with the number of its source queue."""
 
     @property
     def identity(self) -> str:
-        """What a second run with the same state directory must ask for."""
+        """Parameters that must be the same in a second run with the same state directory."""
         places = (self.namesrv, self.topic, self.target_namesrv or self.namesrv, self.target)
         return json.dumps([*places, self.from_ms, self.until_ms, self.where, self.keep_queues])
 
@@ -108,7 +109,7 @@ class Replayed:
     """Result of one run."""
 
     rows: int
-    """Messages of the window, of all runs."""
+    """Messages in the window, for all runs together."""
     chunks: int
     skipped: int
     """Chunks that an earlier run has written."""
@@ -116,7 +117,7 @@ class Replayed:
 
 
 def window_of(replay: Replay) -> Window:
-    """The window: that of the first run, or a new one, which is kept. Raises `ReplayError`, `OptionError`,
+    """The window of the first run, or a new one, which is stored. Raises `ReplayError`, `OptionError`,
     `NetError`, `DataLoss`."""
     path = replay.state / "window.json"
     if path.exists():
@@ -165,7 +166,8 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
-    """Replay what is not done. After each chunk `progress` gets the messages read and those of the window."""
+    """Replay the remaining chunks. After each chunk `progress` gets the messages read and those in the
+    window."""
     began = clock()
     window = window_of(replay)
     done = skipped = chunks = paced = 0

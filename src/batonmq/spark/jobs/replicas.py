@@ -15,7 +15,7 @@ CHUNK = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Result of comparing the logs from the highest start to the lowest end."""
+    """Result of a comparison of the logs from the highest start to the lowest end."""
 
     begin: int
     end: int

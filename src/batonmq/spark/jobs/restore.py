@@ -1,7 +1,8 @@
-"""restore: an archive (`archive`) back into topics, in the order of each queue, exactly once across restarts.
+"""restore: writes an archive (`archive`) back into topics, in queue order, exactly once across restarts.
 
-Each date of a topic is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run goes on with
-the first date that is not done. All messages of one source queue go to one queue of the target, in order.
+Each date of a topic is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run continues
+with the first date that is not done. All messages of one source queue go to one queue of the target, in
+order.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ if TYPE_CHECKING:
 
 
 class RestoreError(ClearError):
-    """A restore that cannot go on; the text says why."""
+    """The restore cannot continue; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Restore:
-    """The wishes of one restore."""
+    """The parameters of one restore."""
 
     namesrv: str
     archive: str
     state: Path
-    """Directory that remembers what is done."""
+    """Directory that records the progress."""
     topic: str | None = None
     """Only this topic of the archive; None: all."""
     target: str | None = None
-    """Topic to write; None: the one that messages came from."""
+    """Topic to write; None: the topic that the messages came from."""
     first_date: str | None = None
     """ISO date; None: the oldest."""
     last_date: str | None = None
 
     @property
     def identity(self) -> str:
-        """What a second run with the same state directory must ask for."""
+        """Parameters that must be the same in a second run with the same state directory."""
         return json.dumps([self.namesrv, self.archive, self.topic, self.target])
 
 
@@ -60,11 +61,12 @@ class Restored:
     dates: int
     """Dates of topics in the archive."""
     skipped: int
-    """Those that an earlier run has written."""
+    """Dates that an earlier run has written."""
 
 
 def check_state(restore: Restore) -> None:
-    """Keep what this restore is, or compare with the first run. Raises `RestoreError`."""
+    """Store the parameters of this restore, or compare them with those of the first run. Raises
+    `RestoreError`."""
     path = restore.state / "restore.json"
     if path.exists():
         if path.read_text() != restore.identity:
@@ -88,8 +90,8 @@ def run(
     queues: Callable[[str], Sequence[MessageQueue]],
     progress: Callable[[str, str, int], None] = lambda topic, date, rows: None,
 ) -> Restored:
-    """Restore what is not done. `queues` gives the queues of a topic that can be written to; `progress` gets
-    topic, date and number of messages of what was written."""
+    """Restore the remaining dates. `queues` gives the queues of a topic that can be written to; `progress`
+    gets topic, date and number of messages written."""
     from pyspark.sql import functions as F
 
     check_state(restore)

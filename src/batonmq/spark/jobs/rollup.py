@@ -1,4 +1,4 @@
-"""rollup: the topic's traffic by second, and the flights by hour and carrier."""
+"""rollup: counts a topic's traffic by second, and flights by hour and carrier."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``deliveryGuarantee=exactlyOnce``: tasks prepare half messages, the driver decides and ends them."""
+"""``deliveryGuarantee=exactlyOnce``: tasks prepare half messages, and the driver decides and commits them."""

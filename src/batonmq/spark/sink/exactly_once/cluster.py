@@ -1,4 +1,4 @@
-"""The brokers, as the driver of an exactly-once sink asks them."""
+"""Requests of the exactly-once sink's driver to the brokers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from batonmq.spark.tls import tls_context
 log = logging.getLogger(__name__)
 
 CALL_MS: Final = 10_000
-"""How long one request to a broker may take; what comes later is a failure, and is repeated."""
+"""How long one request to a broker may take; then it counts as failed and is repeated."""
 CONFIRM_MS: Final = 5_000
 SETTLE_S: Final = 5.0
-"""After an end without an answer a RocketMQ broker may still carry it out: its queue of such requests drops
-those that are 3 s old (`waitTimeMillsInTransactionQueue`)."""
+"""How long a RocketMQ broker may still carry out an end that got no answer: its queue drops requests that are
+3 s old (`waitTimeMillsInTransactionQueue`)."""
 INDEX_POLL_S: Final = 0.02
 _COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
 _MASK: Final = int(MessageSysFlag.TRANSACTION_MASK)
@@ -48,7 +48,7 @@ class BrokerCluster:
         self._unsure_since: dict[str, float] = {}
         """Broker set -> when an end had no answer (loop time)."""
         self._indexed: dict[str, tuple[float, str]] = {}
-        """Broker set -> up to when its index is complete, and at which master."""
+        """Broker set -> time up to which its index is complete, and its master then."""
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
@@ -104,7 +104,7 @@ class BrokerCluster:
     def _unsure(self, broker: str) -> None:
         self._unsure_since[broker] = asyncio.get_running_loop().time()
 
-    # -- look-ups, for brokers that deliver again what is committed again
+    # -- look-ups, for brokers that deliver a message again if its commit is repeated
 
     async def confirm(self, unit: Unit) -> str:
         return (await self._barrier(unit))[0]
@@ -124,8 +124,8 @@ class BrokerCluster:
         return address if committed else None
 
     async def _index_is_complete(self, unit: Unit) -> str:
-        """Wait until the broker set's index has all that earlier ends can have stored; returns the address of
-        its master."""
+        """Wait until the broker set's index has everything that earlier ends can have stored; returns the
+        address of its master."""
         loop, broker = asyncio.get_running_loop(), unit.broker
         async with self._locks.setdefault(broker, asyncio.Lock()):
             unsure_since = self._unsure_since.get(broker, self._started_at)
@@ -153,8 +153,8 @@ class BrokerCluster:
             return address
 
     async def _barrier(self, unit: Unit) -> tuple[str, Half]:
-        """Store a half message and drop it. A broker acknowledges it once its replicas have it, and so all
-        that is before it in the log. Returns the address of the master, and the half message."""
+        """Store a half message and roll it back. A broker acknowledges it once its replicas have it and
+        everything before it in the log. Returns the address of the master, and the half message."""
         producer, broker = self._producer, unit.broker
         before = await producer.master(broker, unit.topic)
         queue = MessageQueue(unit.topic, broker, unit.queue_id)

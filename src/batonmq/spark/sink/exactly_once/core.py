@@ -1,9 +1,9 @@
-"""What the exactly-once sink decides: which half message is ended when, and what brokers are answered. Pure.
+"""Decisions of the exactly-once sink: when each half message is ended, and how checks are answered. Pure.
 
 Tasks prepare rows as half messages (`Unit`). The driver decides a batch by writing the list of its half
-messages into the ledger, and ends them (`Ends`). A broker whose ends happen once (`END_TRANSACTIONS`) may be
-asked again after a lost answer. RocketMQ's brokers deliver again then, so there the sink first looks the
-message up.
+messages into the ledger, and ends them (`Ends`). With `END_TRANSACTIONS` a repeated request delivers nothing
+again, so the sink repeats it after a lost answer. RocketMQ's brokers would deliver the message again, so
+there the sink first looks it up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final
 import msgspec
 
 MOST_UNITS: Final = 1_000
-"""Half messages that are ended by one request."""
+"""Most half messages that one request ends."""
 MOST_BYTES: Final = 8 << 20
-"""Bytes of their bodies: the broker appends them in one turn."""
+"""Most bytes of their bodies, because the broker appends them in one turn."""
 NO_EPOCH: Final = -1
 BATCH_EPOCH: Final = 0
-"""The only one of a batch job."""
+"""The only epoch of a batch job."""
 _SEPARATOR: Final = ":"
 
 
@@ -44,25 +44,25 @@ class Unit(msgspec.Struct, frozen=True, array_like=True):
     batch: bool = False
     """Only brokers with END_TRANSACTIONS can end it."""
     ordered: bool = False
-    """A key or the row itself chose the queue: its messages keep their order."""
+    """Whether a key or the row itself chose the queue; then its messages keep their order."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Whose a half message is; travels as a property."""
+    """Identifies the attempt that prepared a half message; stored as a property."""
 
     run: str
     """Random id of all the batches of one ledger."""
     epoch: int
-    """The batch's number; `NO_EPOCH` if the task does not know it."""
+    """Number of the batch; `NO_EPOCH` if the task does not know it."""
     attempt: str
-    """The attempt of a task."""
+    """Number of the task attempt."""
 
     def text(self) -> str:
         return _SEPARATOR.join((self.run, str(self.epoch), self.attempt))
 
     @classmethod
     def parse(cls, text: str | None) -> Mark | None:
-        """None for what is no mark."""
+        """None if the text is not a mark."""
         parts = (text or "").split(_SEPARATOR)
         if len(parts) != 3 or not parts[0] or len(parts[1]) > 18:
             return None
@@ -73,18 +73,18 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def is_left_over(mark: Mark | None, run: str, epoch: int) -> bool:
-    """Whether a half message that a broker asks about may be rolled back, while `epoch` of `run` is written.
+    """Whether a half message that a broker checks may be rolled back while `epoch` of `run` is written.
 
-    Spark begins a batch after the one before has been committed: then all half messages of that one which
-    count were ended. So what is open of an earlier batch belongs to an attempt that does not count, or is a
-    copy of an ended one that a RocketMQ broker has stored again. Nothing is ever committed by such an answer:
-    only the driver commits, so that no second commit can race with the first.
+    Spark begins a batch after the one before has been committed: all its accepted half messages are ended
+    then. So an open one of an earlier batch belongs to an attempt that Spark did not accept, or is a copy of
+    an ended one that a RocketMQ broker has stored again. Such an answer never commits: only the driver
+    commits, so that no second commit can race with the first.
     """
     return mark is not None and mark.run == run and NO_EPOCH < mark.epoch < epoch
 
 
 class State(Enum):
-    """Of one half message."""
+    """What the driver knows about the end of a half message."""
 
     OPEN = auto()
     """Certainly not committed."""
@@ -97,16 +97,16 @@ class State(Enum):
 
 
 class Kind(Enum):
-    """What is to be done."""
+    """A kind of request."""
 
     END_MANY = auto()
     """Commit these by one request."""
     END = auto()
-    """Commit the one."""
+    """Commit one."""
     LOOK_UP = auto()
-    """Find out whether the one was committed."""
+    """Find out whether one was committed."""
     CONFIRM = auto()
-    """Find out which master the broker set has, once its replicas have all that it stored before."""
+    """Find out the master of the broker set, once its replicas have everything stored before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,13 @@ class Action:
 class Ends:
     """The ends of one decided batch.
 
-    `ready` returns what may be started. The outcome of each action is reported by one of `done`, `failed`,
-    `unsupported`, `found`, `absent`, `confirmed`. An action that failed is returned again, so wait before.
+    `ready` returns the actions that may start. The outcome of each action is reported by one of `done`,
+    `failed`, `unsupported`, `found`, `absent`, `confirmed`. A failed action is returned again, so wait before
+    the next call.
     """
 
     def __init__(self, units: Sequence[Unit], *, fresh: bool, most_in_flight: int = 256) -> None:
-        """`fresh`: nobody can have ended one of them before."""
+        """`fresh`: none of them can have been ended before."""
         self.units = units
         self._states = [State.OPEN if fresh else State.UNKNOWN] * len(units)
         numbers: dict[str, list[int]] = {}
@@ -159,7 +160,7 @@ class Ends:
         self._brokers[action.broker].done(action, address)
 
     def failed(self, action: Action, *, maybe_done: bool) -> None:
-        """`maybe_done`: the request may have been carried out, or may be yet."""
+        """The action failed. `maybe_done`: the request may have been carried out, or may still be."""
         self._brokers[action.broker].failed(action, maybe_done)
 
     def unsupported(self, action: Action) -> None:
@@ -171,12 +172,12 @@ class Ends:
         self._brokers[action.broker].done(action, address)
 
     def absent(self, action: Action) -> None:
-        """It was not committed, and no earlier request can do that any more."""
+        """It was not committed, and no earlier request can still commit it."""
         self._brokers[action.broker].absent(action)
 
     def confirmed(self, action: Action, address: str) -> None:
-        """The replicas have all that the master at `address` acknowledged before. What another one
-        acknowledged may have been lost with it."""
+        """The replicas have everything that the master at `address` acknowledged before. Ends that another
+        master acknowledged may be lost."""
         self._brokers[action.broker].confirmed(action, address)
 
 
@@ -192,18 +193,18 @@ class _BrokerEnds:
         self._units, self._states = units, states
         self._numbers, self._most = numbers, most
         self._many = True
-        """As far as is known the master has END_TRANSACTIONS."""
+        """Whether the master has END_TRANSACTIONS, as far as known."""
         self._busy = 0
         self._first = 0
-        """All before it are ended."""
+        """Index before which all half messages are ended."""
         self._before: dict[int, State] = {}
-        """States of those that one request is about to end."""
+        """States of half messages that the next request may end."""
         self._acked_by: dict[int, str] = {}
-        """Acknowledged half message -> the master that did it."""
+        """Acknowledged half message -> the master that acknowledged it."""
         self._lanes: list[deque[int]] = []
         """Half messages that are ended one after the other; for brokers without END_TRANSACTIONS."""
         self._lane_of: dict[int, deque[int]] = {}
-        """First half message of a lane, if it is under way -> the lane."""
+        """First half message of a lane, while a request for it is pending -> the lane."""
         self._idle: deque[deque[int]] = deque()
 
     # -- what to do
@@ -216,9 +217,7 @@ class _BrokerEnds:
         actions = self._one_by_one()
         if self._busy:
             return actions
-        if (
-            self._lanes
-        ):  # what is left of them begins with a batch: perhaps the set has a master that knows them
+        if self._lanes:  # batches: perhaps the broker set has a master with END_TRANSACTIONS now
             return self._by_one_request([number for lane in self._lanes for number in lane if lane])
         return [self._start(Kind.CONFIRM, ())]
 
@@ -230,7 +229,7 @@ class _BrokerEnds:
         return Action(kind, self._name, numbers)
 
     def _by_one_request(self, numbers: Sequence[int]) -> list[Action]:
-        """The next half messages. What is unknown may be ended again, which delivers nothing again."""
+        """The next half messages. Unknown ones may be ended again: that delivers nothing again."""
         states = self._states
         if self._many:
             while self._first < len(numbers) and states[numbers[self._first]] is State.ENDED:
@@ -262,7 +261,8 @@ class _BrokerEnds:
         return actions
 
     def _make_lanes(self) -> None:
-        """One for each queue where the order counts; all others share as many as may be under way."""
+        """One lane for each queue where the order counts; all others share as many lanes as requests may be
+        pending."""
         ordered: dict[tuple[str, int], deque[int]] = {}
         free: list[deque[int]] = [deque() for _ in range(self._most)]
         for at, number in enumerate(self._numbers):
@@ -331,7 +331,7 @@ class _BrokerEnds:
             self._lanes = []
 
     def _forget_acks(self) -> None:
-        """A master with END_TRANSACTIONS knows what was committed: it may be asked again."""
+        """A master with END_TRANSACTIONS knows what was committed, so the request may be repeated."""
         for number in self._acked_by:
             self._states[number] = State.UNKNOWN
         self._acked_by.clear()

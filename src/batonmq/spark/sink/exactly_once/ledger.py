@@ -1,7 +1,7 @@
-"""The ledger: which batches are decided. Files in a directory of the driver, beside the checkpoint.
+"""The ledger of decided batches: files in a directory of the driver, beside the checkpoint.
 
-``run`` has the random id of all batches. ``<epoch>.batch`` has the half messages of a decided batch; its
-appearance is the commit point. ``<epoch>.done``: all of them are ended; the list is then deleted.
+``run`` has the random id that all batches share. ``<epoch>.batch`` has the half messages of a decided batch;
+its creation is the commit point. ``<epoch>.done``: all of them are ended, and the list is deleted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import Unit
 
 KEPT: Final = 100
-"""Done batches that are remembered: as many as Spark's checkpoint keeps
+"""Number of finished batches that are kept: as many as in Spark's checkpoint
 (`spark.sql.streaming.minBatchesToRetain`)."""
 _CRC_SIZE: Final = 4
 _LIST, _DONE = ".batch", ".done"
 
 
 class LedgerError(ClearError):
-    """A ledger that cannot be used; the text says why."""
+    """The ledger cannot be used; the text has the reason."""
 
 
 def encode_units(units: list[Unit]) -> bytes:
-    """Half messages as bytes: what a task reports, and the ledger keeps."""
+    """Half messages as bytes, for the report of a task and for the ledger."""
     return msgspec.msgpack.encode(units)
 
 
@@ -47,7 +47,7 @@ class Ledger:
         self.path = path
 
     def run(self) -> str:
-        """The id of all its batches; made at the first call."""
+        """The id of all its batches; created at the first call."""
         try:
             with contextlib.suppress(FileExistsError):
                 self._create("run", uuid.uuid4().hex.encode())
@@ -63,7 +63,7 @@ class Ledger:
         return (self.path / f"{epoch}{_DONE}").exists()
 
     def decided(self, epoch: int) -> list[Unit] | None:
-        """The half messages of a decided batch that is not done; None if there is none."""
+        """The half messages of a decided batch that is not done; None if it is not decided, or done."""
         path = self.path / f"{epoch}{_LIST}"
         try:
             data = path.read_bytes()
@@ -84,7 +84,7 @@ class Ledger:
         return [epoch for epoch in self._epochs(_LIST) if not self.is_done(epoch)]
 
     def decide(self, epoch: int, units: list[Unit]) -> None:
-        """The commit point. Raises `LedgerError` if another driver has decided this batch."""
+        """Decide a batch: the commit point. Raises `LedgerError` if another driver has decided it."""
         body = encode_units(units)
         try:
             self._create(f"{epoch}{_LIST}", body + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"))
@@ -96,7 +96,7 @@ class Ledger:
             raise LedgerError(f"the ledger of the sink cannot be written: {reason(error)}") from error
 
     def finish(self, epoch: int) -> None:
-        """All half messages of the batch are ended: keep only that, and forget old batches."""
+        """All half messages of the batch are ended: replace the list by a mark, and delete old batches."""
         try:
             with contextlib.suppress(FileExistsError):
                 self._create(f"{epoch}{_DONE}", b"")
@@ -114,7 +114,7 @@ class Ledger:
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def _create(self, name: str, data: bytes) -> None:
-        """A new file with all of its contents at once. Raises `FileExistsError`."""
+        """Create a file atomically with its contents. Raises `FileExistsError`."""
         path = self.path / name
         # Two drivers must not share the temporary file.
         beside = write_beside(path.with_name(f"{name}.{os.getpid()}"), data)

@@ -1,4 +1,4 @@
-"""A task of the exactly-once sink: its rows become half messages, many at a time."""
+"""A task of the exactly-once sink: it stores its rows as half messages, many at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.sink.send import Send, Sending, Written, message_of, producer_options
 
 SINGLES_IN_FLIGHT: Final = 256
-"""Half messages of one row that wait for their acknowledgement, for brokers that take no batches."""
+"""Most pending half messages of one row, for brokers that do not accept batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What one task has prepared."""
+    """Half messages that one task has prepared."""
 
     units: list[Unit]
     """In the order of its rows."""
@@ -45,7 +45,7 @@ def prepare_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, mark: 
 
 
 def half_producer(options: SinkOptions, mark: Mark, tls: ssl.SSLContext | None) -> HalfProducer:
-    """A producer that answers brokers what `is_left_over` says."""
+    """A producer that answers checks according to `is_left_over`."""
 
     def check(message: MessageExt) -> TransactionState:
         asked = Mark.parse(message.properties.get(MARK_PROPERTY))
@@ -60,9 +60,9 @@ class _Preparing(Sending):
         self._mark = mark
         self._properties = {MARK_PROPERTY: mark.text()}
         self._units: dict[int, list[Unit]] = {}
-        """Number of a piece of the rows -> its half messages."""
+        """Number of a part of the rows -> its half messages."""
         self._no_batches: set[str] = set()
-        """Broker sets that took no batch."""
+        """Broker sets that do not accept batches."""
         super().__init__(options)
         self._singles = asyncio.Semaphore(SINGLES_IN_FLIGHT)
 
@@ -71,7 +71,7 @@ class _Preparing(Sending):
         return self._halves
 
     def units(self) -> list[Unit]:
-        """All that was prepared, in the order of the rows."""
+        """All prepared half messages, in the order of the rows."""
         return [unit for number in sorted(self._units) for unit in self._units[number]]
 
     def _start(self, work: Encoded | Single) -> None:
@@ -107,7 +107,7 @@ class _Preparing(Sending):
         return send
 
     async def _one_by_one(self, work: Encoded) -> list[Unit]:
-        """A half message for each row: all that RocketMQ's brokers know."""
+        """A half message for each row, for RocketMQ's brokers."""
         items = list(decode_batch(work.body))
         found: list[Unit | None] = [None] * len(items)
 

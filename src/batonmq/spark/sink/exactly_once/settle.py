@@ -1,6 +1,6 @@
-"""The driver's side of a batch: decide it, end its half messages, remember that. Opens no sockets.
+"""The driver's side of a batch: decides it, ends its half messages, and records that. Opens no sockets.
 
-`Cluster` is what it needs of brokers; the tests replace it by a model that loses answers and masters.
+`Cluster` is the interface to the brokers; the tests replace it by a model that loses answers and masters.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from batonmq.spark.sink.exactly_once.core import Action, Ends, Kind, Unit
 log = logging.getLogger(__name__)
 
 PAUSE_S: Final = 0.05
-"""After a failure; doubled up to `MOST_PAUSE_S`."""
+"""Pause after a failure; it doubles up to `MOST_PAUSE_S`."""
 MOST_PAUSE_S: Final = 1.0
 
 
 class NotSupported(Exception):
-    """The master does not know END_TRANSACTIONS: it is RocketMQ's, or an old one."""
+    """The master does not know END_TRANSACTIONS: it is a RocketMQ broker, or an older build."""
 
 
 class NotEnded(ClearError):
-    """A decided batch that is not delivered yet; the text says what to do."""
+    """A decided batch is not delivered yet; the text has the next step."""
 
 
 class Cluster(Protocol):
@@ -37,17 +37,18 @@ class Cluster(Protocol):
         """Commit half messages of one broker set; returns its master's address. Raises `NotSupported`."""
 
     async def commit(self, unit: Unit) -> str:
-        """Commit one; returns the address of the master."""
+        """Commit one half message; returns the address of the master."""
 
     async def look_up(self, unit: Unit) -> str | None:
         """Address of the master that has the committed message. None if it was not committed, and no earlier
-        request can commit it any more."""
+        request can still commit it."""
 
     async def confirm(self, unit: Unit) -> str:
-        """Address of the master of the unit's broker set, once the replicas have all it acknowledged."""
+        """Address of the master of the unit's broker set, once the replicas have everything it
+        acknowledged."""
 
     async def roll_back(self, units: Sequence[Unit]) -> None:
-        """Drop half messages, as far as brokers answer. What is left, they ask about."""
+        """Roll half messages back, if their brokers answer. The brokers check the others."""
 
 
 class Decisions(Protocol):
@@ -63,10 +64,10 @@ class Decisions(Protocol):
 async def commit_batch(
     ledger: Decisions, cluster: Cluster, epoch: int, units: list[Unit], *, timeout_s: float
 ) -> None:
-    """Make a batch visible, once. Half messages that do not count are rolled back.
+    """Make a batch visible, once. Other half messages are rolled back.
 
-    `units`: of the attempts that count now. If the batch was decided before, the first decision holds.
-    Raises `NotEnded` if brokers do not answer within `timeout_s`; then call it again.
+    `units`: the half messages of the attempts that Spark has accepted. If the batch was decided before, the
+    first decision holds. Raises `NotEnded` if brokers do not answer within `timeout_s`; then call it again.
     """
     for earlier in ledger.unfinished():
         if earlier < epoch:
@@ -83,7 +84,7 @@ async def commit_batch(
 
 
 async def abort_batch(ledger: Decisions, cluster: Cluster, epoch: int, units: list[Unit]) -> None:
-    """Drop half messages of a batch that failed. A batch that is decided stays so: it is delivered later."""
+    """Roll back the half messages of a failed batch. A decided batch stays decided and is delivered later."""
     if ledger.is_done(epoch):
         return
     decided = {unit.key for unit in ledger.decided(epoch) or ()}
@@ -109,7 +110,7 @@ class _Settling:
         self._ends, self._cluster, self._epoch = ends, cluster, epoch
         self._timeout_s = timeout_s
         self._pauses: dict[str, float] = {}
-        """Broker set -> how long to wait after its next failure, s."""
+        """Broker set -> pause after its next failure, s."""
         self._failure: Exception | None = None
 
     async def run(self) -> None:

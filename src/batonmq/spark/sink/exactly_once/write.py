@@ -39,7 +39,8 @@ def ledger_of(options: SinkOptions) -> Ledger:
 def prepare(
     iterator: Iterator[pa.RecordBatch], options: SinkOptions, run: str, epoch: int | None
 ) -> PreparedRows:
-    """In a task. `epoch`: None for a stream, whose task asks Spark for it."""
+    """In a task: store its rows as half messages. `epoch`: None for a stream; its task reads it from
+    Spark."""
     context = TaskContext.get()
     if epoch is None:
         text = None if context is None else context.getLocalProperty(BATCH_ID_KEY)
@@ -68,7 +69,8 @@ def commit(
 
 
 def abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions, run: str, epoch: int) -> None:
-    """In the driver: drop what the tasks of a failed batch have prepared, unless it was decided."""
+    """In the driver: roll back what the tasks of a failed batch have prepared, unless the batch is
+    decided."""
     units = units_of(messages)
     if not units:
         return
@@ -81,5 +83,5 @@ def abort(messages: Sequence[WriterCommitMessage | None], options: SinkOptions, 
 
 
 def units_of(messages: Sequence[WriterCommitMessage | None]) -> list[Unit]:
-    """The half messages that tasks report; None is a task that failed."""
+    """The half messages that tasks report; None for a failed task."""
     return [unit for one in messages if isinstance(one, PreparedRows) for unit in decode_units(one.units)]
