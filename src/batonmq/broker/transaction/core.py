@@ -102,8 +102,8 @@ class HalfWindow:
         return self._states[offset - self._start] if self._start <= offset < self.end else 0
 
     def remembers(self, offset: int) -> bool:
-        """Whether this master knows all decisions about this message. It does not know those about messages
-        that were finished before its term."""
+        """Whether this master knows all decisions about this message. It does not know those about older
+        messages, before the window."""
         return offset >= self._start or offset in self._late
 
     def checks(self, offset: int) -> int:
