@@ -32,6 +32,11 @@ def batch(keys: list[str]) -> bytes:
     )
 
 
+def keyless(properties: bytes) -> bytes:
+    """A batch whose second message has no unique key."""
+    return batch(["a"]) + encode_batch([BatchItem(body=b"b", properties=properties)])
+
+
 async def prepare(
     rig: Rig, keys: list[str], *, queue: int = 1, body: bytes | None = None, **fields: Any
 ) -> Half:
@@ -160,6 +165,8 @@ async def test_a_log_that_ends_within_a_batch_is_completed_by_the_next_master(
         {"body": b"x" * 30},
         {"body": batch(["a", "b"])[:-1]},
         {"body": b""},
+        {"body": keyless(b"")},
+        {"body": keyless(b"UNIQ_KEY\x01\xff\x02")},
     ],
     ids=str,
 )
