@@ -334,7 +334,9 @@ async def test_a_broker_whose_port_or_store_is_in_use_elsewhere_is_not_in_the_ta
             )
         assert node.names == [] and node.running == {}
         async with container(broker_config_paths=str(a.path)):
+            a.write(listenPort=free_ports(1)[0])
             await refused(node.add(a.path), ResponseCode.SYSTEM_ERROR, "start broker failed: ", "is open in")
+        a.write()
         await node.add(a.path)
         await node.send(a)
 
