@@ -157,10 +157,11 @@ async def test_a_broker_sees_the_others_of_its_process(tmp_path: Path) -> None:
         assert list(a.neighbours()) == [c] and list(c.neighbours()) == [a]
 
 
+@pytest.mark.parametrize("text", ["export KEY=swordfish\n", "KEY=swordfish\n", ""])
 async def test_a_file_that_is_no_configuration_is_not_shown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    (tmp_path / "env").write_text("export KEY=swordfish\n")
+    (tmp_path / "env").write_text(text)
     async with container() as node:
         await refused(node.add(tmp_path / "env"), ResponseCode.SYSTEM_ERROR, "env is no configuration file")
     assert "env is no configuration file" in caplog.text and "swordfish" not in caplog.text
