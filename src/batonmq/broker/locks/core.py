@@ -24,9 +24,9 @@ class LockRound(Generic[Queue]):
         self._votes = {queue: int(queue in own) for queue in queues}
 
     def answered(self, granted: Collection[Queue]) -> None:
-        """One replica has answered; one that failed grants nothing."""
+        """One replica has answered; one that failed grants nothing. Naming a queue twice is one vote."""
         self._unanswered -= 1
-        for queue in granted:
+        for queue in set(granted):
             if queue in self._votes:
                 self._votes[queue] += 1
 
