@@ -377,11 +377,11 @@ def fill(ballast: Path) -> None:
 
 
 async def register_until_it_ends(program: Program) -> None:
-    """Registers broker sets with long names until the process is gone."""
+    """Registers broker sets with long check codes until the process is gone."""
     client = RemotingClient()
     try:
         for number in range(2_000):
-            claim = ApplyBrokerId(f"{number} {'long' * 1_000}", 1, "h:1;1", "c")
+            claim = ApplyBrokerId(f"set {number}", 1, f"h:1;{'long' * 1_000}", "c")
             try:
                 await client.call(program.address, claim, timeout_ms=2_000)
             except MQError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from tests.integration.test_transactions import QUICK, Rig, Starter, start, unti
 from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, Half
 
 from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.transaction import ending
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
 from batonmq.protocol.codes import ResponseCode
@@ -30,6 +33,11 @@ def batch(keys: list[str]) -> bytes:
         BatchItem(body=key.encode(), properties=encode_properties({"UNIQ_KEY": key, "KEYS": key}))
         for key in keys
     )
+
+
+def keyless(properties: bytes) -> bytes:
+    """A batch whose second message has no unique key."""
+    return batch(["a"]) + encode_batch([BatchItem(body=b"b", properties=properties)])
 
 
 async def prepare(
@@ -102,6 +110,40 @@ async def test_a_commit_that_repeats_delivers_once_also_after_a_restart(start: S
     assert await rig.bodies() == ["a", "b", "x"]
 
 
+async def test_half_messages_of_earlier_masters_are_looked_up_a_few_at_a_time(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests at once, and a request between about one of them: each is delivered once."""
+    monkeypatch.setattr(ending, "_LOOKS", 4)
+    rig = await start(**QUICK)
+    keys = [f"k{number}" for number in range(30)]
+    halves = [await rig.prepare(key) for key in keys]
+    await end(rig, halves, ROLLBACK)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == len(keys))
+    await rig.service.stop()
+    rig = await start(**QUICK)
+    await rig.term.wait_ready()
+    store = rig.service.broker.store
+    query, turn, looks = store.query_by_key, 0, Counter[int]()
+
+    def counted(*args: Any) -> Any:
+        looks[turn] += 1
+        return query(*args)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    store.query_by_key = counted  # type: ignore[assignment,method-assign]
+    turns = asyncio.ensure_future(count_turns())
+    await asyncio.gather(end(rig, halves), rig.end(halves[-1], COMMIT), end(rig, halves))
+    turns.cancel()
+    assert looks.total() >= len(keys) and max(looks.values()) <= 2 * 4 + 1
+    assert sorted(await rig.bodies()) == sorted(keys)
+
+
 async def test_what_was_never_ended_is_ended_after_a_restart(start: Starter) -> None:
     rig = await start()
     halves = [await prepare(rig, ["a", "b"]), await rig.prepare("x")]
@@ -160,6 +202,8 @@ async def test_a_log_that_ends_within_a_batch_is_completed_by_the_next_master(
         {"body": b"x" * 30},
         {"body": batch(["a", "b"])[:-1]},
         {"body": b""},
+        {"body": keyless(b"")},
+        {"body": keyless(b"UNIQ_KEY\x01\xff\x02")},
     ],
     ids=str,
 )

@@ -79,8 +79,9 @@ class BrokerConfig(MetricsConfig):
     """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
     send_heartbeat_timeout_millis: int = number(1_000, 10, changeable=True)
     """How long a heartbeat may take, ms."""
-    broker_not_active_timeout_millis: int = number(10_000, 10, changeable=True)
-    """Silence after which name servers and controllers count this broker as gone, ms."""
+    broker_not_active_timeout_millis: int = number(3_000, 10, changeable=True)
+    """With slave acting master: silence after which name servers count this broker as gone, ms. RocketMQ's
+    default is 10,000 (docs/decisions/hang-3s.md)."""
     enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
     while there is none. Without effect in controller mode but for the heartbeats."""

@@ -16,9 +16,10 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.fixed_role import SLAVE
 from batonmq.broker.service import VIP_PORT_DISTANCE
 from batonmq.common.addresses import local_ip
-from batonmq.common.config import ConfigError
-from batonmq.common.config_loader import load
+from batonmq.common.config import ConfigError, keys_of
+from batonmq.common.config_loader import NoConfigFile, load
 from batonmq.common.metrics_config import MetricsExporterType
+from batonmq.common.properties import property_lines
 from batonmq.container.core import BrokerClaims, BrokerIdentity, Listener
 from batonmq.ha.config import HAConfig
 from batonmq.protocol.codes import MASTER_ID
@@ -55,6 +56,7 @@ def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
     Blocks. Raises `Unreadable`, `NoConfigFile` or another `ConfigError`; the text names the file.
     """
     _check_regular(path)
+    _check_keys(path)
     overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
     config, store, ha = load(path, BrokerConfig, StoreConfig, HAConfig, overrides=overrides)
     slave = not config.enable_controller_mode and config.broker_role == SLAVE
@@ -89,6 +91,16 @@ def _check_regular(path: Path) -> None:
         raise Unreadable(f"{path}: is no file")
     if found.st_size > MAX_BYTES:
         raise Unreadable(f"{path}: is no configuration file: it has {found.st_size} bytes")
+
+
+def _check_keys(path: Path) -> None:
+    """A file without any key of a broker would start one with nothing but defaults."""
+    try:
+        keys = {line.key for line in property_lines(path.read_text(encoding="utf-8"))}
+    except (OSError, ValueError):
+        return  # `load` says what is wrong
+    if keys.isdisjoint(keys_of((BrokerConfig, StoreConfig, HAConfig))):
+        raise NoConfigFile(f"{path}: is no configuration file: no line sets a key that is known here")
 
 
 def _listeners(config: BrokerConfig, ha: HAConfig) -> Iterable[Listener]:

@@ -63,9 +63,9 @@ class ContainerHandlers:
             raise _failed("addBroker config path is empty")
         try:
             await self._container.add(path, directories=self._directories_for(path))
-        except NoConfigFile as error:
-            # A request may name any file that this process can read: the answer shows no contents.
-            log.warning("addBroker client=%s: %s", peer, error)
+        except NoConfigFile:
+            # A request may name any file that this process can read: answer and log show no contents.
+            log.warning("addBroker client=%s: %s is no configuration file", peer, path[:SHOWN])
             raise _failed(f"addBroker properties empty: {path} is no configuration file") from None
         except Unreadable as error:
             log.warning("addBroker client=%s: %s", peer, error)

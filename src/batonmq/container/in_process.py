@@ -88,7 +88,7 @@ class InProcess:
             self._settle()
 
     async def set_name_servers(self, addresses: str) -> None:
-        for service in self._running.values():
+        for service in list(self._running.values()):  # others come and go meanwhile
             broker = service.broker
             await broker.settings.change(
                 {"namesrvAddr": addresses}, self._clock.now_ms(), broker.role.epoch, keep=False

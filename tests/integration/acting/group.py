@@ -148,7 +148,10 @@ class Asks:
         async def reached() -> bool:
             return self.acts(name, broker_id) is not ends
 
-        return await until(reached, f"{name}{broker_id} acts:\n{self.log(name, broker_id)[-3000:]}")
+        try:
+            return await until(reached)
+        except AssertionError as error:
+            raise AssertionError(f"{name}{broker_id} acts={not ends}:\n{self.logs()[-9000:]}") from error
 
     # -- messages
 
@@ -276,8 +279,9 @@ class Pairs(Asks):
         return "".join(self.log(*place) for place in self.brokers)
 
     def acts(self, name: str, broker_id: int = 1) -> bool:
-        """Whether a slave's log says that it acts as master."""
+        """Whether a slave's log since its last start says that it acts as master."""
         text = self.log(name, broker_id)
+        text = text[max(0, text.rfind("boot success")) :]
         return text.rfind(" acting as master with") > text.rfind("no longer acting as master")
 
     def kill(self, name: str, broker_id: int) -> None:

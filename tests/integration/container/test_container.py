@@ -157,6 +157,29 @@ async def test_a_broker_sees_the_others_of_its_process(tmp_path: Path) -> None:
         assert list(a.neighbours()) == [c] and list(c.neighbours()) == [a]
 
 
+@pytest.mark.parametrize("text", ["export KEY=swordfish\n", "KEY=swordfish\n", ""])
+async def test_a_file_that_is_no_configuration_is_not_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (tmp_path / "env").write_text(text)
+    async with container() as node:
+        await refused(node.add(tmp_path / "env"), ResponseCode.SYSTEM_ERROR, "env is no configuration file")
+    assert "env is no configuration file" in caplog.text and "swordfish" not in caplog.text
+
+
+async def test_name_servers_change_while_brokers_come(tmp_path: Path) -> None:
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    async with container(broker_config_paths=str(a.path)) as node:
+        first = node.broker(a).broker.settings
+        async with first._changing:  # another change is written
+            change = asyncio.ensure_future(node.service.container.set_name_servers("127.0.0.1:1"))
+            await asyncio.sleep(0)
+            await node.add(b.path)
+        await change
+        for conf in (a, b):
+            assert node.broker(conf).broker.settings.broker.namesrv_addr == "127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -312,7 +335,9 @@ async def test_a_broker_whose_port_or_store_is_in_use_elsewhere_is_not_in_the_ta
             )
         assert node.names == [] and node.running == {}
         async with container(broker_config_paths=str(a.path)):
+            a.write(listenPort=free_ports(1)[0])
             await refused(node.add(a.path), ResponseCode.SYSTEM_ERROR, "start broker failed: ", "is open in")
+        a.write()
         await node.add(a.path)
         await node.send(a)
 

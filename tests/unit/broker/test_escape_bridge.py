@@ -159,6 +159,15 @@ async def test_retry_topics_that_nobody_has_go_to_any_master():
     assert (header.topic, header.queue_id) == ("%RETRY%g_T", 0)
 
 
+async def test_a_failure_that_nobody_expects_is_answered_too(caplog: pytest.LogCaptureFixture):
+    bridge, waits = made(FakeNet({"T": route("a")}, {"a:1": [RuntimeError("a bug")]})), Waits()
+    bridge.take([message()], [waits])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert waits.outcomes == [(PutStatus.UNKNOWN_ERROR, None)]
+    assert "could not leave this broker" in caplog.text
+
+
 async def test_without_remote_escape_nothing_leaves_the_process():
     net, waits = FakeNet({"T": route("a")}), Waits()
     bridge = made(net, remote=False)

@@ -278,6 +278,17 @@ async def test_an_unlock_that_arrives_late_releases_nothing_newer(group: Group) 
     assert group.owners() == ["c1"] * 3
 
 
+async def test_a_queue_that_is_asked_for_twice_gets_one_vote_of_each_replica(group: Group) -> None:
+    group.network.down.add(group.second.address)
+    assert await group.master.lock("c1") == [Q0]
+    # Only the second replica is free to vote for another client.
+    group.network.down.clear()
+    group.network.hung.add(group.first.address)
+    assert await group.master.lock("c2", Q0, Q0) == []
+    await asyncio.sleep(0.06)
+    assert group.owners() == ["c1", "c1", None]
+
+
 async def test_too_few_known_replicas_refuse_at_once(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     group.master.broker.members.update({0: group.master.address})
     assert await group.master.lock("c1") == []

@@ -47,3 +47,23 @@ async def test_where_time_stands_still_the_looks_of_a_turn_are_counted() -> None
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert count == TURN_LOOKS and not len(looks)
+
+
+async def test_a_look_that_fails_does_not_stop_the_others() -> None:
+    seen: list[str] = []
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def look(topic: str, group: str) -> None:
+        seen.append(group)
+        if group == "a":
+            raise OSError("the disk")
+
+    looks = Looks(ManualClock(), look)
+    for group in "ab":
+        looks.add("t", group)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    looks.add("t", "c")
+    await asyncio.sleep(0)
+    assert seen == ["a", "b", "c"] and len(failures) == 1

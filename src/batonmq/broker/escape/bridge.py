@@ -109,6 +109,8 @@ class EscapeBridge:
         status = PutStatus.UNKNOWN_ERROR
         try:
             status = await self.put(message)
+        except Exception:  # a bug; without an answer those who wait would never try again
+            log.exception("a message of topic %s could not leave this broker", message.topic)
         finally:
             self._under_way -= 1
         waiter.stored(status, None)

@@ -24,9 +24,9 @@ class LockRound(Generic[Queue]):
         self._votes = {queue: int(queue in own) for queue in queues}
 
     def answered(self, granted: Collection[Queue]) -> None:
-        """A replica has answered; a failed one grants nothing."""
+        """A replica has answered; a failed one grants nothing. A queue that it names twice is one vote."""
         self._unanswered -= 1
-        for queue in granted:
+        for queue in set(granted):
             if queue in self._votes:
                 self._votes[queue] += 1
 

@@ -48,12 +48,14 @@ class Looks:
         waiting = self._waiting
         # `add` must not call this again before the loop had a turn.
         end = self._clock.monotonic_us() + TURN_US
-        for _ in range(TURN_LOOKS):
-            if not waiting:
-                break
-            key = next(iter(waiting))
-            del waiting[key]
-            self._look(*key)  # which may add it again, behind the others
-            if self._clock.monotonic_us() >= end:
-                break
-        self._handle = asyncio.get_running_loop().call_soon(self._turn) if waiting else None
+        try:
+            for _ in range(TURN_LOOKS):
+                if not waiting:
+                    break
+                key = next(iter(waiting))
+                del waiting[key]
+                self._look(*key)  # which may add it again, behind the others
+                if self._clock.monotonic_us() >= end:
+                    break
+        finally:  # one that fails does not stop the others
+            self._handle = asyncio.get_running_loop().call_soon(self._turn) if waiting else None

@@ -42,10 +42,20 @@ def check_batch(message: StoredMessage, properties: Mapping[str, str]) -> None:
     items = scan_batch(body)
     if properties[PROPERTY_TRANSACTION_BATCH] != str(len(items)):
         raise MessageFormatError(f"the batch has {len(items)} messages and claims another number")
-    _, _, tail, end = items[0]
-    first = find_property(body[tail + 2 : end], _UNIQUE_KEY)
-    if not first or first.decode("utf-8", "replace") != properties.get(PROPERTY_UNIQUE_KEY):
+    keys = [_key_of(body[tail + 2 : end]) for _, _, tail, end in items]
+    if None in keys:
+        # Without it a log that ends within the batch would not show how much of it is delivered.
+        raise MessageFormatError("not each message of the batch has a unique key")
+    if keys[0] != properties.get(PROPERTY_UNIQUE_KEY):
         raise MessageFormatError("the batch does not have the unique key of its first message")
+
+
+def _key_of(properties: bytes) -> str | None:
+    """The unique key among encoded properties; None if there is none, or it is no text."""
+    try:
+        return (find_property(properties, _UNIQUE_KEY) or b"").decode() or None
+    except UnicodeDecodeError:
+        return None
 
 
 def rest_of_batch(body: Buffer, delivered: int) -> Buffer:

@@ -10,6 +10,7 @@ decisions and those of the op messages that it has read. For older half messages
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -25,15 +26,16 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.send import EndTransaction, EndTransactions
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.layout import HOST_V6_EXTRA, POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
-from batonmq.protocol.message.record import decode_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from batonmq.broker.context import Broker
     from batonmq.broker.transaction.askers import Asker
     from batonmq.broker.transaction.term import Term
+    from batonmq.protocol.buffers import Buffer
     from batonmq.protocol.message.record import MessageExt
     from batonmq.store.results import PutResult
 
@@ -49,6 +51,11 @@ _INDEXED: Final = 50_000
 """Records that are indexed at a time before a look-up."""
 _SAME_KEY: Final = 64
 """Most messages with the unique key of a half message that are compared."""
+_LOOKS: Final = 16
+"""Half messages that are looked up in the index in one loop turn."""
+_SYS_FLAG_AT: Final = POSITIONS["sys_flag"]
+_PREPARED_AT: Final = POSITIONS["prepared_transaction_offset"]
+"""Positions of fields in a record with IPv4 hosts."""
 _ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
 _MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
@@ -81,7 +88,7 @@ class _Commit:
             return
         if not term.ended:
             term.decide(self._record, State.COMMITTED)
-            self._handlers.committed(self._record, self._topic)
+            self._handlers.committed(self._record, self._original, self._topic)
         if result is not None and status is not PutStatus.PUT_OK:
             term.not_safe_yet(self._original, result.end_offset)
         for asker in askers:
@@ -101,6 +108,8 @@ class TransactionEnds:
         self._current = current
         self.waiting = 0
         """Requests that wait until the decisions of earlier terms are known."""
+        self._looking: list[set[int]] = []
+        """What look-ups under way have found: half offsets (of first copies) of committed messages."""
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(EndTransaction, self.end)
@@ -139,7 +148,10 @@ class TransactionEnds:
             size += records[-1].store_size
             if size > MOST_BYTES and len(records) > 1:
                 raise MQError(ResponseCode.INVALID_PARAMETER, f"half messages of over {MOST_BYTES} bytes")
-        open_ones = [record for record in records if not self._ended_before(term, record, kind)]
+        delivered = await self._look_up(term, records)
+        if self._master_term() is not term:
+            raise overloaded()
+        open_ones = [record for record in records if not self._ended_before(term, record, kind, delivered)]
         for record in records:
             first = first_copy(record)
             if not term.is_safe(record.queue_offset if first is None else first):
@@ -190,9 +202,32 @@ class TransactionEnds:
             return Reply()
         return self._apply(term, request, record, kind)
 
-    def _ended_before(self, term: Term, record: MessageExt, kind: int) -> bool:
+    async def _look_up(self, term: Term, records: list[MessageExt]) -> set[int]:
+        """Half offsets (of first copies) of half messages that an earlier master has committed, according to the
+        index, and of all that are committed meanwhile. Lets other requests run."""
+        found: set[int] = set()
+        self._looking.append(found)
+        looked = 0
+        try:
+            for record in records:
+                first = first_copy(record)
+                original = record.queue_offset if first is None else first
+                if original in found or term.window.remembers(original):
+                    continue
+                if self._was_delivered(term, record, original):
+                    found.add(original)
+                looked += 1
+                if looked % _LOOKS == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._looking = [other for other in self._looking if other is not found]
+        return found
+
+    def _ended_before(
+        self, term: Term, record: MessageExt, kind: int, delivered: Container[int] | None = None
+    ) -> bool:
         """Whether the half message was already ended this way. Raises `MQError` if it was ended the other
-        way."""
+        way. `delivered`: see `_look_up`."""
         offset, first = record.queue_offset, first_copy(record)
         original = offset if first is None else first
         if original in term.escaped:
@@ -208,7 +243,7 @@ class TransactionEnds:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
         if ended or original in term.commits or term.window.remembers(original):
             return ended
-        return self._was_delivered(term, record, original)
+        return self._was_delivered(term, record, original) if delivered is None else original in delivered
 
     def _was_delivered(self, term: Term, record: MessageExt, original: int) -> bool:
         """Whether an earlier master has committed this half message, according to the index."""
@@ -219,12 +254,12 @@ class TransactionEnds:
         if store.build_index(_INDEXED) and store.build_index(_INDEXED):
             raise overloaded()  # the index does not cover the whole log yet
         for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
-            found = decode_record(view, inflate=False)
-            if found.sys_flag & _MASK != MessageSysFlag.TRANSACTION_COMMIT:
+            prepared_at = _committed_from(view)
+            if prepared_at is None:
                 continue
-            if found.prepared_transaction_offset == record.physical_offset:
+            if prepared_at == record.physical_offset:
                 return True
-            half = term.half_message(found.prepared_transaction_offset)
+            half = term.half_message(prepared_at)
             if half is not None and original in (half.queue_offset, first_copy(half)):
                 return True
         return False
@@ -274,7 +309,9 @@ class TransactionEnds:
 
     # -- outcomes
 
-    def committed(self, record: MessageExt, topic: str) -> None:
+    def committed(self, record: MessageExt, original: int, topic: str) -> None:
+        for found in self._looking:
+            found.add(original)
         term = self._current()
         if term is not None:
             term.counts.commit(topic, self._broker.clock.now_ms() - record.born_timestamp)
@@ -282,6 +319,18 @@ class TransactionEnds:
     def failed(self, askers: list[Asker], status: PutStatus) -> None:
         for asker in askers:
             asker.fail(not_stored(status, self._settings.store.max_message_size))
+
+
+def _committed_from(view: Buffer) -> int | None:
+    """Commit log offset of the half message that this record commits; None for any other record. Decodes no
+    more of it: anybody may store large messages with a half message's unique key."""
+    flags = int.from_bytes(view[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big")
+    if flags & _MASK != MessageSysFlag.TRANSACTION_COMMIT:
+        return None
+    at = _PREPARED_AT
+    for v6 in (MessageSysFlag.BORN_HOST_V6, MessageSysFlag.STORE_HOST_V6):
+        at += HOST_V6_EXTRA if flags & v6 else 0
+    return int.from_bytes(view[at : at + 8], "big", signed=True)
 
 
 def _not_safe(status: PutStatus) -> MQError:
