@@ -203,8 +203,8 @@ class TransactionEnds:
         return self._apply(term, request, record, kind)
 
     async def _look_up(self, term: Term, records: list[MessageExt]) -> set[int]:
-        """Half offsets (of first copies) of half messages that an earlier master has committed, according to the
-        index, and of all that are committed meanwhile. Lets other requests run."""
+        """Half offsets (of first copies) of half messages that an earlier master has committed, according to
+        the index, and of all that are committed meanwhile. Lets other requests run."""
         found: set[int] = set()
         self._looking.append(found)
         looked = 0
