@@ -51,11 +51,12 @@ class ActingPart(Part):
         await self._polling.stop()
 
     def _min_broker_id_changed(self, request: Request, header: NotifyMinBrokerIdChange) -> Reply:
-        """A name server's notice. Anybody may send one, so it only hastens the next question."""
+        """A name server's notice. Anybody may send one, so it only hastens the next question, and the role if
+        no name server lists the master then."""
         broker = self._broker
         if header.broker_name in (None, broker.settings.broker.broker_name):
             log.info(
-                "%s: lowest broker id of the broker set is %s at %s, gone: %s",
+                "%s: lowest broker id of the broker set is %s at %.100s, gone: %.100s",
                 *(request.connection.peer, header.min_broker_id, header.min_broker_addr),
                 header.offline_broker_addr,
             )
