@@ -237,6 +237,22 @@ async def test_a_wrong_half_message_among_them_ends_none(start: Starter) -> None
     assert await rig.bodies() == ["a", "b"]
 
 
+async def test_many_small_messages_are_not_ended_in_one_request(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    keys = [f"k{number}" for number in range(10)]
+    halves = [await prepare(rig, keys) for _ in range(2)]
+    monkeypatch.setattr(ending, "MOST_BYTES", 20 * ending.ROW_BYTES)
+    with pytest.raises(MQError, match="half messages of over") as caught:
+        await end(rig, halves)
+    assert caught.value.code == ResponseCode.INVALID_PARAMETER
+    assert await rig.bodies() == []
+    for half in halves:
+        await end(rig, [half])
+    assert await rig.bodies() == keys * 2
+
+
 class _Late:
     """A waiter whose replicas are late."""
 

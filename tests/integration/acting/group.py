@@ -279,9 +279,8 @@ class Pairs(Asks):
         return "".join(self.log(*place) for place in self.brokers)
 
     def acts(self, name: str, broker_id: int = 1) -> bool:
-        """Whether a slave's log since its last start says that it acts as master."""
-        text = self.log(name, broker_id)
-        text = text[max(0, text.rfind("boot success")) :]
+        """Whether a slave's log says, since its last start, that it acts as master."""
+        text = self.log(name, broker_id).rpartition(" boot success.")[2]
         return text.rfind(" acting as master with") > text.rfind("no longer acting as master")
 
     def kill(self, name: str, broker_id: int) -> None:

@@ -27,6 +27,7 @@ from batonmq.protocol.json import encode
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.protocol.names import SCHEDULE_TOPIC
+from batonmq.store.results import PutResult
 
 STORED = SendMessageResponse(msg_id="m", queue_id=0, queue_offset=0)
 
@@ -224,6 +225,24 @@ class TestNeighbours:
         served.broker.tables.topics.update(TopicConfig(topic_name="T", perm=4))
         assert await bridge.put(message("T")) is PutStatus.PUT_OK
         assert net.addresses == ["a:1", "a:1"]
+
+    async def test_a_neighbour_that_stops_before_its_replicas_have_the_message_has_not_taken_it(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = served.broker
+
+        async def late(appender: object, message: StoredMessage) -> tuple[PutStatus, PutResult]:
+            return PutStatus.FLUSH_SLAVE_TIMEOUT, other.store.put([message])[0]
+
+        monkeypatch.setattr(bridge_module, "put", late)
+        monkeypatch.setattr(other.appender, "is_acked", lambda end_offset: False)
+        bridge = made(FakeNet({}), remote=False, neighbours=(other,))
+        putting = asyncio.ensure_future(bridge.put(message("TopicJ")))
+        await asyncio.sleep(0)
+        assert not putting.done()
+        other.role.stopping = True
+        async with asyncio.timeout(2):
+            assert await putting is PutStatus.SERVICE_NOT_AVAILABLE
 
     async def test_a_slave_and_another_cluster_take_nothing(self, served: Served) -> None:
         served.broker.role.set_slave(broker_id=1, epoch=0, master_address=None, master_ha_address=None)

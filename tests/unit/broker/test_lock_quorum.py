@@ -83,6 +83,7 @@ class Replica:
             lock_in_strict_mode=group.strict,
         )
         broker = self.broker
+        broker.address = self.address
         broker.client = group.network  # type: ignore[assignment]
         broker.tables.persistence = Persistence(self.root / "config")
         broker.rng.seed(self.broker_id)
@@ -286,6 +287,18 @@ async def test_a_queue_that_is_asked_for_twice_gets_one_vote_of_each_replica(gro
     group.network.hung.add(group.first.address)
     assert await group.master.lock("c2", Q0, Q0) == []
     await asyncio.sleep(0.06)
+    assert group.owners() == ["c1", "c1", None]
+
+
+async def test_a_replica_that_is_listed_under_two_ids_has_one_vote(group: Group) -> None:
+    """It has changed its id, and a name server has not forgotten the former one."""
+    group.network.down.add(group.second.address)
+    assert await group.master.lock("c1") == [Q0]
+    group.network.down = {group.master.address, group.first.address}
+    second = group.second.broker
+    second.members.update({1: group.second.address, 2: group.second.address, 3: group.first.address})
+    assert await group.second.lock("c2") == []
+    await group.settled()
     assert group.owners() == ["c1", "c1", None]
 
 

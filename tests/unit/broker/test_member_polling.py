@@ -105,6 +105,18 @@ async def test_members_follow_the_name_servers():
     await polled(broker, check)
 
 
+async def test_a_broker_that_cannot_follow_its_members_stops(caplog: pytest.LogCaptureFixture):
+    broker, failures = made(Servers(a=BOTH)), list[Exception]()
+    broker.fail = failures.append
+    broker.members.listeners.append(lambda members: 1 // 0)
+
+    async def check() -> None:
+        await until(lambda: failures)
+        assert isinstance(failures[0], ZeroDivisionError) and "no longer asked" in caplog.text
+
+    await polled(broker, check)
+
+
 async def test_name_servers_before_5_answer_by_a_route():
     servers = Servers(a=[BOTH])
     broker = made(servers)

@@ -52,11 +52,11 @@ class ActingPart(Part):
 
     def _min_broker_id_changed(self, request: Request, header: NotifyMinBrokerIdChange) -> Reply:
         """A name server's notice. Anyone may send one, so it only triggers the next request to the name
-        servers."""
+        servers, and the role if none of them lists the master then."""
         broker = self._broker
         if header.broker_name in (None, broker.settings.broker.broker_name):
             log.info(
-                "%s: lowest broker id of the broker set is %s at %s, gone: %s",
+                "%s: lowest broker id of the broker set is %s at %.100s, gone: %.100s",
                 *(request.connection.peer, header.min_broker_id, header.min_broker_addr),
                 header.offline_broker_addr,
             )

@@ -77,9 +77,17 @@ class MemberPolling:
         self._views.keep(servers)
         for server in sorted(servers - self._tasks.keys()):
             self._wake[server] = asyncio.Event()
-            self._tasks[server] = asyncio.get_running_loop().create_task(self._ask_on(server))
+            task = self._tasks[server] = asyncio.get_running_loop().create_task(self._ask_on(server))
+            task.add_done_callback(self._ended)
         if not enabled:
             self._broker.members.update({})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An exception here is a bug: without members the broker could act beside its master for ever."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            log.error("a name server is no longer asked for the members of the broker set", exc_info=error)
+            self._broker.fail(error)
 
     async def _ask_on(self, server: str) -> None:
         wake, broker = self._wake[server], self._broker

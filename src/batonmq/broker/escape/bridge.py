@@ -175,7 +175,7 @@ class EscapeBridge:
             return PutStatus.MESSAGE_ILLEGAL
         status, result = await put(other.appender, stored or message)
         while result is not None and status is not PutStatus.PUT_OK:
-            if not other.role.is_master:
+            if not other.role.is_master or other.role.stopping:
                 return PutStatus.SERVICE_NOT_AVAILABLE
             if other.appender.is_acked(result.end_offset):
                 return PutStatus.PUT_OK

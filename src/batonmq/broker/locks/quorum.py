@@ -66,7 +66,7 @@ class LockQuorum:
         if asked.only_this_broker:
             return await self._durably(asked)
         total = broker.settings.broker.total_replicas
-        others = broker.members.others(broker.settings.broker.broker_id)
+        others = self._others()
         quorum = quorum_of(total, 1 + len(others))
         if quorum > 1 + len(others):
             self._warn(
@@ -80,6 +80,13 @@ class LockQuorum:
         if quorum == 1 or (not mine and len(others) < quorum):
             return mine
         return await self._ask(asked, mine, others, quorum)
+
+    def _others(self) -> dict[int, str]:
+        """The other replicas. One that has changed its id may be listed twice for a while, and votes once."""
+        broker = self._broker
+        others = broker.members.others(broker.settings.broker.broker_id)
+        by_address = {address: id for id, address in others.items() if address != broker.address}
+        return {id: address for address, id in by_address.items()}
 
     def _own(self, asked: LockAttemptBody) -> set[MessageQueue]:
         return self._broker.tables.locks.try_lock(
@@ -175,7 +182,7 @@ class LockQuorum:
         locks.unlock(group, asked.mq_set, client_id, asked.attempt)
         if asked.only_this_broker or not broker.settings.broker.lock_in_strict_mode:
             return
-        others = broker.members.others(broker.settings.broker.broker_id)
+        others = self._others()
         await asyncio.gather(
             *(
                 self._unlock_at(address, UnlockAttemptBody(group, client_id, True, queues, attempt))

@@ -32,6 +32,12 @@ def is_batch(properties: Mapping[str, str]) -> bool:
     return PROPERTY_TRANSACTION_BATCH in properties
 
 
+def rows_of(properties: Mapping[str, str]) -> int:
+    """How many messages a half message with these properties becomes, if it is a batch; else 0."""
+    text = properties.get(PROPERTY_TRANSACTION_BATCH, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
 def check_batch(message: StoredMessage, properties: Mapping[str, str]) -> None:
     """Raises `MessageFormatError` for a half message that could not be delivered as a batch."""
     if message.sys_flag & MessageSysFlag.COMPRESSED:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.transaction.askers import SharedRequest
+from batonmq.broker.transaction.batch import rows_of
 from batonmq.broker.transaction.core import State
 from batonmq.broker.transaction.half import ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
@@ -47,6 +48,8 @@ MOST_ENDS: Final = 4_096
 """Most half messages in one request."""
 MOST_BYTES: Final = 32 << 20
 """Most bytes of all of them, because they are appended in one loop turn."""
+ROW_BYTES: Final = 128
+"""Counted for each message of a batch: what appending one costs, however small it is."""
 _INDEXED: Final = 50_000
 """Records that are indexed at a time before a look-up."""
 _SAME_KEY: Final = 64
@@ -145,7 +148,7 @@ class TransactionEnds:
             )
             one.transaction_id = end.msg_id
             records.append(self._checked(term, one))
-            size += records[-1].store_size
+            size += records[-1].store_size + ROW_BYTES * rows_of(records[-1].properties)
             if size > MOST_BYTES and len(records) > 1:
                 raise MQError(ResponseCode.INVALID_PARAMETER, f"half messages of over {MOST_BYTES} bytes")
         delivered = await self._look_up(term, records)
