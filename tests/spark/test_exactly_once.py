@@ -48,6 +48,7 @@ def test_a_stream_writes_each_row_once_and_goes_on_from_its_checkpoint(
     )
     ledger = Ledger(tmp_path / "checkpoint" / "rocketmq-sink")
     assert ledger.is_done(0) and ledger.unfinished() == []
+    assert (ledger.path / "query").read_text() in (tmp_path / "checkpoint" / "metadata").read_text()
 
 
 def test_a_micro_batch_that_spark_repeats_is_there_once(

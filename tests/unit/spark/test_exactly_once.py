@@ -466,3 +466,12 @@ def test_a_damaged_list_is_an_error_and_never_a_shorter_batch(tmp_path: Path, da
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(LedgerError, match=r"0\.batch is damaged"):
         ledger.decided(0)
+
+
+def test_a_ledger_of_another_query_is_refused(tmp_path: Path) -> None:
+    """With a new checkpoint and a kept ledger, batch 0 would count as done, and its rows would be dropped."""
+    ledger = Ledger(tmp_path / "l")
+    ledger.claim("one")
+    Ledger(tmp_path / "l").claim("one")
+    with pytest.raises(LedgerError, match="another streaming query"):
+        Ledger(tmp_path / "l").claim("two")

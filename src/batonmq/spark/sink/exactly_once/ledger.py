@@ -1,7 +1,8 @@
 """The ledger of decided batches: files in a directory of the driver, beside the checkpoint.
 
-``run`` has the random id that all batches share. ``<epoch>.batch`` has the half messages of a decided batch;
-its creation is the commit point. ``<epoch>.done``: all of them are ended, and the list is deleted.
+``run`` has the random id that all batches share, ``query`` the id of the streaming query that they belong to.
+``<epoch>.batch`` has the half messages of a decided batch; its creation is the commit point. With
+``<epoch>.done`` all of them are ended, and the list is deleted.
 """
 
 from __future__ import annotations
@@ -57,6 +58,21 @@ class Ledger:
         if not found.isalnum():
             raise LedgerError(f"{self.path / 'run'} does not hold the id of a ledger")
         return found
+
+    def claim(self, query: str) -> None:
+        """This ledger is that of the streaming query with this id. Raises `LedgerError` if it is another's:
+        its finished batches would be taken for those of this query, whose rows would be dropped."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                self._create("query", query.encode())
+            owner = (self.path / "query").read_text()
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be used: {reason(error)}") from error
+        if owner != query:
+            raise LedgerError(
+                f"{self.path} is the ledger of another streaming query ({owner}, this one is {query}): give "
+                "each query its own transactionLocation, and delete a ledger together with its checkpoint"
+            )
 
     def is_done(self, epoch: int) -> bool:
         """Whether all half messages of this batch are ended."""

@@ -21,6 +21,10 @@ from batonmq.spark.sink.options import SinkOptions
 BATCH_ID_KEY = "streaming.sql.batchId"
 """Local property of Spark's tasks: the number of the micro-batch (`MicroBatchExecution.BATCH_ID_KEY`)."""
 
+QUERY_ID_KEY = "sql.streaming.queryId"
+"""Local property of Spark's tasks: the id of the query, which is kept in its checkpoint
+(`StreamExecution.QUERY_ID_KEY`)."""
+
 
 @dataclass
 class PreparedRows(WriterCommitMessage):
@@ -29,6 +33,8 @@ class PreparedRows(WriterCommitMessage):
     units: bytes
     """`encode_units`."""
     rows: int
+    query: str = ""
+    """Id of the streaming query; empty in a batch job."""
 
 
 def ledger_of(options: SinkOptions) -> Ledger:
@@ -42,18 +48,22 @@ def prepare(
     """In a task: store its rows as half messages. `epoch`: None for a stream; its task reads it from
     Spark."""
     context = TaskContext.get()
+    query = ""
     if epoch is None:
         text = None if context is None else context.getLocalProperty(BATCH_ID_KEY)
         epoch = int(text) if text is not None and text.isdigit() else NO_EPOCH
+        query = (None if context is None else context.getLocalProperty(QUERY_ID_KEY)) or ""
     attempt = "" if context is None else f"{context.partitionId()}.{context.taskAttemptId()}"
     prepared = prepare_rows(iterator, options, Mark(run, epoch, attempt))
-    return PreparedRows(encode_units(prepared.units), prepared.written.rows)
+    return PreparedRows(encode_units(prepared.units), prepared.written.rows, query)
 
 
 def commit(
     messages: Sequence[WriterCommitMessage | None], options: SinkOptions, run: str, epoch: int
 ) -> None:
     """In the driver: make a batch visible. Raises `NotEnded`, `LedgerError`, `NetError`."""
+    for query in {one.query for one in messages if isinstance(one, PreparedRows) and one.query}:
+        ledger_of(options).claim(query)
 
     async def work() -> None:
         async with BrokerCluster(options, Mark(run, epoch, "driver")) as cluster:
