@@ -117,7 +117,8 @@ def plot(results: Sequence[Result], path: Path) -> None:
         bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     left.set_xlabel("links cut")
     left.set_ylabel("cases")
-    left.legend(frameon=False)
+    left.set_ylim(top=1.35 * max(bottom))
+    left.legend(frameon=False, loc="upper left")
     gaps = sorted(gap for r in results if r.measured.served and (gap := r.measured.gap_s) is not None)
     right.plot(gaps, [100 * (i + 1) / len(gaps) for i in range(len(gaps))], color=BLUE)
     right.set_xlabel("longest time without an acknowledged send, s")
