@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
     from batonmq.broker.context import Broker
     from batonmq.broker.members import MemberGroup
+    from batonmq.broker.role import RoleState
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,10 @@ class ActingPart(Part):
         return Reply()
 
     # -- deciding
+
+    def role_changed(self, role: RoleState) -> None:
+        """The members may have been known before this broker had a role."""
+        self._decide()
 
     def _configured(self, before: BrokerConfig) -> None:
         self._decide()
