@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,8 +50,7 @@ from tests.simulation.cluster import (
     SimCluster,
 )
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import _close_files
-from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, Violation, play
+from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, Violation, play, scratch
 from tests.simulation.witness import _first_difference
 
 TOPIC, QUEUES = "later", 2
@@ -158,19 +155,14 @@ class ActingCluster(SimCluster):
 
 def run(seed: int, faults_s: float = FAULTS_S) -> ActingStory:
     """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix=f"batonmq-acting-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = ActingStory(seed)
-    try:
+    with scratch("acting", seed) as root:
         cluster = ActingCluster(loop, root)
         story.events = cluster.events
         with cluster.world.in_force():
             play(loop, seed, story.events, ActingTeller(cluster, story, faults_s).tell)
         return story
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class ActingTeller:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from tests.integration.acting.stories import STORIES
 from tests.simulation.acting import ActingCluster
 from tests.simulation.cluster import BROKER_PORT, NAMESRV_PORT, Node, SimClock
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import _close_files
-from tests.simulation.story import play
+from tests.simulation.story import play, scratch
 
 
 class _Cluster(ActingCluster):
@@ -86,10 +83,8 @@ class SimPairs(Asks):
 def tell(name: str, seed: int = 0) -> None:
     """Tell a story of `STORIES`; raises AssertionError."""
     story, sets, settings = STORIES[name]
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix="batonmq-acting-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
-    try:
+    with scratch("acting", seed) as root:
         cluster = _Cluster(loop, root, sets, dict(settings))
 
         async def clients() -> None:
@@ -105,6 +100,3 @@ def tell(name: str, seed: int = 0) -> None:
 
         with cluster.world.in_force():
             play(loop, seed, cluster.events, go)
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)

@@ -12,11 +12,8 @@ import contextlib
 import itertools
 import logging
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from batonmq.client.errors import ClientError
@@ -25,8 +22,7 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from tests.simulation.cluster import Node, SimCluster
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import _close_files
-from tests.simulation.story import play
+from tests.simulation.story import play, scratch
 
 Link = tuple[str, str]
 Case = frozenset[Link]
@@ -101,23 +97,20 @@ def all_cases() -> Iterator[Case]:
 
 def measure(cut: Case, seed: int = 0, *, one_way: bool = False) -> Measured:
     """Cut these links of a whole cluster; with `one_way` each in one direction, chosen by the seed."""
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix="batonmq-availability-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     measured: list[Measured] = []
-
-    async def tell() -> None:
-        measured.append(await _measure(cluster, cut, one_way))
-
     logging.disable(logging.CRITICAL)
     try:
-        cluster = SimCluster(loop, root)
-        with cluster.world.in_force():
-            play(loop, seed, cluster.events, tell)
+        with scratch("availability", seed) as root:
+            cluster = SimCluster(loop, root)
+
+            async def tell() -> None:
+                measured.append(await _measure(cluster, cut, one_way))
+
+            with cluster.world.in_force():
+                play(loop, seed, cluster.events, tell)
     finally:
         logging.disable(logging.NOTSET)
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
     return measured[0]
 
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,8 +43,7 @@ from tests.simulation.cluster import (
     SimCluster,
 )
 from tests.simulation.loop import Endpoint, SimLoop
-from tests.simulation.scenario import _close_files
-from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, TOPIC, Violation, play
+from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, TOPIC, Violation, play, scratch
 from tests.simulation.witness import _first_difference, _is_at
 
 WORKERS = 3
@@ -151,19 +148,14 @@ def run(seed: int, faults_s: float = FAULTS_S, plot: str = "") -> ClassicStory:
 
     `plot`: this one again and again, instead of faults at random.
     """
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix=f"batonmq-classic-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = ClassicStory(seed)
-    try:
+    with scratch("classic", seed) as root:
         cluster = ClassicCluster(loop, root, rule_of(seed))
         story.events = cluster.events
         with cluster.world.in_force():
             play(loop, seed, story.events, ClassicTeller(cluster, story, faults_s, plot).tell)
         return story
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class ClassicTeller:

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from batonmq.broker.service import BrokerService
@@ -39,8 +36,7 @@ from batonmq.protocol.json import decode, encode
 from tests.simulation.classic import ClassicCluster, Rule
 from tests.simulation.cluster import BROKER_NAME, BROKER_PORT, NAMESRV_PORT, Node
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import _close_files
-from tests.simulation.story import HEAL_S, START_UP_S, TOPIC, Violation, play
+from tests.simulation.story import HEAL_S, START_UP_S, TOPIC, Violation, play, scratch
 
 GROUP = "orderly"
 QUEUES, CONSUMERS = 2, 3
@@ -109,11 +105,9 @@ class Consumer:
 
 def run(seed: int, faults_s: float = FAULTS_S) -> ReturningStory:
     """Tell the story of `seed`; raises `Violation` if an invariant breaks."""
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix=f"batonmq-return-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = ReturningStory(seed)
-    try:
+    with scratch("return", seed) as root:
         replicas = 3 if seed % 3 else 2
         rule = Rule(replicas, 2, 1, True, sync_flush=seed % 2 == 1, whole_log=False)
         cluster = ReturningCluster(loop, root, rule)
@@ -121,9 +115,6 @@ def run(seed: int, faults_s: float = FAULTS_S) -> ReturningStory:
         with cluster.world.in_force():
             play(loop, seed, story.events, ReturningTeller(cluster, story, faults_s).tell)
         return story
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class ReturningTeller:

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from batonmq.client.errors import ClientError
 from batonmq.client.message import Message, SendResult
@@ -28,7 +24,7 @@ from batonmq.protocol.message.record import decode_records
 from tests.simulation.cluster import BROKER_NAME, SimCluster
 from tests.simulation.loop import SimLoop
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation, play
+from tests.simulation.story import HEAL_S, QUEUES, START_UP_S, TOPIC, Shape, Story, Violation, play, scratch
 from tests.simulation.witness import Witness
 
 WORKERS = 3
@@ -37,11 +33,9 @@ WORKERS = 3
 def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Teller] | None = None) -> Story:
     """Tell the story of `seed`, with the traffic of `teller`; raises `Violation` (with the events before it)
     if an invariant breaks."""
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story = Story(seed)
-    try:
+    with scratch("sim", seed) as root:
         cluster = SimCluster(
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush
         )
@@ -49,17 +43,6 @@ def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Te
         with cluster.world.in_force():
             story.trace = play(loop, seed, story.events, (teller or Teller)(cluster, story, shape).tell)
         return story
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _close_files(root: Path) -> None:
-    """What killed programs had open: a dead process's kernel would close it."""
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one that lists them
-            if entry.readlink().is_relative_to(root):
-                os.close(int(entry.name))
 
 
 class Teller:

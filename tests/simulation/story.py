@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
-from collections.abc import Callable, Coroutine, Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.simulation.loop import Livelock, SimLoop
@@ -91,3 +96,19 @@ def play(
         gc.collect()
         if collecting:
             gc.enable()
+
+
+@contextlib.contextmanager
+def scratch(name: str, seed: int) -> Iterator[Path]:
+    """An empty directory for one story, in memory where /dev/shm exists. Afterwards it is gone, and the files
+    that killed programs had open there are closed, as a dead process's kernel would do."""
+    memory = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix=f"batonmq-{name}-{seed}-", dir=memory if memory.is_dir() else None))
+    try:
+        yield root
+    finally:
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the one that lists them
+                if entry.readlink().is_relative_to(root):
+                    os.close(int(entry.name))
+        shutil.rmtree(root, ignore_errors=True)

@@ -8,11 +8,8 @@ clock of the sender; by the clock of the broker that delivers it, never early.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from batonmq.client.errors import ClientError
 from batonmq.client.message import Message
@@ -21,8 +18,8 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt, decode_records
 from tests.simulation.cluster import SimClock, SimCluster
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import Teller, _close_files
-from tests.simulation.story import QUEUES, Shape, Story, Violation, play
+from tests.simulation.scenario import Teller
+from tests.simulation.story import QUEUES, Shape, Story, Violation, play, scratch
 
 TIMED = "timed"
 PRECISION_MS = 1_000
@@ -48,12 +45,10 @@ class Timers:
 
 def run_timers(seed: int, shape: Shape) -> Timers:
     """Tell the story of `seed` with timed messages; raises `Violation`."""
-    memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-", dir=memory if memory.is_dir() else None))
     loop = SimLoop(seed)
     story, timers = Story(seed), Timers()
     timers.story = story
-    try:
+    with scratch("timers", seed) as root:
         cluster = SimCluster(
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush
         )
@@ -61,9 +56,6 @@ def run_timers(seed: int, shape: Shape) -> Timers:
         with cluster.world.in_force():
             story.trace = play(loop, seed, story.events, TimerTeller(cluster, story, shape, timers).tell)
         return timers
-    finally:
-        _close_files(root)
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class TimerTeller(Teller):

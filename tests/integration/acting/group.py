@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ async def until(
     return loop.time() - began
 
 
-class Asks:
+class Asks(ABC):
     """What tests ask of two broker sets, in processes or in the simulator. Brokers by (set, id): ``("a", 0)``
     is the master of the first set."""
 
@@ -65,30 +66,30 @@ class Asks:
     slaves: int = 1
     namesrv_address: str
 
-    def address(self, name: str, broker_id: int) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def address(self, name: str, broker_id: int) -> str: ...
 
-    def acts(self, name: str, broker_id: int = 1) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def acts(self, name: str, broker_id: int = 1) -> bool: ...
 
-    def kill(self, name: str, broker_id: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def kill(self, name: str, broker_id: int) -> None: ...
 
-    async def restart(self, name: str, broker_id: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def restart(self, name: str, broker_id: int) -> None: ...
 
-    def log(self, name: str, broker_id: int) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def log(self, name: str, broker_id: int) -> str: ...
 
+    @abstractmethod
     def now_s(self) -> float:
         """Wall time of the brokers."""
-        raise NotImplementedError
 
-    def producer(self) -> Producer:
-        raise NotImplementedError
+    @abstractmethod
+    def producer(self) -> Producer: ...
 
-    def consumer(self, group: str, *, orderly: bool) -> Consumer:
-        raise NotImplementedError
+    @abstractmethod
+    def consumer(self, group: str, *, orderly: bool) -> Consumer: ...
 
     async def create_topic(self, name: str, topic: str = TOPIC, **values: object) -> None:
         header = CreateTopic(
