@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from batonmq.protocol.bodies.statistics import (
     GROUP_GET_NUMS,
@@ -26,6 +26,19 @@ if TYPE_CHECKING:
 SAMPLE_INTERVAL_MS = 10_000
 """Interval at which `BrokerStats.sample` must be called."""
 
+
+class PoppedNames(NamedTuple):
+    """Names of the counters of popped messages; only metrics use them."""
+
+    messages: str
+    size: str
+
+
+POPPED: Final = {
+    False: PoppedNames("POPPED_NUMS", "POPPED_SIZE"),
+    True: PoppedNames("POPPED_RETRY_NUMS", "POPPED_RETRY_SIZE"),
+}
+"""By whether they come from the retry topic."""
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
@@ -146,6 +159,12 @@ class BrokerStats:
         self._counter(GROUP_GET_SIZE, key).add(size)
         self.get_messages.add(messages)
         self.found_pulls.add(1)
+
+    def count_pop(self, group: str, topic: str, messages: int, size: int, *, retry: bool) -> None:
+        """Of what `count_get` counts, `messages` were popped from the topic, or (`retry`) its retry topic."""
+        name, key = POPPED[retry], f"{topic}@{group}"
+        self._counter(name.messages, key).add(messages)
+        self._counter(name.size, key).add(size)
 
     def count_send_back(self, group: str, topic: str) -> None:
         """A group failed to consume a message."""

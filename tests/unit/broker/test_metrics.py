@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,14 +84,22 @@ async def test_messages_are_counted_by_topic_and_group_without_retries(
         ("SCHEDULE_TOPIC_XXXX", "delay", True): 2,
     }
     assert (await points(metrics, messages.BYTES_IN))["Fifo", "fifo", False] == 300
+    stats.count_get(GROUP, "Popped", 5, 500)  # three pops and a pull
+    for retry, count in ((False, 1), (True, 2), (False, 1)):
+        stats.count_pop(GROUP, "Popped", count, 100 * count, retry=retry)
     assert await points(metrics, messages.MESSAGES_OUT) == {
-        ("TopicJ", GROUP, False): 1,
-        ("Fifo", GROUP, False): 1,
-        ("Any", GROUP, False): 1,
-        ("SCHEDULE_TOPIC_XXXX", GROUP, True): 1,
-        ("TopicJ", "CID_RMQ_SYS_x", True): 1,
+        ("TopicJ", GROUP, False, ""): 1,
+        ("Fifo", GROUP, False, ""): 1,
+        ("Any", GROUP, False, ""): 1,
+        ("SCHEDULE_TOPIC_XXXX", GROUP, True, ""): 1,
+        ("TopicJ", "CID_RMQ_SYS_x", True, ""): 1,
+        ("Popped", GROUP, False, False): 2,
+        ("Popped", GROUP, False, True): 2,
+        ("Popped", GROUP, False, ""): 1,
     }
-    assert (await points(metrics, messages.BYTES_OUT))["TopicJ", GROUP, False] == 100
+    sizes = await points(metrics, messages.BYTES_OUT)
+    assert sizes["TopicJ", GROUP, False, ""] == 100
+    assert [sizes["Popped", GROUP, False, retry] for retry in (False, True, "")] == [200, 200, 100]
 
 
 async def test_lag_is_what_a_connected_group_has_not_consumed_yet(
@@ -119,6 +128,25 @@ async def test_lag_is_what_a_connected_group_has_not_consumed_yet(
     # Seven messages, a second apart, then another second: the second one is 6 s old, the fifth 3 s.
     assert await points(metrics, tables.LAG_LATENCY) == {labels: 6_000}
     assert await points(metrics, tables.QUEUEING) == {labels: 3_000}
+
+
+@pytest.mark.parametrize("retry_topic", ["%RETRY%group_TopicJ", "%RETRY%group+TopicJ"])
+async def test_groups_that_pop_have_the_lag_of_their_retry_topic_too(
+    served: Served, metrics: BrokerMetrics, retry_topic: str
+) -> None:
+    consumer(served, GROUP, "TopicJ", kind=ConsumeType.POP)
+    main, retry = (GROUP, "TopicJ", False, False), (GROUP, "TopicJ", True, False)
+    assert await points(metrics, tables.LAG) == {main: 0, retry: 0}
+    broker = served.broker
+    v2 = "+" in retry_topic
+    broker.settings.broker = replace(broker.settings.broker, enable_retry_topic_v2=v2)
+    broker.tables.topics.update(TopicConfig(topic_name=retry_topic, read_queue_nums=1, write_queue_nums=1))
+    for _ in range(3):
+        served.put(0, b"x", topic=retry_topic)
+    broker.tables.offsets.commit(GROUP, retry_topic, 0, 1)
+    served.clock.advance(LAG_AGE_MS)
+    assert await points(metrics, tables.LAG) == {main: 0, retry: 2}
+    assert await points(metrics, tables.READY) == {main: 0, retry: 2}
 
 
 async def test_connections_are_counted_by_language_and_version(

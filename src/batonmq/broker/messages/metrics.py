@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.stats import POPPED
 from batonmq.common.metrics import Kind, Metric, Point, Source
 from batonmq.protocol.bodies.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from batonmq.protocol.names import (
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 _IN: Final = ("topic", "message_type", "is_system")
-_OUT: Final = ("topic", "consumer_group", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_system", "is_retry")
+"""``is_retry`` is empty for pulls: RocketMQ sets it for pops only."""
 
 MESSAGES_IN: Final = Metric("rocketmq_messages_in_total", Kind.COUNTER, "Messages stored", _IN)
 BYTES_IN: Final = Metric("rocketmq_throughput_in_total", Kind.COUNTER, "Bytes stored", _IN)
@@ -46,8 +48,12 @@ class MessageMetrics:
         return {
             MESSAGES_IN: lambda: self._received(TOPIC_PUT_NUMS),
             BYTES_IN: lambda: self._received(TOPIC_PUT_SIZE),
-            MESSAGES_OUT: lambda: self._delivered(GROUP_GET_NUMS),
-            BYTES_OUT: lambda: self._delivered(GROUP_GET_SIZE),
+            MESSAGES_OUT: lambda: self._delivered(
+                GROUP_GET_NUMS, {retry: names.messages for retry, names in POPPED.items()}
+            ),
+            BYTES_OUT: lambda: self._delivered(
+                GROUP_GET_SIZE, {retry: names.size for retry, names in POPPED.items()}
+            ),
             WATERMARK: lambda: [(("send",), self._broker.appender.backlog)],
         }
 
@@ -67,8 +73,17 @@ class MessageMetrics:
         declared = "" if config is None else config.attributes.get("message.type", "")
         return declared.lower() if declared and declared != "UNSPECIFIED" else "normal"
 
-    def _delivered(self, name: str) -> Iterable[Point]:
-        for key, total in self._broker.stats.totals(name):
+    def _delivered(self, name: str, popped: Mapping[bool, str]) -> Iterable[Point]:
+        stats = self._broker.stats
+        for key, total in stats.totals(name):
             topic, _, group = key.rpartition("@")
-            if not (is_retry_topic(topic) or is_dead_letter_topic(topic)):
-                yield (topic, group, is_system_topic(topic) or is_system_group(group)), total
+            if is_retry_topic(topic) or is_dead_letter_topic(topic):
+                continue
+            labels = (topic, group, is_system_topic(topic) or is_system_group(group))
+            for retry, counted in popped.items():
+                counter = stats.find(counted, key)
+                if counter is not None:
+                    total -= counter.total
+                    yield (*labels, retry), counter.total
+            if total:
+                yield (*labels, ""), total

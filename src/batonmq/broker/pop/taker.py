@@ -374,6 +374,13 @@ class Taker:
         if not pop.unstored:
             self._answer(pop)
 
+    def _count(self, header: PopMessage, taken: Sequence[_Taken], size: int) -> None:
+        stats, group = self._broker.stats, header.consumer_group
+        stats.count_get(group, header.topic, sum(each.result.count for each in taken), size)
+        for each in taken:
+            result, retry = each.result, each.topic != header.topic
+            stats.count_pop(group, header.topic, result.count, result.size, retry=retry)
+
     def _answer(self, pop: Pop) -> None:
         header, taken = pop.header, pop.taken
         if pop.call.finished:
@@ -387,7 +394,7 @@ class Taker:
                 pop.call.fail(MQError(code, pop.failure.name))
             return
         size = sum(each.result.size for each in taken)
-        self._broker.stats.count_get(header.consumer_group, header.topic, pop.count, size)
+        self._count(header, taken, size)
         answer = PopMessageResponse(
             pop_time=pop.pop_time,
             invisible_time=header.invisible_time,

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 from batonmq.common.metrics import Kind, Metric, Point, Source, sliced
 from batonmq.protocol.bodies.clients import ConsumeType
 from batonmq.protocol.codes import LanguageCode, Perm
-from batonmq.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic, is_system_topic
+from batonmq.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic, is_system_topic, pop_retry_topic
 from batonmq.protocol.versions import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.tables.consumers import Member
+    from batonmq.protocol.bodies.topics import TopicConfig
 
 _LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
 _CLIENT: Final = ("language", "version", "protocol_type")
@@ -80,6 +81,8 @@ class Lag:
 
     group: str
     topic: str
+    retry: bool = False
+    """Of the topic's retry topic, which only groups that pop have."""
     behind: int = 0
     behind_ms: int = 0
     in_flight: int = 0
@@ -88,7 +91,7 @@ class Lag:
 
     @property
     def labels(self) -> tuple[str, str, bool, bool]:
-        return self.group, self.topic, False, is_system_topic(self.topic) or _of_system(self.group)
+        return self.group, self.topic, self.retry, is_system_topic(self.topic) or _of_system(self.group)
 
 
 class TableMetrics:
@@ -140,19 +143,34 @@ class TableMetrics:
         return [(lag.labels, value(lag)) for lag in self._lags]
 
     def _walk(self) -> Iterable[Lag]:
-        """Connected groups and their topics without retry topics, as in RocketMQ."""
+        """Connected groups and their topics; retry topics only of groups that pop, as in RocketMQ."""
         broker = self._broker
         for group in list(broker.tables.consumers):
+            members = broker.tables.consumers.group(group)
+            pops = members is not None and members.consume_type is ConsumeType.POP
             for topic in list(broker.tables.consumers.subscriptions(group)):
                 config = broker.tables.topics.get(topic)
                 if config is None or is_retry_topic(topic):
                     continue
                 if config.perm & broker.settings.broker.broker_permission & (Perm.READ | Perm.WRITE):
-                    yield self._measure(group, topic, config.write_queue_nums)
+                    yield self._measure(Lag(group, topic), config)
+                    if pops:
+                        yield self._measure(Lag(group, topic, retry=True), self._retry_topic(group, topic))
 
-    def _measure(self, group: str, topic: str, queues: int) -> Lag:
+    def _retry_topic(self, group: str, topic: str) -> TopicConfig | None:
+        """The retry topic that pops of this topic use; None if it does not exist yet."""
+        config, topics = self._broker.settings.broker, self._broker.tables.topics
+        found = topics.get(pop_retry_topic(group, topic, v2=config.enable_retry_topic_v2))
+        if found is None and config.enable_retry_topic_v2 and config.retrieve_message_from_pop_retry_topic_v1:
+            found = topics.get(pop_retry_topic(group, topic, v2=False))
+        return found
+
+    def _measure(self, lag: Lag, config: TopicConfig | None) -> Lag:
+        """Fill in the figures of the queues of a topic; None: it has none."""
         store, offsets = self._broker.store, self._broker.tables.offsets
-        lag = Lag(group, topic)
+        if config is None:
+            return lag
+        group, topic, queues = lag.group, config.topic_name, config.write_queue_nums
         unconsumed: list[int] = []
         unpulled: list[int] = []
         for queue_id in range(queues):
