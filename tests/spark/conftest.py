@@ -33,8 +33,6 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            if item.get_closest_marker("timeout") is None:  # a job may take minutes on a busy machine
-                item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="session")
