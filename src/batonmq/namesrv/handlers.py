@@ -46,6 +46,8 @@ class NameServer:
     clock: Clock
     notify: Callable[[list[Notice]], None]
     """Sends notices to brokers, without waiting."""
+    scan_by: Callable[[int], None]
+    """Checks for silent brokers at this time (monotonic ms) or earlier."""
     started_ms: int
     """Monotonic."""
     reconfigured: Callable[[], None]
@@ -123,6 +125,8 @@ def register_broker(server: NameServer, request: Request, header: wire.RegisterB
     result = server.routes.register(
         header, body, request.connection, server.clock.monotonic_ms(), zone=command.ext.get(ZONE_NAME)
     )
+    if result.expires_ms is not None:
+        server.scan_by(result.expires_ms)
     if result.notice is not None:
         server.notify([result.notice])
     order_topics: dict[str, str] | None = None

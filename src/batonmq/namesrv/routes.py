@@ -70,11 +70,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answer to a registration: where the master is (for a slave), and the notice to send."""
+    """Answer to a registration: where the master is (for a slave), the notice to send, and when the broker is
+    to be forgotten if it stays silent (monotonic ms; None if it was not registered)."""
 
     ha_address: str | None = None
     master_address: str | None = None
     notice: Notice | None = None
+    expires_ms: int | None = None
 
 
 class RouteTable:
@@ -155,13 +157,9 @@ class RouteTable:
         if key not in self._live:
             log.info("broker %s id=%d of %s registered from %s", name, broker_id, *(key.cluster, address))
         timeout_ms = broker.heartbeat_timeout_millis
-        self._live[key] = LiveBroker(
-            now_ms,
-            DEFAULT_BROKER_TIMEOUT_MS if timeout_ms is None else timeout_ms,
-            version,
-            connection,
-            broker.ha_server_addr,
-        )
+        if timeout_ms is None:
+            timeout_ms = DEFAULT_BROKER_TIMEOUT_MS
+        self._live[key] = LiveBroker(now_ms, timeout_ms, version, connection, broker.ha_server_addr)
         if body.filter_server_list:
             self._filter_servers[key] = body.filter_server_list
         else:
@@ -175,7 +173,7 @@ class RouteTable:
         notice = None
         if min_id_changed and self.notify_min_broker_id:
             notice = _notice(group, offline=None, ha_address=broker.ha_server_addr)
-        return Registered(ha_address, master_address, notice)
+        return Registered(ha_address, master_address, notice, now_ms + timeout_ms)
 
     def _take_topics(
         self, key: BrokerKey, group: BrokerData, body: RegisterBrokerBody, first: bool, *, read_only: bool

@@ -57,6 +57,7 @@ class NamesrvService:
             kv=KVConfig(Path(config.kv_config_path)),
             clock=self.clock,
             notify=self._notify,
+            scan_by=self._scan_by,
             started_ms=self.clock.monotonic_ms(),
             reconfigured=self._apply_config,
             writing=asyncio.Lock(),
@@ -75,6 +76,8 @@ class NamesrvService:
         )
         self._client = RemotingClient(tls=client_context(tls))
         self._scan_timer: asyncio.TimerHandle | None = None
+        self._scan_ms = 0
+        """When the timer is due; monotonic."""
         self._outboxes: dict[str, deque[NotifyMinBrokerIdChange]] = {}
         self._senders: dict[str, asyncio.Task[None]] = {}
 
@@ -94,13 +97,13 @@ class NamesrvService:
         self.name_server.kv.load()
         self.name_server.started_ms = self.clock.monotonic_ms()
         await self._server.start()
-        self._scan_timer = asyncio.get_running_loop().call_later(FIRST_SCAN_MS / 1000, self._scan)
+        self._scan_in(FIRST_SCAN_MS)
 
     async def stop(self) -> None:
         """Answer requests in flight, then close everything. Brokers stay registered at other name servers."""
+        await self._server.stop(drain_ms=DRAIN_MS)
         if self._scan_timer is not None:
             self._scan_timer.cancel()
-        await self._server.stop(drain_ms=DRAIN_MS)
         senders = list(self._senders.values())
         for task in senders:
             task.cancel()
@@ -130,7 +133,18 @@ class NamesrvService:
         if next_ms is not None:
             # A slave may wait for this to act as master: not up to an interval later than need be.
             wait_ms = min(wait_ms, max(SCAN_REST_MS, next_ms + 1 - now_ms))
+        self._scan_in(wait_ms)
+
+    def _scan_in(self, wait_ms: int) -> None:
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+        self._scan_ms = self.clock.monotonic_ms() + wait_ms
         self._scan_timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._scan)
+
+    def _scan_by(self, expires_ms: int) -> None:
+        """Not later than a broker's timeout, which may be shorter than the timer's remaining time."""
+        if expires_ms + 1 < self._scan_ms:
+            self._scan_in(max(SCAN_REST_MS, expires_ms + 1 - self.clock.monotonic_ms()))
 
     def _connection_closed(self, connection: Connection) -> None:
         self._drop(self.name_server.routes.on_connection(connection))

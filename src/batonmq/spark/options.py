@@ -124,8 +124,8 @@ OPTIONS = (
         "subscribePattern",
         "one of three",
         "both",
-        "All topics that this regular expression matches in full, but for the system's; retry and "
-        "dead-letter topics only if it contains a `%`. A stream reads topics that appear later from "
+        "All topics whose full name this regular expression matches, except system topics; retry and "
+        "dead-letter topics only if it contains a `%`. A stream reads topics that are created later from "
         "their first message.",
     ),
     Option("assign", "one of three", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
@@ -167,7 +167,7 @@ OPTIONS = (
         "maxOffsetsPerTrigger",
         "all there is",
         "stream",
-        "Most messages in a micro-batch, shared among the queues by their backlog.",
+        "Most messages in a micro-batch, divided among the queues in proportion to their backlog.",
     ),
     Option(
         "minOffsetsPerTrigger",
@@ -180,7 +180,7 @@ OPTIONS = (
         "maxBytesPerTrigger",
         "all there is",
         "stream",
-        "About the most bytes in a micro-batch, by the size of the next messages of each queue.",
+        "Approximate limit of bytes in a micro-batch, estimated from the next messages of each queue.",
     ),
     Option(
         "groupId",
@@ -189,13 +189,13 @@ OPTIONS = (
         "Consumer group that brokers see. A stream commits its offsets for it after each micro-batch, so "
         "that `consumerProgress` shows its lag; it never reads them.",
     ),
-    Option("minPartitions", "one per queue", "both", "Least number of tasks: queues are cut into ranges."),
+    Option("minPartitions", "one per queue", "both", "Least number of tasks: queues are split into ranges."),
     Option("maxRecordsPerPartition", "no limit", "both", "Most messages in a task."),
     Option(
         "failOnDataLoss",
         "`true`",
         "both",
-        "Fail when messages to be read are gone; `false` reads what is there.",
+        "Fail when messages to be read are gone; `false` reads what remains.",
     ),
     Option("includeProperties", "`false`", "both", "Add the column `properties` if there is no schema."),
     Option(

@@ -62,19 +62,20 @@ SINK_OPTIONS = (
         "deliveryGuarantee",
         "`atLeastOnce`",
         "",
-        "`atLeastOnce`: a task that is repeated sends its rows again. `exactlyOnce`: each row is there once.",
+        "`atLeastOnce`: a task that is repeated sends its rows again. "
+        "`exactlyOnce`: each row is in its topic once.",
     ),
     Option(
         "transactionLocation",
         f"the stream's `checkpointLocation`/{LEDGER_DIRECTORY}",
         "",
-        "Directory of the ledger of `exactlyOnce`, which the driver reaches as a local or mounted path.",
+        "Directory of the ledger of `exactlyOnce`: a local or mounted path of the driver's machine.",
     ),
     Option(
         "transactionId",
         "",
         "",
-        "Names a batch job with `exactlyOnce`: a job with this id writes once, however often it is run.",
+        "Id of a batch job with `exactlyOnce`: a job with this id writes once, however often it is run.",
     ),
     Option(
         "includeHeaders", "`true`", "", "Whether the column `properties` becomes the message's properties."
@@ -84,7 +85,7 @@ SINK_OPTIONS = (
         "sendTimeoutMs",
         "`120000`",
         "",
-        "How long a batch is sent again while no broker acknowledges it; then the task fails.",
+        "How long a task repeats a send that no broker acknowledges; then it fails.",
     ),
     Option("maxBatchBytes", "`524288`", "", "Most bytes of messages in one send."),
     Option("maxBatchRows", "`2000`", "", "Most messages in one send."),

@@ -32,7 +32,7 @@ class StoreOptions:
     topics: tuple[str, ...] | None = None
     """Only these; None: all but the system's."""
     pattern: str | None = None
-    """Only topics that this regular expression matches in full."""
+    """Only topics whose full name this regular expression matches."""
     starting_timestamp_ms: int | None = None
     """Store time, ms since the epoch, inclusive."""
     ending_timestamp_ms: int | None = None
@@ -56,18 +56,20 @@ STORE_OPTIONS = (
         "`/backup/broker-*`. Also the argument of `load()`.",
     ),
     Option("table", "`messages`", "all", "What to read: " + ", ".join(f"`{t}`" for t in TABLES) + "."),
-    Option("subscribe", "all but the system's", "messages", "Only these topics, separated by commas."),
-    Option("subscribePattern", "", "messages", "Only topics that this regular expression matches in full."),
+    Option("subscribe", "all but system topics", "messages", "Only these topics, separated by commas."),
+    Option(
+        "subscribePattern", "", "messages", "Only topics whose full name this regular expression matches."
+    ),
     Option(
         "startingTimestamp", "", "messages", "Only messages stored at this time (ms since 1970) or later."
     ),
     Option("endingTimestamp", "", "messages", "Only messages stored before this time (ms since 1970)."),
-    Option("includeUnconfirmed", "`false`", "messages", "Also read messages behind the confirm offset."),
+    Option("includeUnconfirmed", "`false`", "messages", "Also read messages after the confirm offset."),
     Option(
         "includeSystemTopics",
         "`false`",
         "messages",
-        "Also read the system's topics without naming them: half messages, delayed messages, traces.",
+        "Also read system topics that `subscribe` does not name: half messages, delayed messages, traces.",
     ),
     Option("includeProperties", "`false`", "messages", "Add the column `properties` if there is no schema."),
     Option(
@@ -80,13 +82,13 @@ STORE_OPTIONS = (
         "failOnDataLoss",
         "`true`",
         "messages",
-        "Fail when a file is missing or a record is damaged; `false` reads what is there.",
+        "Fail when a file is missing or a record is damaged; `false` reads what remains.",
     ),
     Option(
         "maxPartitionBytes",
         "`134217728`",
         "messages",
-        "Bytes of commit log a task. A file is cut where consume queues know that a record begins.",
+        "Bytes of commit log per task. A file is split where a consume queue has the start of a record.",
     ),
     Option(
         "maxHashSlotNum",
