@@ -95,6 +95,11 @@ class BrokerConfig(MetricsConfig):
     broker registers only when the other replicas follow it, and it has what they know better."""
     sync_broker_member_group_period: int = number(1_000, 10, changeable=True)
     """Time between questions for the live members of the broker set (with slave acting master), ms."""
+    estimate_accumulation: bool = changeable(True)
+    """The lag of a group that subscribes by tags counts only messages with these tags (by a sample if there
+    are many)."""
+    use_static_subscription: bool = changeable(False)
+    """Lag is that of the topics in the groups' configurations, not of those that clients subscribe to."""
     compatible_with_old_name_srv: bool = changeable(True)
     """Use only requests that name servers before 5.0 understand."""
 

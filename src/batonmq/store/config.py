@@ -51,6 +51,10 @@ class StoreConfig:
     """Percent of the machine's memory; messages further back than that count as on disk."""
     max_filter_message_size: int = number(16_000, 1, changeable=True)
     """Bytes of consume queue that one pull searches for messages that its filter accepts."""
+    max_consume_queue_scan: int = number(20_000, 1, changeable=True)
+    """Messages of a queue from whose tags the lag of a group that subscribes by tags is estimated."""
+    sample_count_threshold: int = number(5_000, 1, changeable=True)
+    """That estimate also ends after this many messages with these tags."""
     message_index_enable: bool = True
     """Keep an index of keys and unique ids, for queryMsgByKey and queryMsgByUniqueKey."""
     max_hash_slot_num: int = number(5_000_000, 1)

@@ -363,6 +363,10 @@ class ConsumeQueue:
             yield from UNIT.iter_unpack(data)
             begin += len(data) // UNIT_SIZE
 
+    def tags_codes(self, begin: int, count: int) -> list[int]:
+        """The tags codes of up to `count` units from queue offset `begin`; at most to the end of the file."""
+        return [code for _, _, code in UNIT.iter_unpack(self.read(begin, count))]
+
     def _divide(self, begin: int, end: int, early: Callable[[Unit], bool]) -> tuple[int, int]:
         """Units from queue offset `begin` to `end`, of which those that are `early` come first: the queue
         offset behind the last of them, and that of the first other one. Fillers are neither."""

@@ -152,6 +152,14 @@ class Reader:
         queue = self._queues.by_key.get((topic, queue_id))
         return QueueBounds(queue.min_offset, queue.max_offset) if queue else QueueBounds(0, 0)
 
+    def tags_codes(self, topic: str, queue_id: int, begin: int, count: int) -> list[int]:
+        """See `MessageStore.tags_codes`."""
+        queue = self._queues.by_key.get((topic, queue_id))
+        if queue is None:
+            return []
+        begin = max(begin, queue.min_offset)
+        return queue.tags_codes(begin, max(0, min(count, queue.max_offset - begin)))
+
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Store time in ms of one message, -1 if it is not there."""
         queue = self._queues.by_key.get((topic, queue_id))

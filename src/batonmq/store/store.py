@@ -355,6 +355,11 @@ class MessageStore:
         """Store time in ms of one message, -1 if it is not there."""
         return self._reader.store_time(topic, queue_id, queue_offset)
 
+    def tags_codes(self, topic: str, queue_id: int, begin: int, count: int) -> list[int]:
+        """The tags codes of messages from queue offset `begin`, or the first one, on: up to `count`, perhaps
+        fewer."""
+        return self._reader.tags_codes(topic, queue_id, begin, count)
+
     def earliest_message_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time in ms of a queue's first message, or, without a topic, of the log's; -1 for none."""
         if topic is not None:

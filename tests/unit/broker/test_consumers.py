@@ -7,7 +7,7 @@ from tests.unit.broker.fakes import JAVA, FakeConnection
 
 from batonmq.broker.tables.consumers import ConsumerTable
 from batonmq.broker.tables.producers import ProducerTable
-from batonmq.protocol.bodies.clients import ConsumerData, MessageModel, SubscriptionData
+from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
 
 def data(group: str = "g", *topics: str, version: int = 1, model: str = "CLUSTERING") -> ConsumerData:
@@ -146,12 +146,14 @@ def test_fingerprints_show_different_subscriptions() -> None:
 
 def test_subscriptions_of_pulls_are_kept_for_a_while() -> None:
     table = ConsumerTable()
-    table.remember("g", SubscriptionData(topic="t", sub_version=1_000))
+    table.remember("g", SubscriptionData(topic="t", sub_version=1_000), ConsumeType.POP)
     assert table.subscription("g", "t") is not None
     table.forget_old_subscriptions(2_000, 1_000)
     assert table.subscription("g", "t") is not None
+    assert [(group.name, group.consume_type) for group in table.consuming()] == [("g", ConsumeType.POP)]
     table.forget_old_subscriptions(2_001, 1_000)
     assert table.subscription("g", "t") is None
+    assert not table.consuming()
 
 
 def test_producers() -> None:

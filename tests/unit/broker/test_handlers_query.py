@@ -11,7 +11,7 @@ from tests.unit.broker.fakes import FakeConnection, ask, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
 from batonmq.net.errors import CallTimeout, ConnectionLost
-from batonmq.protocol.bodies.clients import SubscriptionData
+from batonmq.protocol.bodies.clients import ConsumeType, SubscriptionData
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
@@ -43,7 +43,7 @@ async def test_messages_by_key(served: Served) -> None:
 async def test_a_consume_queue_with_the_filter_of_a_group(served: Served) -> None:
     served.put(0, b"hello1")
     wanted = SubscriptionData("TopicJ", "a > 1", sub_version=1, expression_type="SQL92")
-    served.broker.tables.consumers.remember("GroupS", wanted)
+    served.broker.tables.consumers.remember("GroupS", wanted, ConsumeType.PASSIVELY)
     served.broker.tables.filters.register("GroupS", [wanted])
     header = QueryConsumeQueue(topic="TopicJ", queue_id=0, index=0, count=1, consumer_group="GroupS")
     body = json_of(await ask(served.dispatcher, header))

@@ -30,9 +30,11 @@ from batonmq.protocol.bodies.clients import (
     MessageModel,
     SubscriptionData,
 )
+from batonmq.protocol.bodies.groups import SimpleSubscriptionData, SubscriptionGroupConfig
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
+from batonmq.protocol.tags import tag_subscription
 
 GROUP = "group"
 
@@ -147,6 +149,60 @@ async def test_groups_that_pop_have_the_lag_of_their_retry_topic_too(
     served.clock.advance(LAG_AGE_MS)
     assert await points(metrics, tables.LAG) == {main: 0, retry: 2}
     assert await points(metrics, tables.READY) == {main: 0, retry: 2}
+
+
+async def test_groups_of_a_proxy_have_a_lag_while_they_pop(served: Served, metrics: BrokerMetrics) -> None:
+    """A proxy sends no heartbeats for its clients."""
+    broker, now_ms = served.broker, served.clock.now_ms()
+    served.put(0, b"x")
+    broker.tables.consumers.remember(GROUP, tag_subscription("TopicJ", "*", now_ms), ConsumeType.POP)
+    broker.tables.offsets.commit(GROUP, "TopicJ", 0, 0)
+    main, retry = (GROUP, "TopicJ", False, False), (GROUP, "TopicJ", True, False)
+    assert await points(metrics, tables.LAG) == {main: 1, retry: 0}
+    broker.tables.consumers.forget_old_subscriptions(now_ms + 2, 1)
+    served.clock.advance(LAG_AGE_MS)
+    assert await points(metrics, tables.LAG) == {}
+
+
+async def test_the_lag_of_a_group_with_tags_counts_only_its_messages(
+    served: Served, metrics: BrokerMetrics
+) -> None:
+    broker, config = served.broker, served.broker.settings
+    for number in range(12):
+        served.put(0, b"x", tags="A" if number % 3 == 0 else "B")
+    wanted = tag_subscription("TopicJ", "A || C", 1)
+    broker.tables.consumers.remember(GROUP, wanted, ConsumeType.PASSIVELY)
+    broker.tables.offsets.commit(GROUP, "TopicJ", 0, 1)
+    broker.tables.offsets.commit_pulled(GROUP, "TopicJ", 0, 5)
+    labels = (GROUP, "TopicJ", False, False)
+
+    async def counted(metric: Metric) -> int | float:
+        served.clock.advance(LAG_AGE_MS)
+        found = await points(metrics, metric)
+        return found[labels]
+
+    assert [await counted(metric) for metric in (tables.LAG, tables.INFLIGHT, tables.READY)] == [3, 1, 2]
+    config.store = replace(config.store, max_consume_queue_scan=4)
+    assert await counted(tables.LAG) == 2, "estimated: one of the first four, so two of eleven"
+    config.store = replace(config.store, max_consume_queue_scan=100, sample_count_threshold=1)
+    assert await counted(tables.LAG) == 3, "all fit into one block, so nothing is estimated"
+    config.broker = replace(config.broker, estimate_accumulation=False)
+    assert await counted(tables.LAG) == 11
+
+
+async def test_the_lag_of_configured_subscriptions(served: Served, metrics: BrokerMetrics) -> None:
+    broker = served.broker
+    for number in range(4):
+        served.put(0, b"x", tags="A" if number else "B")
+    wanted = [SimpleSubscriptionData(topic="TopicJ", expression_type="TAG", expression="A")]
+    broker.tables.subscriptions.update(
+        SubscriptionGroupConfig(group_name=GROUP, subscription_data_set=wanted)
+    )
+    broker.tables.offsets.commit(GROUP, "TopicJ", 0, 0)
+    assert await points(metrics, tables.LAG) == {}
+    broker.settings.broker = replace(broker.settings.broker, use_static_subscription=True)
+    served.clock.advance(LAG_AGE_MS)
+    assert await points(metrics, tables.LAG) == {(GROUP, "TopicJ", False, False): 3}
 
 
 async def test_connections_are_counted_by_language_and_version(

@@ -427,7 +427,7 @@ class Puller:
                 raise MQError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from None
-            broker.tables.consumers.remember(name, subscription)
+            broker.tables.consumers.remember(name, subscription, ConsumeType.PASSIVELY)
             return subscription
         connected = broker.tables.consumers.group(name)
         if connected is None:

@@ -18,6 +18,7 @@ from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops, Line
 from batonmq.broker.pop.looks import TURN_US, Looks
 from batonmq.broker.pop.taker import CORRECTED, MAX_POP_BYTES, Place, Pop, PopAnswer, PopCall
+from batonmq.protocol.bodies.clients import ConsumeType
 from batonmq.protocol.codes import Perm, ResponseCode
 from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.headers.broker.pop import PopMessage, PopMessageResponse
@@ -370,7 +371,7 @@ class Popper:
             raise MQError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
             ) from None
-        broker.tables.consumers.remember(header.consumer_group, subscription)
+        broker.tables.consumers.remember(header.consumer_group, subscription, ConsumeType.POP)
         return message_filter
 
     # -- reading

@@ -85,7 +85,8 @@ class ConsumerTable:
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._by_connection: dict[Connection, dict[str, None]] = {}
-        self._remembered: dict[str, dict[str, SubscriptionData]] = {}
+        self._remembered: dict[str, ConsumerGroup] = {}
+        """Groups without heartbeats, such as those of a proxy, by their pulls and pops."""
         self._fingerprints: dict[str, int] = {}
         self.on_members_changed: Callable[[str], None] = _no_listener
         """Called with each group whose members must rebalance."""
@@ -112,7 +113,14 @@ class ConsumerTable:
         """The group's subscription to a topic, from its heartbeats or else from its last pull."""
         found = self._groups.get(group)
         subscription = None if found is None else found.subscriptions.get(topic)
-        return subscription or self._remembered.get(group, {}).get(topic)
+        if subscription is None and group in self._remembered:
+            subscription = self._remembered[group].subscriptions.get(topic)
+        return subscription
+
+    def consuming(self) -> list[ConsumerGroup]:
+        """The connected groups, and those that only pull or pop; the latter have no members."""
+        silent = [group for name, group in self._remembered.items() if name not in self._groups]
+        return [*self._groups.values(), *silent]
 
     def subscriptions(self, group: str) -> Mapping[str, SubscriptionData]:
         """The group's subscriptions from its heartbeats, by topic; empty if no consumer is connected."""
@@ -201,18 +209,22 @@ class ConsumerTable:
             self.connection_closed(connection)
         return list(silent)
 
-    def remember(self, group: str, subscription: SubscriptionData) -> None:
-        """Store the subscription of a pull, for a group that sends no heartbeats."""
-        self._remembered.setdefault(group, {})[subscription.topic] = subscription
+    def remember(self, group: str, subscription: SubscriptionData, consume_type: ConsumeType) -> None:
+        """Store the subscription of a pull or pop, for a group that sends no heartbeats."""
+        found = self._remembered.get(group)
+        if found is None:
+            found = self._remembered[group] = ConsumerGroup(group)
+        found.consume_type = consume_type
+        found.subscriptions[subscription.topic] = subscription
 
     def forget_old_subscriptions(self, now_ms: int, timeout_ms: int) -> None:
-        """Drop subscriptions from `remember` that no pull has repeated within `timeout_ms`."""
-        for group in list(self._remembered):
-            kept = {t: s for t, s in self._remembered[group].items() if now_ms - s.sub_version <= timeout_ms}
+        """Drop subscriptions from `remember` that nothing has repeated within `timeout_ms`."""
+        for name, group in list(self._remembered.items()):
+            kept = {t: s for t, s in group.subscriptions.items() if now_ms - s.sub_version <= timeout_ms}
             if kept:
-                self._remembered[group] = kept
+                group.subscriptions = kept
             else:
-                del self._remembered[group]
+                del self._remembered[name]
 
     def _leave(self, name: str, connection: Connection, notify: bool) -> Member | None:
         group = self._groups.get(name)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.tables.lag import Lag, LagMeter, of_system
 from batonmq.common.metrics import Kind, Metric, Point, Source, sliced
 from batonmq.protocol.bodies.clients import ConsumeType
-from batonmq.protocol.codes import LanguageCode, Perm
-from batonmq.protocol.names import SYSTEM_GROUP_PREFIX, is_retry_topic, is_system_topic, pop_retry_topic
+from batonmq.protocol.codes import LanguageCode
 from batonmq.protocol.versions import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.tables.consumers import Member
-    from batonmq.protocol.bodies.topics import TopicConfig
 
 _LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
 _CLIENT: Final = ("language", "version", "protocol_type")
@@ -75,28 +73,10 @@ LAG_AGE_MS: Final = 1_000
 """Lifetime of the lag figures: one walk over all groups serves all metrics of a scrape."""
 
 
-@dataclass(slots=True)
-class Lag:
-    """Lag of a group in a topic; times in ms, messages summed over the queues."""
-
-    group: str
-    topic: str
-    retry: bool = False
-    """Of the topic's retry topic, which only groups that pop have."""
-    behind: int = 0
-    behind_ms: int = 0
-    in_flight: int = 0
-    queueing_ms: int = 0
-    ready: int = 0
-
-    @property
-    def labels(self) -> tuple[str, str, bool, bool]:
-        return self.group, self.topic, self.retry, is_system_topic(self.topic) or _of_system(self.group)
-
-
 class TableMetrics:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._meter = LagMeter(broker)
         self._lags: list[Lag] = []
         self._lags_ms: int | None = None
 
@@ -131,74 +111,16 @@ class TableMetrics:
                 continue
             mode = _CONSUME_MODES.get(group.consume_type, "") if group.consume_type else ""
             for client, count in Counter(map(_client, group.members.values())).items():
-                yield (name, mode, *client, _REMOTING, _of_system(name)), count
+                yield (name, mode, *client, _REMOTING, of_system(name)), count
 
     # -- consumer lag ----------------------------------------------------------------------------------------
 
     async def _lag(self, value: Callable[[Lag], int]) -> Iterable[Point]:
         now_ms = self._broker.clock.monotonic_ms()
         if self._lags_ms is None or now_ms - self._lags_ms >= LAG_AGE_MS:
-            self._lags = await sliced(self._walk())
+            self._lags = await sliced(self._meter.walk())
             self._lags_ms = now_ms
         return [(lag.labels, value(lag)) for lag in self._lags]
-
-    def _walk(self) -> Iterable[Lag]:
-        """Connected groups and their topics; retry topics only of groups that pop, as in RocketMQ."""
-        broker = self._broker
-        for group in list(broker.tables.consumers):
-            members = broker.tables.consumers.group(group)
-            pops = members is not None and members.consume_type is ConsumeType.POP
-            for topic in list(broker.tables.consumers.subscriptions(group)):
-                config = broker.tables.topics.get(topic)
-                if config is None or is_retry_topic(topic):
-                    continue
-                if config.perm & broker.settings.broker.broker_permission & (Perm.READ | Perm.WRITE):
-                    yield self._measure(Lag(group, topic), config)
-                    if pops:
-                        yield self._measure(Lag(group, topic, retry=True), self._retry_topic(group, topic))
-
-    def _retry_topic(self, group: str, topic: str) -> TopicConfig | None:
-        """The retry topic that pops of this topic use; None if it does not exist yet."""
-        config, topics = self._broker.settings.broker, self._broker.tables.topics
-        found = topics.get(pop_retry_topic(group, topic, v2=config.enable_retry_topic_v2))
-        if found is None and config.enable_retry_topic_v2 and config.retrieve_message_from_pop_retry_topic_v1:
-            found = topics.get(pop_retry_topic(group, topic, v2=False))
-        return found
-
-    def _measure(self, lag: Lag, config: TopicConfig | None) -> Lag:
-        """Fill in the figures of the queues of a topic; None: it has none."""
-        store, offsets = self._broker.store, self._broker.tables.offsets
-        if config is None:
-            return lag
-        group, topic, queues = lag.group, config.topic_name, config.write_queue_nums
-        unconsumed: list[int] = []
-        unpulled: list[int] = []
-        for queue_id in range(queues):
-            end = store.queue_bounds(topic, queue_id).max_offset
-            if not end:
-                continue
-            consumed = offsets.query(group, topic, queue_id)
-            pulled = offsets.query_pulled(group, topic, queue_id)
-            lag.behind += max(0, end - consumed) if consumed >= 0 else 0
-            lag.ready += max(0, end - pulled) if pulled >= 0 else 0
-            lag.in_flight += max(0, pulled - consumed) if consumed >= 0 else 0
-            unconsumed.append(store.queue_store_time(topic, queue_id, consumed if consumed >= 0 else end))
-            unpulled.append(store.queue_store_time(topic, queue_id, max(0, pulled)))
-        now_ms = self._broker.clock.now_ms()
-        lag.behind_ms = _age(now_ms, unconsumed)
-        lag.queueing_ms = _age(now_ms, unpulled)
-        return lag
-
-
-def _of_system(group: str) -> bool:
-    """Like `is_system_group`, but ignores case: RocketMQ's metrics differ in case."""
-    return group.lower().startswith(SYSTEM_GROUP_PREFIX.lower())
-
-
-def _age(now_ms: int, stored_ms: Iterable[int]) -> int:
-    """Age of the oldest message; 0 if there is none (time -1)."""
-    oldest = min((each for each in stored_ms if each > 0), default=0)
-    return now_ms - oldest if oldest else 0
 
 
 def _client(member: Member) -> tuple[str, str]:
