@@ -60,7 +60,6 @@ class TransactionLoad(Load):
         async with TransactionProducer(
             f"chaos_{self.topic}", self._namesrv, check=self._state_of, remoting=client
         ) as producer:
-            client._dispatcher = producer._dispatcher  # for the checks
             count = 0
             while not self._stopping:
                 count += 1

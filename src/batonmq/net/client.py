@@ -75,6 +75,10 @@ class RemotingClient:
         self._all_closed: asyncio.Future[None] | None = None
         self._closing = False
 
+    def serve(self, dispatcher: Dispatcher) -> None:
+        """Answer the requests of servers by this dispatcher, on connections that are opened from now on."""
+        self._dispatcher = dispatcher
+
     async def call(
         self,
         address: str,

@@ -39,7 +39,7 @@ class Session:
         namesrv: ``host:port``, several joined by ``;``, or a list of such; ValueError for anything else.
         dispatcher: serves the requests that brokers send over these connections.
         poll_interval_ms: how often known routes are asked for when nothing fails.
-        remoting: connections to use instead of own ones; `close` closes them.
+        remoting: a client to use instead of an own one, and only by this session; `close` closes it.
     """
 
     def __init__(
@@ -56,7 +56,11 @@ class Session:
         addresses = name_server_addresses(namesrv)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else random.Random()
-        self.net = remoting if remoting is not None else RemotingClient(tls=tls, dispatcher=dispatcher)
+        if remoting is None:
+            remoting = RemotingClient(tls=tls)
+        if dispatcher is not None:
+            remoting.serve(dispatcher)
+        self.net = remoting
         self.name_servers = NameServers(addresses, self.net, self.rng)
         self.on_route: Callable[[str, TopicRoute], None] | None = None
         """Called with topic and route when a route is new or different."""

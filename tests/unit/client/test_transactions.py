@@ -14,6 +14,7 @@ from batonmq.client.errors import NotSafelyStored, TransactionUnconfirmed
 from batonmq.client.hooks import Hook, TransactionEnd, TransactionState
 from batonmq.client.message import Message
 from batonmq.client.transactions import TransactionProducer
+from batonmq.net import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -140,6 +141,16 @@ CHECKS = [
     (lambda message: None, MessageSysFlag.TRANSACTION_NOT_TYPE),
     (lambda message: 1 / 0, MessageSysFlag.TRANSACTION_NOT_TYPE),
 ]
+
+
+async def test_checks_are_answered_over_a_given_client() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(TransactionBroker, "a")
+        cluster.topic("t", a=1)
+        async with producer_of(cluster, lambda message: COMMIT, remoting=RemotingClient()) as producer:
+            await producer.send(Message("t", b"x"))
+            broker.ask(b"of another producer of the group")
+            await until(lambda: len(broker.ends) == 1)
 
 
 @pytest.mark.parametrize(("check", "flag"), CHECKS)
