@@ -118,6 +118,11 @@ class BrokerConfig(MetricsConfig):
     10 000)."""
     broker_election_priority: int = number(2_147_483_647, -INT_MAX, changeable=True)
     """Lower is preferred among equal candidates for master."""
+    enable_hand_back: bool = changeable(False)
+    """BatonMQ only, on all replicas of the broker set: a slave with a lower brokerElectionPriority than the
+    master's gets the role back, without losing a message."""
+    hand_back_delay: int = number(10_000, 0, changeable=True)
+    """How long such a slave must have followed the master; also the time between two attempts, ms."""
 
     all_ack_in_sync_state_set: bool = changeable(False)
     """Controller mode: acknowledge when every member of the SyncStateSet has the message."""

@@ -167,6 +167,8 @@ class RequestCode(IntEnum):
     TRANSFER_CONTROLLER_LEADERSHIP = 60006
     FORWARD_TO_LEADER = 60007
     """Private to this implementation: a controller passes a broker's request on to the leading one."""
+    HAND_BACK = 60008
+    """Private to this implementation: the preferred replica asks its master for the role."""
 
     GET_ALL_CONSUMER_FILTER = 60020
     """A slave copies the SQL92 filters of its master."""

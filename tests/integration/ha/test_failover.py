@@ -79,8 +79,7 @@ class Cluster:
             vip_channel_enabled=False,
             enable_controller_mode=True,
             controller_addr=self.controller_address,
-            all_ack_in_sync_state_set=True,
-            **keys,
+            **{"all_ack_in_sync_state_set": True, **keys},
         )
         store = StoreConfig(
             store_path_root_dir=str(self.root / f"store{number}"),

@@ -174,6 +174,8 @@ def keys_without_effect(
             "asyncLearner",
             "haMaxTimeSlaveNotCatchUp",
             "haMaxTimeSlaveNotCatchup",
+            "enableHandBack",
+            "handBackDelay",
         ):
             reasons[key] = "only controller mode uses it"
         if not slave_acting_master:

@@ -98,6 +98,7 @@ class Appender:
         """Whether the failure was logged: once, not at every flush."""
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._held = False
         self._copies = 1
         self._refusing = False
         """Whether sends are refused because too few replicas are in sync."""
@@ -123,6 +124,16 @@ class Appender:
         self._messages.append(message)
         self._waiters.append(waiter)
 
+    def hold(self) -> None:
+        """Append nothing until `resume`; messages wait. To hand the role over without losing one."""
+        self._held = True
+
+    def resume(self) -> None:
+        """Append what has waited, or refuse it if the broker is no longer master."""
+        self._held = False
+        if self._messages:
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
+
     def keep_whole(self, count: int) -> None:
         """The last `count` messages that were submitted in this loop turn become visible at once."""
         end = len(self._messages)
@@ -130,6 +141,8 @@ class Appender:
 
     def _end_of_turn(self) -> None:
         """Append the messages of this loop turn."""
+        if self._held:
+            return
         messages = self._messages
         waiters = self._waiters
         wholes = self._wholes

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
+from batonmq.broker.replica.hand_back import HandBacks
 from batonmq.broker.replica.heartbeats import Heartbeats
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.broker.replica.registration import ReplicaRegistration
@@ -31,7 +32,7 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.broker.replication import ExchangeHAInfo, ExchangeHAInfoResponse
+from batonmq.protocol.headers.broker.replication import ExchangeHAInfo, ExchangeHAInfoResponse, HandBack
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -80,12 +81,14 @@ class ReplicasManager:
         self._heartbeats = Heartbeats(
             broker, self._ha, self.core, self._controllers, on_epoch=self._notices.notified
         )
+        self._hand_backs = HandBacks(broker, self._ha, self.core, self._controllers, self._refresh_role)
         self._ha_address_search: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def register(self, dispatcher: Dispatcher) -> None:
-        """Bind the controller's notice of a new master."""
+        """Bind the controller's notice of a new master, and a slave's request for the role."""
         dispatcher.on(wire.NotifyBrokerRoleChanged, self._on_notice)
+        dispatcher.on(HandBack, self._hand_backs.asked)
 
     # -- life cycle
 
@@ -101,6 +104,7 @@ class ReplicasManager:
                 self._heartbeats.run,
                 self._controllers.watch,
                 self._notices.run,
+                self._hand_backs.run,
             )
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batonmq.protocol.codes import RequestCode
-from batonmq.protocol.registry import I64, Header, request
+from batonmq.protocol.registry import I32, I64, Header, request
 
 
 class ExchangeHAInfoResponse(Header):
@@ -40,6 +40,22 @@ class WatchTables(Header):
 
     copied: I64
     broker_id: I64 | None = None
+
+
+class HandBackResponse(Header):
+    """Whether the slave was elected; false if the master is as good a choice."""
+
+    elected: bool
+
+
+@request(RequestCode.HAND_BACK, response=HandBackResponse)
+class HandBack(Header):
+    """A slave asks the master of this epoch for the role; `priority`: its brokerElectionPriority."""
+
+    broker_name: str
+    broker_id: I64
+    epoch: I32
+    priority: I32
 
 
 @request(RequestCode.GET_ALL_CONSUMER_FILTER)
