@@ -54,11 +54,14 @@ def what_broke(seed: int, error: Exception) -> str:
     return f"seed {seed}: {''.join(traceback.format_exception(error))}"
 
 
-def tell(seed: int, replicas: int | None, replace_controllers: bool) -> Told:
+def tell(seed: int, replicas: int | None, replace_controllers: bool, hand_back: bool) -> Told:
     """Run one story; never raises."""
     logging.disable(logging.CRITICAL)
     try:
-        story = run(seed, replace(shape_of(seed, replicas), replace_controllers=replace_controllers))
+        shape = replace(
+            shape_of(seed, replicas), replace_controllers=replace_controllers, hand_back=hand_back
+        )
+        story = run(seed, shape)
     except Exception as error:
         return Told(seed, what_broke(seed, error))
     return Told(seed, None, len(story.acked), len(story.masters), story.healed_s)
@@ -69,6 +72,7 @@ def tell(seed: int, replicas: int | None, replace_controllers: bool) -> Told:
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--replicas", type=click.IntRange(2, 5), help="Always so many; default: 2, 3 and 5 in turn.")
 @click.option("--replace-controllers", is_flag=True, help="Operators replace controllers, too.")
+@click.option("--hand-back", is_flag=True, help="The master role goes back to the first replica.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--verbose", is_flag=True, help="One seed with its log on stderr.")
 @click.pass_context
@@ -78,6 +82,7 @@ def main(
     first: int,
     replicas: int | None,
     replace_controllers: bool,
+    hand_back: bool,
     jobs: int,
     verbose: bool,
 ) -> None:
@@ -86,14 +91,20 @@ def main(
         return
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
-        story = run(first, replace(shape_of(first, replicas), replace_controllers=replace_controllers))
+        shape = replace(
+            shape_of(first, replicas), replace_controllers=replace_controllers, hand_back=hand_back
+        )
+        story = run(first, shape)
         click.echo("\n".join(story.events))
         return
     began, stories = time.monotonic(), []
     with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("seeds", total=seeds)
         for future in as_completed(
-            [pool.submit(tell, seed, replicas, replace_controllers) for seed in range(first, first + seeds)]
+            [
+                pool.submit(tell, seed, replicas, replace_controllers, hand_back)
+                for seed in range(first, first + seeds)
+            ]
         ):
             told = future.result()
             stories.append(told)

@@ -23,6 +23,7 @@ from batonmq.client.admin import Admin
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.controller.config import ControllerConfig
+from batonmq.controller.heartbeats import LOWEST_PRIORITY
 from batonmq.controller.service import ControllerService
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -127,6 +128,8 @@ class SimCluster:
         self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
         self.broker_keys: dict[str, Any] = {}
+        self.hand_back = False
+        """Whether the first replica is the preferred master."""
         """More keys of brokers that are started from now on."""
         self.lease_read = False
         """enableLeaseRead of the controllers that are started from now on."""
@@ -250,6 +253,9 @@ class SimCluster:
             vip_channel_enabled=False,
             timer_roll_window_slot=TIMER_WINDOW,
             mapped_file_size_timer_log=TIMER_LOG_FILE,
+            broker_election_priority=self.brokers.index(node) if self.hand_back else LOWEST_PRIORITY,
+            enable_hand_back=self.hand_back,
+            hand_back_delay=2_000,
             **self.broker_keys,
         )
         store = StoreConfig(

@@ -39,6 +39,7 @@ def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Te
         cluster = SimCluster(
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush
         )
+        cluster.hand_back = shape.hand_back
         story.events = cluster.events
         with cluster.world.in_force():
             story.trace = play(loop, seed, story.events, (teller or Teller)(cluster, story, shape).tell)
@@ -77,6 +78,10 @@ class Teller:
         await self.nemesis.run()
         cluster.heal()
         before, over = len(self.story.acked), cluster.loop.now
+        if self.cluster.hand_back:
+            await self._until(
+                lambda: cluster.masters() == [cluster.brokers[0]], HEAL_S, "the preferred master"
+            )
         await self._until(cluster.whole, HEAL_S, "healing: one master and the whole SyncStateSet")
         self.story.healed_s = cluster.loop.now - over
         await self._until(

@@ -33,6 +33,8 @@ class Shape:
     """Acknowledge only what is on disk; only then may the power be cut."""
     replace_controllers: bool = False
     """Operators put new controllers in the place of others."""
+    hand_back: bool = False
+    """The first replica is the preferred one: the role goes back to it."""
     plot: str = ""
     """This plot again and again (`nemesis.py`), and no other fault."""
     faults_s: float = FAULTS_S

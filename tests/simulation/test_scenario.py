@@ -17,6 +17,7 @@ from tests.simulation.story import shape_of
 
 SEEDS = 120
 REPLACING_SEEDS = range(12)
+HAND_BACK_SEEDS = range(12)
 EVER_FAILED: dict[tuple[int, int | None], str] = {
     # Mistakes of the simulator that looked like a group that does not heal:
     (1013, None): "a program that was stopping when all was repaired was never started again",
@@ -54,6 +55,13 @@ def test_acknowledged_messages_survive_while_controllers_are_replaced():
     stories = [run(seed, replace(shape_of(seed), replace_controllers=True)) for seed in REPLACING_SEEDS]
     assert sum(story.replaced for story in stories) > len(stories) / 2
     assert all(story.acked and story.masters for story in stories)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", HAND_BACK_SEEDS)
+def test_the_preferred_replica_is_master_in_the_end(seed):
+    story = run(seed, replace(shape_of(seed), hand_back=True))
+    assert story.acked and len(story.masters) > 1
 
 
 @pytest.mark.simulation
