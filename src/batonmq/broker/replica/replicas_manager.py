@@ -92,6 +92,7 @@ class ReplicasManager:
     def start(self) -> None:
         """Start to register and to follow the controllers; returns at once."""
         self._ha.on_sync_state_change = self._proposals.changed.set
+        self._ha.on_master_silent = self._heartbeats.send
         self._tasks = [
             asyncio.get_running_loop().create_task(self._guard(work))
             for work in (

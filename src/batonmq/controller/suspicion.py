@@ -1,0 +1,149 @@
+"""Finds a hung or cut-off master sooner than its heartbeats' timeout does.
+
+Three witnesses must agree before the leading controller counts a master as silent:
+
+- a slave in sync has received nothing from it over the replication link for unusually long
+  (`ha/silence.py`), and says so with its heartbeats;
+- the master has sent no heartbeat for half of its timeout;
+- the master does not answer the leader, which asks it over a connection of the leader.
+
+All times are `RunningTime`: a leader that does not run suspects nobody meanwhile. Whether a master is deposed
+rightly is a matter of availability alone: an election takes a member of the SyncStateSet in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from batonmq.controller.liveness import suspect
+from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.replicas import BrokerSet
+from batonmq.net.client import RemotingClient
+from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.controller import SyncStateSetBody
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.json import encode
+
+log = logging.getLogger(__name__)
+
+SILENT: Final = "silent"
+"""The cause, in events.jsonl."""
+PROBE_PART: Final = 6
+"""The master has this part of its timeout to answer a probe: 0.5 s of 3 s."""
+LOOK_S: Final = 0.05
+"""Time between looks at whether a probe's time is over."""
+
+
+class Suspicion:
+    """Belongs to the leading controller: `stop` when it no longer leads. At most one probe a broker set."""
+
+    def __init__(
+        self,
+        machine: ControllerMachine,
+        client: RemotingClient,
+        now_ms: Callable[[], int],
+        count_as_down: Callable[[str, int, int], None],
+    ) -> None:
+        """`now_ms`: the leader's time. `count_as_down` is called with broker name, broker id and session of a
+        master that is silent."""
+        self._machine = machine
+        self._client = client
+        self._now_ms = now_ms
+        self._count_as_down = count_as_down
+        self._probes: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Masters that are asked right now."""
+        return len(self._probes)
+
+    def reported(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
+        """A replica says that the master of this epoch is silent."""
+        broker_set = self._machine.broker_sets.get(broker_name)
+        if broker_set is None or broker_name in self._probes:
+            return
+        master_id = suspect(broker_set, reporter_id, master_epoch)
+        if master_id is None:
+            return
+        silent_ms = self._now_ms() - broker_set.live[master_id].updated_ms
+        if silent_ms < broker_set.live[master_id].timeout_ms // PROBE_PART:
+            return  # it lives, and the replica will say so again if the link stays silent
+        task = asyncio.get_running_loop().create_task(self._probe(broker_name, reporter_id, master_epoch))
+        self._probes[broker_name] = task
+        task.add_done_callback(lambda done: self._ended(broker_name, done))
+
+    async def stop(self) -> None:
+        """Give up all probes."""
+        tasks = list(self._probes.values())
+        self._probes.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, broker_name: str, task: asyncio.Task[None]) -> None:
+        if self._probes.get(broker_name) is task:
+            del self._probes[broker_name]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the probe of the master of %s failed", broker_name, exc_info=task.exception())
+
+    async def _probe(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
+        broker_set = self._machine.broker_sets[broker_name]
+        master_id = suspect(broker_set, reporter_id, master_epoch)
+        address = broker_set.address(master_id)
+        assert master_id is not None and address is not None
+        last, asked_ms = broker_set.live[master_id], self._now_ms()
+        asking = asyncio.get_running_loop().create_task(self._ask(broker_set, master_id, address))
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if asking.done() and asking.result():
+                    log.info(
+                        "replica %d of %s receives nothing from its master %d, which answers",
+                        reporter_id,
+                        broker_name,
+                        master_id,
+                    )
+                    return
+                if (
+                    self._machine.broker_sets.get(broker_name) is not broker_set
+                    or suspect(broker_set, reporter_id, master_epoch) != master_id
+                    or broker_set.live[master_id] is not last
+                ):
+                    return  # a heartbeat has come, or another master
+                now_ms = self._now_ms()
+                silent_ms = now_ms - last.updated_ms
+                if now_ms - asked_ms >= last.timeout_ms // PROBE_PART and silent_ms >= last.timeout_ms // 2:
+                    break
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        # If the path was cut, TCP would retry on this connection only seldom once it works again.
+        self._client.drop(address)
+        log.warning(
+            "master %d of %s is silent: its last heartbeat came %d ms ago, it does not answer, and replica %d "
+            "receives nothing from it",
+            master_id,
+            broker_name,
+            silent_ms,
+            reporter_id,
+        )
+        self._count_as_down(broker_name, master_id, last.session)
+
+    async def _ask(self, broker_set: BrokerSet, master_id: int, address: str) -> bool:
+        """Whether the master answers, whatever it says. The notice repeats what it should know."""
+        notice = wire.NotifyBrokerRoleChanged(
+            address, broker_set.master_epoch, broker_set.sync_state_set_epoch, master_id
+        )
+        body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
+        try:
+            await self._client.call(address, notice, body, timeout_ms=broker_set.live[master_id].timeout_ms)
+        except MQError:
+            return True
+        except NetError as error:
+            log.debug("master %d of %s at %s: %s", master_id, broker_set.broker_name, address, error)
+            return False
+        return True
