@@ -124,8 +124,8 @@ class Suspicion:
         # If the path was cut, TCP would retry on this connection only seldom once it works again.
         self._client.drop(address)
         log.warning(
-            "master %d of %s is silent: its last heartbeat came %d ms ago, it does not answer, and replica %d "
-            "receives nothing from it",
+            "master %d of %s is silent: its last heartbeat came %d ms ago, it does not answer, and replica "
+            "%d receives nothing from it",
             master_id,
             broker_name,
             silent_ms,
