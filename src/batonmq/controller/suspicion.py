@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.liveness import suspect
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.replicas import BrokerSet
@@ -69,10 +70,13 @@ class Suspicion:
         master_id = suspect(broker_set, reporter_id, master_epoch)
         if master_id is None:
             return
-        silent_ms = self._now_ms() - broker_set.live[master_id].updated_ms
-        if silent_ms < broker_set.live[master_id].timeout_ms // PROBE_PART:
+        now_ms, last = self._now_ms(), broker_set.live[master_id]
+        if now_ms - last.updated_ms < last.timeout_ms // PROBE_PART:
             return  # it lives, and the replica will say so again if the link stays silent
-        task = asyncio.get_running_loop().create_task(self._probe(broker_name, reporter_id, master_epoch))
+        address = broker_set.address(master_id)
+        assert address is not None
+        probe = self._probe(broker_set, reporter_id, master_id, address, last, now_ms)
+        task = asyncio.get_running_loop().create_task(probe)
         self._probes[broker_name] = task
         task.add_done_callback(lambda done: self._ended(broker_name, done))
 
@@ -90,13 +94,20 @@ class Suspicion:
         if not task.cancelled() and task.exception() is not None:
             log.error("the probe of the master of %s failed", broker_name, exc_info=task.exception())
 
-    async def _probe(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
-        broker_set = self._machine.broker_sets[broker_name]
-        master_id = suspect(broker_set, reporter_id, master_epoch)
-        address = broker_set.address(master_id)
-        assert master_id is not None and address is not None
-        last, asked_ms = broker_set.live[master_id], self._now_ms()
-        asking = asyncio.get_running_loop().create_task(self._ask(broker_set, master_id, address))
+    async def _probe(
+        self,
+        broker_set: BrokerSet,
+        reporter_id: int,
+        master_id: int,
+        address: str,
+        last: LiveBroker,
+        asked_ms: int,
+    ) -> None:
+        """Ask the master at `address`, whose `last` heartbeat is old, and wait."""
+        broker_name, master_epoch = broker_set.broker_name, broker_set.master_epoch
+        asking = asyncio.get_running_loop().create_task(
+            self._ask(broker_set, master_id, address, last.timeout_ms)
+        )
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
@@ -133,14 +144,14 @@ class Suspicion:
         )
         self._count_as_down(broker_name, master_id, last.session)
 
-    async def _ask(self, broker_set: BrokerSet, master_id: int, address: str) -> bool:
+    async def _ask(self, broker_set: BrokerSet, master_id: int, address: str, timeout_ms: int) -> bool:
         """Whether the master answers, whatever it says. The notice repeats what it should know."""
         notice = wire.NotifyBrokerRoleChanged(
             address, broker_set.master_epoch, broker_set.sync_state_set_epoch, master_id
         )
         body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
         try:
-            await self._client.call(address, notice, body, timeout_ms=broker_set.live[master_id].timeout_ms)
+            await self._client.call(address, notice, body, timeout_ms=timeout_ms)
         except MQError:
             return True
         except NetError as error:
