@@ -28,6 +28,8 @@ from tests.simulation.story import HEAL_S, START_UP_S, TOPIC, Violation, play, s
 STARVED_S: Final = 90.0
 LONGEST_PAUSE_S: Final = 0.9
 """Of one process."""
+LEAST_RUN_S: Final = 0.05
+"""Between two pauses."""
 LONGEST_STOP_S: Final = 3.5
 """Of the whole machine."""
 CALM_S: Final = 61.0
@@ -125,10 +127,11 @@ class StarvationTeller:
 
     async def _starve(self, node: Node) -> None:
         while True:
-            await asyncio.sleep(self.random.expovariate(2.0))
-            seconds = min(self.random.expovariate(5.0), LONGEST_PAUSE_S)
+            await asyncio.sleep(LEAST_RUN_S + self.random.expovariate(3.0))
+            seconds = min(self.random.expovariate(4.0), LONGEST_PAUSE_S)
             self._pause(node, seconds)
             self.story.pauses += 1
+            await asyncio.sleep(seconds)
 
     async def _stop_all(self) -> None:
         """The machine itself stands still; its processes go on within half a second of each other."""
