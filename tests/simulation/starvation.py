@@ -21,8 +21,8 @@ from batonmq.client.errors import ClientError
 from batonmq.client.message import Message
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
-from tests.simulation.cluster import HA_PORT, Node, SimCluster
-from tests.simulation.loop import SimLoop
+from tests.simulation.cluster import CONTROLLER_PORT, HA_PORT, Node, SimCluster
+from tests.simulation.loop import Endpoint, SimLoop
 from tests.simulation.story import HEAL_S, START_UP_S, TOPIC, Violation, play, scratch
 
 STARVED_S: Final = 90.0
@@ -32,6 +32,8 @@ LEAST_RUN_S: Final = 0.05
 """Between two pauses."""
 LONGEST_STOP_S: Final = 3.5
 """Of the whole machine."""
+LONGEST_STALL_S: Final = 1.8
+"""Of heartbeats and replication: with a second between heartbeats still within their timeout."""
 CALM_S: Final = 61.0
 """Lateness is remembered so long."""
 REPLACED_S: Final = 2.0
@@ -85,7 +87,7 @@ class StarvationTeller:
         epoch = master.broker.replication.epoch
         watcher = asyncio.ensure_future(self._watch(master, epoch))
         work = [self._starve(node) for node in (*cluster.brokers, *cluster.controllers)]
-        work += [self._stop_all(), self._stall_links(master)]
+        work += [self._stop_all(), self._stall_links(master), self._stall_most(master)]
         starving = [asyncio.ensure_future(each) for each in work]
         await self._unless(watcher, STARVED_S)
         for task in starving:
@@ -147,18 +149,34 @@ class StarvationTeller:
         assert node.host is not None
         node.host.paused_until = max(node.host.paused_until, self.cluster.loop.now + seconds)
 
+    def _links(self, master: Node) -> list[Endpoint]:
+        """The slaves' ends of the replication links."""
+        return [
+            end
+            for end in self.cluster.connections()
+            if end.remote_port == HA_PORT and end.remote_host is master.host
+        ]
+
     async def _stall_links(self, master: Node) -> None:
         """The replication link is silent, nothing else."""
         while True:
             await asyncio.sleep(self.random.uniform(8.0, 20.0))
-            links = [
-                end
-                for end in self.cluster.connections()
-                if end.remote_port == HA_PORT and end.remote_host is master.host
-            ]
-            if links:
+            if links := self._links(master):
                 self.cluster.stall(self.random.choice(links), self.random.uniform(1.0, 5.0), both=True)
                 self.story.stalls += 1
+
+    async def _stall_most(self, master: Node) -> None:
+        """TCP repeats lost packets late: all connections of the master that were open are silent."""
+        while True:
+            await asyncio.sleep(self.random.uniform(10.0, 20.0))
+            heartbeats = [
+                end
+                for end in self.cluster.connections()
+                if end.host is master.host and end.remote_port == CONTROLLER_PORT
+            ]
+            seconds = self.random.uniform(1.2, LONGEST_STALL_S)
+            for end in (*self._links(master), *heartbeats):
+                self.cluster.stall(end, seconds, both=True)
 
     # -- hangs
 

@@ -5,7 +5,7 @@ Three witnesses must agree before the leading controller counts a master as sile
 - a slave in sync has received nothing from it over the replication link for unusually long
   (`ha/silence.py`), and says so with its heartbeats;
 - the master has sent no heartbeat for half of its timeout;
-- the master does not answer the leader, which asks it over a connection of the leader.
+- the master does not answer the leader, which asks it over another connection, nor has it for so long.
 
 All times are `RunningTime`: a leader that does not run suspects nobody meanwhile. Whether a master is deposed
 rightly is a matter of availability alone: an election takes a member of the SyncStateSet in any case.
@@ -56,6 +56,8 @@ class Suspicion:
         self._now_ms = now_ms
         self._count_as_down = count_as_down
         self._probes: dict[str, asyncio.Task[None]] = {}
+        self._answered: dict[str, tuple[int, int]] = {}
+        """Broker name -> master epoch and time of the master's last answer."""
 
     @property
     def pending(self) -> int:
@@ -84,9 +86,17 @@ class Suspicion:
         """Give up all probes."""
         tasks = list(self._probes.values())
         self._probes.clear()
+        self._answered.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _alive(self, broker_name: str, master_epoch: int) -> None:
+        """The master has answered."""
+        known = self._machine.broker_sets
+        if len(self._answered) > len(known):
+            self._answered = {name: answer for name, answer in self._answered.items() if name in known}
+        self._answered[broker_name] = master_epoch, self._now_ms()
 
     def _ended(self, broker_name: str, task: asyncio.Task[None]) -> None:
         if self._probes.get(broker_name) is task:
@@ -105,6 +115,9 @@ class Suspicion:
     ) -> None:
         """Ask the master at `address`, whose `last` heartbeat is old, and wait."""
         broker_name, master_epoch = broker_set.broker_name, broker_set.master_epoch
+        answered_epoch, before_ms = self._answered.get(broker_name, (0, None))
+        if answered_epoch != master_epoch:
+            before_ms = None
         asking = asyncio.get_running_loop().create_task(
             self._ask(broker_set, master_id, address, last.timeout_ms)
         )
@@ -112,7 +125,9 @@ class Suspicion:
             while True:
                 await asyncio.sleep(LOOK_S)
                 if asking.done() and asking.result():
-                    log.info(
+                    self._alive(broker_name, master_epoch)
+                    log.log(
+                        logging.DEBUG if before_ms is not None else logging.INFO,
                         "replica %d of %s receives nothing from its master %d, which answers",
                         reporter_id,
                         broker_name,
@@ -126,7 +141,7 @@ class Suspicion:
                 ):
                     return  # a heartbeat has come, or another master
                 now_ms = self._now_ms()
-                silent_ms = now_ms - last.updated_ms
+                silent_ms = now_ms - max(last.updated_ms, before_ms or 0)
                 if now_ms - asked_ms >= last.timeout_ms // PROBE_PART and silent_ms >= last.timeout_ms // 2:
                     break
         finally:
@@ -135,8 +150,8 @@ class Suspicion:
         # If the path was cut, TCP would retry on this connection only seldom once it works again.
         self._client.drop(address)
         log.warning(
-            "master %d of %s is silent: its last heartbeat came %d ms ago, it does not answer, and replica "
-            "%d receives nothing from it",
+            "master %d of %s is silent: its last sign of life came %d ms ago, and replica %d receives "
+            "nothing from it",
             master_id,
             broker_name,
             silent_ms,

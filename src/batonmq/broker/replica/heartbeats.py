@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.net.errors import NetError
+from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
@@ -131,6 +131,8 @@ class Heartbeats:
             await self._broker.client.call(address, header, timeout_ms=ANSWER_MS)
         except (NetError, NotLeaderError) as error:
             log.debug("heartbeat to the leading controller %s: %s", address, error)
+            if isinstance(error, CallTimeout):
+                controllers.unanswered(address)
             if controllers.suspect(address):
                 self.send()
             if isinstance(error, NotLeaderError):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HA_ADDRESS_TIMEOUT_MS: Final = 1_000
 GRACE_S: Final = 3.0
 """Failures in this time are not logged: controllers that start with the broker first elect their leader."""
 
@@ -277,7 +278,7 @@ class ReplicasManager:
             if not ha.following:
                 try:
                     response = await self._broker.client.call(
-                        role.master_address, ExchangeHAInfo(), timeout_ms=FIND_TIMEOUT_MS
+                        role.master_address, ExchangeHAInfo(), timeout_ms=HA_ADDRESS_TIMEOUT_MS
                     )
                     address = typed(response, ExchangeHAInfoResponse).master_ha_address
                     if address:
