@@ -95,11 +95,14 @@ class Heartbeats(Event, frozen=True, tag="beats"):
 
 
 class ChannelClosed(Event, frozen=True, tag="closed"):
-    """The connection over which these brokers (name, id) sent heartbeats is gone."""
+    """The connection over which these brokers (name, id) sent heartbeats is gone, or as good as gone: the
+    leader found them `suspicion.SILENT`."""
 
     session: int
     brokers: tuple[tuple[str, int], ...]
     allow_unclean: bool
+    cause: str = "channel-closed"
+    """For the event log alone: nothing is decided by it."""
 
 
 class LeaderStarted(Event, frozen=True, tag="leader"):

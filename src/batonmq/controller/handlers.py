@@ -80,7 +80,12 @@ class Controller(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def leader_now_ms(self) -> int: ...
-    def monotonic_ms(self) -> int: ...
+    def monotonic_ms(self) -> int:
+        """Of `RunningTime`."""
+
+    def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
+        """A replica receives nothing from the master of this epoch."""
+
     def decided(self, outcome: Outcome) -> None:
         """Acts on the effects of an outcome."""
 
@@ -188,6 +193,8 @@ class Handlers:
                 request.reply(HEARTBEAT_DONE)
 
         controller.proposer.submit_beat(beat, answer)
+        if header.silent_master_epoch is not None and header.cluster_name == broker_set.cluster_name:
+            controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
         return None
 
     # -- reads ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from batonmq.common.clock import Clock
+from batonmq.common.running_time import RunningTime
 from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election, Outcome, ReplicaUp
@@ -17,6 +18,7 @@ from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
 from batonmq.controller.sessions import Sessions
+from batonmq.controller.suspicion import SILENT, Suspicion
 from batonmq.net.connection import Connection
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.state import Role
@@ -40,6 +42,7 @@ class Leadership:
         config: ControllerConfig,
         own_id: str,
         clock: Clock,
+        running: RunningTime,
         machine: ControllerMachine,
         sessions: Sessions[Connection],
         elected: Callable[[Election], None],
@@ -50,25 +53,31 @@ class Leadership:
         self._config = config
         self._own_id = own_id
         self._clock = clock
+        self._running = running
         self._machine = machine
         self._sessions = sessions
         self._elected = elected
         self._proposer: Proposer
         self._notices: RoleChangeNotices
+        self._suspicion: Suspicion
         self._events: EventSink
         self._term = 0
         """The Raft term in which this node leads; 0: it does not."""
         self._began_wall_ms = 0
         self._began_monotonic_ms = 0
+        self._began_running_ms = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._failed: dict[str, tuple[object, int]] = {}
         """Broker name -> facts of its last failed election that was logged, and when (monotonic, ms)."""
 
-    def start(self, proposer: Proposer, notices: RoleChangeNotices, event_sink: EventSink) -> None:
+    def start(
+        self, proposer: Proposer, notices: RoleChangeNotices, suspicion: Suspicion, event_sink: EventSink
+    ) -> None:
         """What a leader works with; to be called before the Raft node starts."""
         self._proposer, self._notices, self._events = proposer, notices, event_sink
+        self._suspicion = suspicion
 
     def retire(self) -> None:
         """The controller stops: from now on it does not begin to lead, and may hand over."""
@@ -83,7 +92,13 @@ class Leadership:
     # -- beginning and end ---------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The leader's time: the wall clock as of when it was elected, and steady from there on."""
+        """The leader's time: the wall clock as of when it was elected, and steady from there on. It stands
+        still while this process does (`RunningTime`): heartbeats wait unread in a pause, so it must not count
+        as silence."""
+        return self._began_wall_ms + self._running.now_ms() - self._began_running_ms
+
+    def _wall_ms(self) -> int:
+        """Time for events.jsonl, pauses included."""
         return self._began_wall_ms + self._clock.monotonic_ms() - self._began_monotonic_ms
 
     def role_changed(self, role: Role, term: int) -> None:
@@ -94,6 +109,7 @@ class Leadership:
             self._term = term
             self._began_wall_ms = self._clock.now_ms()
             self._began_monotonic_ms = self._clock.monotonic_ms()
+            self._began_running_ms = self._running.now_ms()
             self._begin(term)
         elif not leads and self._term:
             self.end()
@@ -114,12 +130,12 @@ class Leadership:
             if self._config.notify_broker_role_changed:
                 self._notices.remind_all()
             # Heartbeats that arrived meanwhile did not count: the scans wait as much longer.
-            lost_ms = self._clock.monotonic_ms() - asked_ms
+            lost_ms = self._running.now_ms() - asked_ms
             first_ms = min(FIRST_SCAN_MS, self._config.scan_not_active_broker_interval)
             self._at("brokers", lost_ms + first_ms, self._scan_brokers)
             self._at("masters", lost_ms + self._config.scan_inactive_master_interval, self._scan_masters)
 
-        asked_ms = self._clock.monotonic_ms()
+        asked_ms = self._running.now_ms()
         started = events.LeaderStarted(self._own_id, self._sessions.known(), self._sessions.silent(asked_ms))
         self._proposer.submit(started, begun, urgent=True)
 
@@ -132,6 +148,7 @@ class Leadership:
         self._timers.clear()
         if not self._stopping:
             self._spawn(self._notices.stop())
+            self._spawn(self._suspicion.stop())
 
     def configure(self, config: ControllerConfig) -> None:
         """Another configuration is in force."""
@@ -170,6 +187,20 @@ class Leadership:
         log.info("connection %s of brokers %s closed", connection.peer, brokers)
         self._decide(events.ChannelClosed(session.id, brokers, self._config.enable_elect_unclean_master))
 
+    def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
+        """A replica says that its master is silent."""
+        if self.leading:
+            self._suspicion.reported(broker_name, reporter_id, master_epoch)
+
+    def found_silent(self, broker_name: str, broker_id: int, session: int) -> None:
+        """A master is silent although its heartbeats' timeout is not over."""
+        if self.leading:
+            brokers = ((broker_name, broker_id),)
+            unclean = self._config.enable_elect_unclean_master
+            # If it is not decided now, it must not be later: the replica reports again.
+            once = self._config.elect_master_max_retry_count
+            self._decide(events.ChannelClosed(session, brokers, unclean, SILENT), once)
+
     # -- decisions -----------------------------------------------------------------------------------------
 
     def _decide(self, event: events.AnyEvent, attempt: int = 0) -> None:
@@ -191,7 +222,7 @@ class Leadership:
 
     def decided(self, outcome: Outcome) -> None:
         """Act on what the state machine decided while this node leads."""
-        self._events.write(self.now_ms(), self._own_id, outcome.effects)
+        self._events.write(self._wall_ms(), self._own_id, outcome.effects)
         for effect in outcome.effects:
             if isinstance(effect, Election):
                 self._on_election(effect)

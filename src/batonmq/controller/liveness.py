@@ -42,3 +42,22 @@ def sets_to_elect(broker_sets: BrokerSets, now_ms: int, *, allow_unclean: bool) 
         ):
             found.append(broker_set)
     return found
+
+
+def suspect(broker_set: BrokerSet, reporter_id: int, master_epoch: int) -> int | None:
+    """The id of the master that a replica's report concerns; None if the report changes nothing.
+
+    The reporter must be in sync, so that it may replace the master, and the report must be about the master
+    of the current epoch.
+    """
+    master_id = broker_set.master_id
+    if (
+        master_id is None
+        or master_epoch != broker_set.master_epoch
+        or reporter_id == master_id
+        or reporter_id not in broker_set.sync_state_set
+        or reporter_id not in broker_set.live
+        or master_id not in broker_set.live
+    ):
+        return None
+    return master_id

@@ -325,7 +325,7 @@ class ControllerMachine:
             # With another session it has a newer connection; without, it was counted as down before.
             if broker_set is not None and live is not None and live.session == event.session:
                 gone.append((broker_set, broker_id))
-        effects = count_as_down(gone, self.now_ms, "channel-closed", allow_unclean=event.allow_unclean)
+        effects = count_as_down(gone, self.now_ms, event.cause, allow_unclean=event.allow_unclean)
         return Outcome(effects=tuple(effects))
 
     def _leader_started(self, event: events.LeaderStarted) -> Outcome:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import require
 from batonmq.common.config_file import change_file
+from batonmq.common.running_time import TICK_S, RunningTime
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Outcome
 from batonmq.controller.eventlog import EventLog, EventSink
@@ -26,6 +27,7 @@ from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.sessions import Sessions
+from batonmq.controller.suspicion import Suspicion
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
@@ -84,13 +86,22 @@ class ControllerService:
         self.reads: Reads
         self.membership: Membership
         self.notices: RoleChangeNotices
+        self.suspicion: Suspicion
         self.forwarding: Forwarding
         self.events: EventSink
         self.failed: asyncio.Future[BaseException]
         self.metrics = ControllerMetrics(self)
         self._clock: Clock = clock if clock is not None else SystemClock()
+        self._running = RunningTime(self._clock)
+        self._tick_timer: asyncio.TimerHandle | None = None
         self.leadership = Leadership(
-            config, self.topology.self_id, self._clock, self.machine, self.sessions, self.metrics.elected
+            config,
+            self.topology.self_id,
+            self._clock,
+            self._running,
+            self.machine,
+            self.sessions,
+            self.metrics.elected,
         )
         self._rng = rng if rng is not None else random.Random()  # election jitter, no secret
         tls = tls if tls is not None else TlsConfig()
@@ -195,7 +206,11 @@ class ControllerService:
             FORWARDABLE,
             config.request_timeout_ms,
         )
-        self.leadership.start(self.proposer, self.notices, self.events)
+        self.suspicion = Suspicion(
+            self.machine, self._notice_client, self.leadership.now_ms, self.leadership.found_silent
+        )
+        self.leadership.start(self.proposer, self.notices, self.suspicion, self.events)
+        self._tick()
         Handlers(self).register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())
         dispatcher.intercept(Interceptor(closed=self.leadership.connection_closed))
@@ -221,6 +236,11 @@ class ControllerService:
             self._unlock()
             raise
         self._log_membership()
+
+    def _tick(self) -> None:
+        """Keep the running time running."""
+        self._running.now_ms()
+        self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _log_membership(self) -> None:
         """Log what an operator should know about the membership, once, at the start."""
@@ -292,6 +312,7 @@ class ControllerService:
             await self._hand_over()
         self.leadership.end()
         await self.notices.stop()
+        await self.suspicion.stop()
         for server in self._servers:
             await server.stop(drain_ms=200)
         await self.node.stop()
@@ -306,6 +327,8 @@ class ControllerService:
         self._unlock()
 
     def _unlock(self) -> None:
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
         if self._own_disk is not None:
             self._own_disk.unlock()
 
@@ -328,12 +351,15 @@ class ControllerService:
     def leader_now_ms(self) -> int:
         return self.leadership.now_ms()
 
+    def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
+        self.leadership.reported_silent(broker_name, reporter_id, master_epoch)
+
     def decided(self, outcome: Outcome) -> None:
         self.leadership.decided(outcome)
 
     def monotonic_ms(self) -> int:
-        """This node's own clock, whoever leads."""
-        return self._clock.monotonic_ms()
+        """This node's own running time, whoever leads."""
+        return self._running.now_ms()
 
     def _on_role_change(self, role: Role, term: int, leader_id: str | None) -> None:
         self.leadership.role_changed(role, term)

@@ -11,6 +11,8 @@ from batonmq.common.config import check_addresses, check_limits, number, require
 
 MAX_TRANSFER_BATCH: Final = 4 * 1024 * 1024 - 64
 """A RocketMQ slave reads into a buffer of 4 MiB; a longer frame never fits and the link stands still."""
+MAX_BEAT_MS: Final = 200
+"""With controllers, an idle link carries a heartbeat this often: a silent replica is noticed there first."""
 MIN_SECRET: Final = 16
 MIN_TRANSFER_RATE: Final = 64 * 1024
 """Bytes a second; below it no slave would ever be in sync."""
@@ -23,7 +25,8 @@ class HAConfig:
     ha_listen_port: int = number(0, 0, 65_535)
     """Port slaves connect to; 0: listenPort + 1."""
     ha_send_heartbeat_interval: int = number(5_000, 10)
-    """Silence after which either side of the link sends a heartbeat, ms."""
+    """Silence after which either side of the link sends a heartbeat, ms; with controllers after 200 ms at the
+    latest (docs/decisions/suspicion.md)."""
     ha_housekeeping_interval: int = number(20_000, 10)
     """Silence of the peer after which either side drops the link, ms."""
     ha_transfer_batch_size: int = number(256 * 1024, 1, MAX_TRANSFER_BATCH)
@@ -31,8 +34,9 @@ class HAConfig:
     frame nevertheless. RocketMQ's default is 32 KiB; its slaves accept up to 4 MiB."""
     ha_send_buffer_size: int = number(1024 * 1024, 1)
     """Bytes that may wait for a slow slave before the master stops reading the log for it."""
-    ha_max_time_slave_not_catch_up: int = number(3_000, 1)
-    """Lag after which the master asks to remove a member of the SyncStateSet, ms (RocketMQ: 15 000)."""
+    ha_max_time_slave_not_catch_up: int = number(2_000, 1)
+    """Lag after which the master asks to remove a member of the SyncStateSet, ms (RocketMQ: 15 000). A member
+    that sends nothing at all is removed after three quarters of it."""
     ha_max_time_slave_not_catchup: int | None = number(None, 1)
     """The same key in RocketMQ's spelling; overrides the other one."""
     ha_max_gap_not_in_sync: int = number(256 * 1024 * 1024, 1)
@@ -85,6 +89,11 @@ class HAConfig:
             not self.ha_secret or len(self.ha_secret) >= MIN_SECRET,
             f"haSecret: must be at least {MIN_SECRET} characters, or it can be guessed",
         )
+
+    @property
+    def beat_ms(self) -> int:
+        """With controllers: silence after which either side of the link sends a heartbeat."""
+        return min(self.ha_send_heartbeat_interval, MAX_BEAT_MS)
 
     @property
     def max_lag_ms(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from batonmq.common.running_time import RunningTime
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election, Outcome
 from batonmq.controller.leadership import FAILED_AGAIN_MS, Leadership
@@ -32,12 +33,13 @@ def leadership(clock: Clock) -> Leadership:
         ControllerConfig(),
         "n0",
         cast("Any", clock),
+        RunningTime(cast("Any", clock)),
         cast("Any", SimpleNamespace(broker_sets={})),
         cast("Any", None),
         lambda election: None,
     )
     sink = SimpleNamespace(write=lambda *_: None)
-    made.start(cast("Any", None), cast("Any", None), cast("Any", sink))
+    made.start(cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", sink))
     return made
 
 

@@ -193,3 +193,15 @@ def test_unregistered_ids_leave_nothing_behind():
     ack(state, 2, 150)
     state.disconnected(2)
     assert set(state.replicas) == {2}, "of a replica that left it is known when it was last level"
+
+
+def test_a_silent_member_is_dropped_and_returns_when_it_speaks():
+    state = tracker((1, 2))
+    ack(state, 2, 150, now=1_000)
+    state.replicas[2].silent = True
+    assert state.wanted(1_000) == {1}
+    state.propose(1_000)
+    state.answered(SyncStateSet(frozenset({1}), 2))
+    assert state.wanted(1_000) == {1}, "it holds everything, but says nothing"
+    state.replicas[2].silent = False
+    assert state.wanted(1_000) == {1, 2}

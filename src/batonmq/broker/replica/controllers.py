@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 3_000
-FIND_TIMEOUT_MS: Final = 1_000
+FIND_TIMEOUT_MS: Final = 900
+"""Below one second so that the client keeps the connection: a controller counts a broker as down when the
+connection closes, and may only be slow. `Controllers.unanswered` gives up a connection that stays silent."""
 RETRY_S: Final = (0.1, 1.0)
 """First and longest pause of a caller between failed attempts; the pause doubles each time."""
 
@@ -51,6 +53,8 @@ class Controllers:
         """The leader, if its last answer to a heartbeat came directly."""
         self._through: str | None = None
         """The controller that reached the leader last."""
+        self._silent_since: dict[str, float] = {}
+        """Controller address -> loop time of the first of the calls that it left unanswered."""
         self._not_forwarding: set[str] = set()
         """Controllers that do not forward: RocketMQ's."""
 
@@ -76,6 +80,7 @@ class Controllers:
         if configured != self._controller_addr:
             self._controller_addr = configured
             self._known = self._configured
+            self._silent_since.clear()
             self._leader = self._finding = None
             self._trust()
 
@@ -129,8 +134,20 @@ class Controllers:
         self._suspicion.set()
         return True
 
+    def unanswered(self, address: str) -> None:
+        """A call to the controller at `address` timed out. Once it has been silent for as long as controllers
+        wait for a broker's heartbeat, its connection is closed: TCP would notice late that a path that was
+        cut works again."""
+        now_s = asyncio.get_running_loop().time()
+        since_s = self._silent_since.setdefault(address, now_s)
+        if now_s - since_s >= self._broker.settings.broker.controller_heart_beat_timeout_mills / 1000:
+            log.debug("controller %s is silent: closing the connection", address)
+            del self._silent_since[address]
+            self._broker.client.drop(address)
+
     def answered(self, address: str) -> None:
         """The leader at `address` answered a heartbeat."""
+        self._silent_since.pop(address, None)
         self._answering = address
         if address == self._suspected:
             log.info("leading controller %s answers again", address)
@@ -146,12 +163,16 @@ class Controllers:
                 response = await self._broker.client.call(
                     address, wire.GetMetadata(), timeout_ms=FIND_TIMEOUT_MS
                 )
+            except CallTimeout:
+                self.unanswered(address)
+                raise
             except MQError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise MQError(
                         error.code, f"{address} is no controller; is it a name server or a broker?"
                     ) from error
                 raise
+            self._silent_since.pop(address, None)
             header = response.header
             self._require_unchanged(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.net.errors import NetError
+from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
@@ -61,6 +61,8 @@ class Heartbeats:
             if (failure := self._failure()) is not None:
                 self._broker.fail(StoreError(failure))
                 return
+            timeout_ms = self._broker.settings.broker.controller_heart_beat_timeout_mills
+            self._ha.suspect_master_ms = (timeout_ms // 3, timeout_ms * 5 // 6)
             self.send()
             await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
@@ -86,6 +88,7 @@ class Heartbeats:
             confirm_offset=broker.store.confirm_offset,
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
+            silent_master_epoch=self._ha.silent_master,
         )
         controllers = self._controllers
         for address in controllers.addresses:
@@ -128,6 +131,8 @@ class Heartbeats:
             await self._broker.client.call(address, header, timeout_ms=ANSWER_MS)
         except (NetError, NotLeaderError) as error:
             log.debug("heartbeat to the leading controller %s: %s", address, error)
+            if isinstance(error, CallTimeout):
+                controllers.unanswered(address)
             if controllers.suspect(address):
                 self.send()
             if isinstance(error, NotLeaderError):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HA_ADDRESS_TIMEOUT_MS: Final = 1_000
 GRACE_S: Final = 3.0
 """Failures in this time are not logged: controllers that start with the broker first elect their leader."""
 
@@ -95,6 +96,7 @@ class ReplicasManager:
     def start(self) -> None:
         """Start to register and to follow the controllers; returns at once."""
         self._ha.on_sync_state_change = self._proposals.changed.set
+        self._ha.on_master_silent = self._heartbeats.send
         self._tasks = [
             asyncio.get_running_loop().create_task(self._guard(work))
             for work in (
@@ -280,7 +282,7 @@ class ReplicasManager:
             if not ha.following:
                 try:
                     response = await self._broker.client.call(
-                        role.master_address, ExchangeHAInfo(), timeout_ms=FIND_TIMEOUT_MS
+                        role.master_address, ExchangeHAInfo(), timeout_ms=HA_ADDRESS_TIMEOUT_MS
                     )
                     address = typed(response, ExchangeHAInfoResponse).master_ha_address
                     if address:

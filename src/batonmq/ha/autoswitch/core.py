@@ -22,6 +22,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from batonmq.ha.autoswitch.epochs import EpochCache, consistent_point
+from batonmq.ha.silence import LinkSilence
 from batonmq.protocol.ha_frames import (
     Ack,
     Body,
@@ -95,7 +96,7 @@ class MasterSession:
         self._timeout_ms = timeout_ms
         self._reader = SlaveFrameReader()
         self._phase = _Phase.HANDSHAKE
-        self._last_read_ms = now_ms
+        self.silence = LinkSilence(now_ms)
         self._last_write_ms = now_ms
         self._sent_confirm = -2
         self._sent_epoch = -1
@@ -125,13 +126,14 @@ class MasterSession:
 
     def receive(self, data: bytes, log: LogBounds, now_ms: int) -> bytes:
         """Take the slave's bytes; returns what to answer, often nothing. `HAFrameError`: drop the link."""
-        self._last_read_ms = now_ms
         answer = b""
+        acked, transferring = self.ack_offset, self.transferring
         for frame in self._reader.feed(data):
             if isinstance(frame, SlaveHandshake):
                 answer += self._on_handshake(frame, log, now_ms)
             else:
                 self._on_ack(frame.max_offset, log, now_ms)
+        self.silence.received(now_ms, heartbeat=transferring and self.ack_offset == acked)
         return answer
 
     def _on_handshake(self, frame: SlaveHandshake, log: LogBounds, now_ms: int) -> bytes:
@@ -220,9 +222,18 @@ class MasterSession:
             self.last_caught_up_ms = now_ms
         return self.last_caught_up_ms
 
+    def unusually_silent(self, now_ms: int, max_lag_ms: int) -> bool:
+        """Whether the slave has sent nothing for three quarters of `max_lag_ms`, or longer if it is often
+        late, although it should have: it sends heartbeats often, or what it was sent so long ago is not
+        acknowledged."""
+        least_ms = max_lag_ms * 3 // 4
+        if not self.silence.beats and (self._mark is None or now_ms - self._mark[1] <= least_ms):
+            return False
+        return self.silence.unusual(now_ms, least_ms, max_lag_ms)
+
     def expired(self, now_ms: int) -> bool:
         """Whether the slave was silent for too long."""
-        return now_ms - self._last_read_ms > self._timeout_ms
+        return self.silence.silent_ms(now_ms) > self._timeout_ms
 
 
 class Truncate(NamedTuple):
@@ -281,7 +292,7 @@ class SlaveSession:
         self._heartbeat_ms = heartbeat_ms
         self._timeout_ms = timeout_ms
         self._reader = MasterFrameReader()
-        self._last_read_ms = now_ms
+        self.silence = LinkSilence(now_ms)
         self._last_write_ms = now_ms
         self._master_epochs: EpochCache | None = None
         self._known_epoch = -1
@@ -314,16 +325,18 @@ class SlaveSession:
 
         `log` is the local log as it is now, all earlier effects done. `HAFrameError`: drop the link.
         """
-        self._last_read_ms = now_ms
         effects: list[Effect] = []
+        heartbeat = False
         for frame in self._reader.feed(data):
             if isinstance(frame, Body):
                 self.position += len(frame.data)
                 effects.append(Append(frame.offset, frame.data))
             elif isinstance(frame, Transfer):
+                heartbeat = frame.body_size == 0
                 self._on_transfer(frame, effects)
             else:
                 effects += self._on_handshake(frame, log)
+        self.silence.received(now_ms, heartbeat=heartbeat)
         confirm = min(self._confirm, self.position)
         if confirm > log.confirm_offset:
             effects.append(Confirm(confirm))
@@ -409,4 +422,4 @@ class SlaveSession:
 
     def expired(self, now_ms: int) -> bool:
         """Whether the master was silent for too long."""
-        return now_ms - self._last_read_ms > self._timeout_ms
+        return self.silence.silent_ms(now_ms) > self._timeout_ms

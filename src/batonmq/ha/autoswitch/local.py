@@ -10,6 +10,7 @@ from batonmq.ha.autoswitch.core import LogBounds
 
 if TYPE_CHECKING:
     from batonmq.common.clock import Clock
+    from batonmq.common.running_time import RunningTime
     from batonmq.ha.autoswitch.epoch_file import EpochFile
     from batonmq.ha.autoswitch.epochs import EpochCache
     from batonmq.ha.config import HAConfig
@@ -25,6 +26,8 @@ class LocalReplica:
     epoch_file: EpochFile
     config: HAConfig
     clock: Clock
+    running: RunningTime
+    """Time of links and of the SyncStateSet: pauses of this process are not lag of others."""
     security: LinkSecurity
     nonce: Callable[[], bytes]
     """Randomness for the proofs of one link."""

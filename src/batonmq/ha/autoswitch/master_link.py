@@ -71,11 +71,11 @@ class MasterLink(Link):
         self._window = Window()
         self._window_full = False
         """The next ack pumps."""
-        now_ms = local.clock.monotonic_ms()
+        now_ms = local.running.now_ms()
         key = local.security.key
         self._proof = MasterProof(key, local.nonce()) if key is not None else None
         self._flow = (
-            FlowControl(config.max_ha_transfer_byte_in_second, now_ms)
+            FlowControl(config.max_ha_transfer_byte_in_second, local.clock.monotonic_ms())
             if config.ha_flow_control_enable
             else None
         )
@@ -84,7 +84,7 @@ class MasterLink(Link):
         self.session = MasterSession(
             local.epochs,
             local_id=local.broker_id,
-            heartbeat_ms=config.ha_send_heartbeat_interval,
+            heartbeat_ms=config.beat_ms,
             timeout_ms=config.ha_housekeeping_interval,
             now_ms=now_ms,
         )
@@ -126,7 +126,7 @@ class MasterLink(Link):
                     self._transport.write(answer)
                 if not data:
                     return
-            answer = session.receive(data, bounds, local.clock.monotonic_ms())
+            answer = session.receive(data, bounds, local.running.now_ms())
         except HAFrameError as error:
             self._misbehaved(error)
             return
@@ -142,7 +142,7 @@ class MasterLink(Link):
                 self.pump()
         if session.transferring and not known:
             self.pump()
-            self._heartbeat(local.bounds(), local.clock.monotonic_ms())
+            self._heartbeat(local.bounds(), local.running.now_ms())
 
     def _misbehaved(self, error: HAFrameError | StoreError) -> None:
         self._master.warn(self.peer, f"(slave {self.session.slave_id}) dropped: {error}")
@@ -163,7 +163,7 @@ class MasterLink(Link):
         bounds = local.bounds()
         if session.next_offset >= bounds.max_offset:
             return
-        now_ms = local.clock.monotonic_ms()
+        now_ms = local.running.now_ms()
         limit = local.config.ha_transfer_batch_size
         # The socket of a slave that catches up takes ten megabytes while it is fed, and producers wait.
         left = min(TURN_BYTES, local.config.ha_send_buffer_size)
@@ -181,7 +181,7 @@ class MasterLink(Link):
                     self._resume = asyncio.get_running_loop().call_soon(self._resumed)
                     return
                 if flow is not None:
-                    allowed = flow.allowance(now_ms)
+                    allowed = flow.allowance(local.clock.monotonic_ms())
                     if not allowed:
                         self._pump_later(flow.wait_ms())
                         return

@@ -99,7 +99,7 @@ class MasterTerm:
         tracker = self.tracker
         if tracker.in_flight:
             return
-        now_ms = self._local.clock.monotonic_ms()
+        now_ms = self._local.running.now_ms()
         if tracker.proposal is not None or tracker.wanted(now_ms) != tracker.agreed.members:
             self._observer.on_sync_state_change()
 
@@ -126,7 +126,7 @@ class MasterTerm:
         link.replica = self.tracker.connected(
             session.slave_id,
             async_learner=session.async_learner,
-            now_ms=self._local.clock.monotonic_ms(),
+            now_ms=self._local.running.now_ms(),
         )
         known = self.tracker.knows(session.slave_id)
         log.log(
@@ -178,8 +178,12 @@ class MasterTerm:
             link.tick(bounds, now_ms)
         for link in self._by_id.values():
             caught_up = link.session.caught_up_ms(bounds, now_ms)
-            if caught_up is not None and link.replica is not None:
-                link.replica.caught_up_ms = max(link.replica.caught_up_ms, caught_up)
+            replica = link.replica
+            if replica is None:
+                continue
+            if caught_up is not None:
+                replica.caught_up_ms = max(replica.caught_up_ms, caught_up)
+            replica.silent = link.session.unusually_silent(now_ms, self.tracker.max_lag_ms)
         self._check_sync_state()
 
     def replicas(self) -> list[ReplicaStatus]:

@@ -14,8 +14,9 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from batonmq.common.running_time import TICK_S, RunningTime
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.ha.autoswitch.epochs import EpochCache
 from batonmq.ha.autoswitch.local import LocalReplica
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.2
-"""Time between looks at heartbeats, silence and lag; an idle slave learns a confirm offset this late."""
+
+REPEAT_MS: Final = 250
+"""Time between two reports of a silent master."""
 
 
 class StaleEpoch(Exception):
@@ -83,11 +85,18 @@ class HAService(Replication):
         """Called when the SyncStateSet should become another one (ask `propose`), or when a slave has
         connected whose id is not known here (ask the controller for the group's ids and pass them to
         `registered`)."""
+        self.on_master_silent: Callable[[], None] = _nothing
+        """Called every `REPEAT_MS` while the master is silent for unusually long (`silent_master`)."""
+        self.suspect_master_ms = (1_000, 2_500)
+        """Least and most silence of a master that is unusual, ms; in between it depends on how late the
+        master was lately."""
+        self._silent_master: int | None = None
+        self._reported_ms = 0
         self.config = config
         self.epoch_file = EpochFile.load(epoch_file)
         security = security if security is not None else LinkSecurity()
         self.local = LocalReplica(
-            store, self.epoch_file, config, clock, security, nonce, file_size, sync_flush
+            store, self.epoch_file, config, clock, RunningTime(clock), security, nonce, file_size, sync_flush
         )
         self.listener: Listener[MasterLink] = Listener(security, clock, self._new_link)
         self.term: MasterTerm | None = None
@@ -134,11 +143,23 @@ class HAService(Replication):
         return RefusedLink() if self.term is None else self.term.new_link()
 
     def _tick(self) -> None:
-        now_ms = self.local.clock.monotonic_ms()
+        now_ms = self.local.running.now_ms()
         self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self._follower.tick(now_ms)
         if self.term is not None:
             self.term.tick(now_ms)
+        elif self.role is HARole.SLAVE:
+            self._listen_for_master(now_ms)
+
+    def _listen_for_master(self, now_ms: int) -> None:
+        link = self._follower.link
+        if link is not None and link.following:
+            silent = link.unusually_silent(now_ms, *self.suspect_master_ms)
+            self._silent_master = self.epoch if silent else None
+        # Without a link nothing new is known: the system may have closed it because the master is cut off.
+        if self._silent_master is not None and now_ms - self._reported_ms >= REPEAT_MS:
+            self._reported_ms = now_ms
+            self.on_master_silent()
 
     # -- roles
 
@@ -181,7 +202,7 @@ class HAService(Replication):
                 epoch_start=self.epochs.last_start,
                 confirm_offset=min(store.confirm_offset, store.max_offset),
                 max_lag_ms=self.config.max_lag_ms,
-                started_ms=local.clock.monotonic_ms(),
+                started_ms=local.running.now_ms(),
             )
             self.epoch = epoch
             self.term = term = MasterTerm(local, tracker, self.listener, self)
@@ -216,6 +237,7 @@ class HAService(Replication):
 
     async def _leave_role(self) -> None:
         self.role = HARole.NONE
+        self._silent_master = None
         term, self.term = self.term, None
         if term is not None:
             term.end()
@@ -270,7 +292,7 @@ class HAService(Replication):
 
     def propose(self) -> frozenset[int] | None:
         """The set to ask the controller for now, see `SyncStateTracker.propose`; it counts from here on."""
-        return None if self.term is None else self.term.tracker.propose(self.local.clock.monotonic_ms())
+        return None if self.term is None else self.term.tracker.propose(self.local.running.now_ms())
 
     def answered(
         self, tracker: SyncStateTracker, outcome: SyncStateSet | None, *, refused: bool = False
@@ -300,6 +322,11 @@ class HAService(Replication):
     def link(self) -> SlaveLink | None:
         """The link to the master."""
         return self._follower.link
+
+    @property
+    def silent_master(self) -> int | None:
+        """The epoch of the master that this slave follows, if it sends nothing for unusually long."""
+        return self._silent_master
 
     @property
     def following(self) -> bool:

@@ -49,9 +49,9 @@ class SlaveLink(Link):
         self.session = SlaveSession(
             local.epochs,
             local.broker_id,
-            heartbeat_ms=config.ha_send_heartbeat_interval,
+            heartbeat_ms=config.beat_ms,
             timeout_ms=config.ha_housekeeping_interval,
-            now_ms=local.clock.monotonic_ms(),
+            now_ms=local.running.now_ms(),
             sync_from_last_file=config.sync_from_last_file,
             async_learner=config.async_learner,
         )
@@ -82,7 +82,7 @@ class SlaveLink(Link):
         if not self._slave.opened(self):
             self.close("the role has changed")
             return
-        self._opened_ms = self._local.clock.monotonic_ms()
+        self._opened_ms = self._local.running.now_ms()
         self._write(self.session.open() if self._proof is None else self._proof.open())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -102,6 +102,11 @@ class SlaveLink(Link):
         self._slave.ended(self)
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def unusually_silent(self, now_ms: int, least_ms: int, most_ms: int) -> bool:
+        """Whether a master that sends heartbeats often has sent nothing for so long (`LinkSilence`)."""
+        silence = self.session.silence
+        return self._slow is None and silence.beats and silence.unusual(now_ms, least_ms, most_ms)
 
     async def settled(self) -> None:
         """Wait until no effect is under way any more."""
@@ -129,7 +134,7 @@ class SlaveLink(Link):
                     self._write(answer + self.session.open())
                 if not data:
                     return
-            effects = self.session.receive(data, local.bounds(), local.clock.monotonic_ms())
+            effects = self.session.receive(data, local.bounds(), local.running.now_ms())
             if any(not isinstance(effect, Append | Confirm) for effect in effects):
                 self._transport.pause_reading()
                 self._slow = asyncio.get_running_loop().create_task(self._apply_slowly(effects))
@@ -179,6 +184,7 @@ class SlaveLink(Link):
             self.close(f"cannot follow: {error}")
         finally:
             self._slow = None
+            self.session.silence.excuse(self._local.running.now_ms())
         if self._transport is None:
             self._end()
             return
@@ -219,7 +225,7 @@ class SlaveLink(Link):
             if not session.acked:
                 return  # the first ack says where to go on, so it must be the end of the log
             offset = local.store.flushed_offset
-        self._write(session.ack(offset, local.clock.monotonic_ms()))
+        self._write(session.ack(offset, local.running.now_ms()))
 
     def tick(self, now_ms: int) -> None:
         self._rate()

@@ -32,6 +32,8 @@ class Replica:
     """Newest time of which it is known that the slave had everything the master had then."""
     connected: bool = False
     async_learner: bool = False
+    silent: bool = False
+    """It has sent nothing for unusually long: hung, or cut off."""
 
 
 @dataclass(slots=True)
@@ -116,7 +118,8 @@ class SyncStateTracker:
         return held[copies - 1] if 1 <= copies <= len(held) else -1
 
     def wanted(self, now_ms: int) -> frozenset[int]:
-        """The set as it should be: members that lag or left are out, replicas that caught up are in."""
+        """The set as it should be: without members that lag, fell silent or left, with replicas that caught
+        up."""
         members = {broker_id for broker_id in self.agreed.members if not self._lags(broker_id, now_ms)}
         members.add(self.local_id)
         for broker_id, replica in self.replicas.items():
@@ -124,6 +127,7 @@ class SyncStateTracker:
                 broker_id not in self.agreed.members
                 and broker_id in self.registered
                 and replica.connected
+                and not replica.silent
                 and not replica.async_learner
                 and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
             ):
@@ -135,7 +139,9 @@ class SyncStateTracker:
         if replica is None:
             # Not connected in this term yet: it has as long to find its new master as a lagging member has.
             return broker_id != self.local_id and now_ms - self.started_ms > self.max_lag_ms
-        return not replica.connected or now_ms - replica.caught_up_ms > self.max_lag_ms
+        if not replica.connected or replica.silent:
+            return True
+        return now_ms - replica.caught_up_ms > self.max_lag_ms
 
     def propose(self, now_ms: int) -> frozenset[int] | None:
         """The set to ask the controller for, None if there is nothing to ask; its outcome goes to `answered`.

@@ -103,7 +103,8 @@ class BrokerHeartbeat(Header):
 
     ``heartbeat_timeout_mills`` (RocketMQ's spelling) in ms; ``election_priority``: lower is preferred.
     ``forwarded`` (ours): another controller passes this heartbeat on, so it is not bound to a connection, and
-    the answer names the master epoch.
+    the answer names the master epoch. ``silent_master_epoch`` (ours): this slave has received nothing for
+    unusually long over the replication link from the master of that epoch.
     """
 
     cluster_name: str
@@ -116,6 +117,7 @@ class BrokerHeartbeat(Header):
     heartbeat_timeout_mills: I64 | None = None
     election_priority: I32 | None = None
     forwarded: bool | None = None
+    silent_master_epoch: I32 | None = None
 
 
 class QueryDataVersionResponse(Header):
