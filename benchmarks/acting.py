@@ -1,8 +1,8 @@
 """``python -m benchmarks.acting``: how soon a slave acts for its master, and how soon the master is back.
 
 A broker set without controllers (SYNC_MASTER and SLAVE, `enableSlaveActingMaster`) loses its master by
-`kill -9` or SIGSTOP; a second broker set takes what the acting slave has to deliver. Both systems get the same
-configuration files, except for `JAVA_ONLY`. In each round are measured, from the fault on:
+`kill -9` or SIGSTOP; a second broker set takes what the acting slave has to deliver. Both systems get the
+same configuration files, except for `JAVA_ONLY`. In each round are measured, from the fault on:
 
 - locks: until a consumer's LOCK_BATCH_MQ is granted by the broker that the route shows as master;
 - offsets: the same for UPDATE_CONSUMER_OFFSET, until the broker answers a query with the new offset;
