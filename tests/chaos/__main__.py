@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ from tests.chaos.network import Network
 from tests.chaos.page import write_page
 from tests.chaos.results import Result
 from tests.chaos.run import GroupRun
-from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, SCENARIOS, Scenario
+from tests.chaos.scenarios import CONTROLLERS_ALONE, GROUP, GROUPS, NAMES, Scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE_WIDTH = 130
@@ -47,22 +48,26 @@ class Options:
 
 
 def run_cluster(
-    system: str, replicas: int, scenarios: Sequence[Scenario], options: Options, results: list[Result]
+    system: str,
+    groups: str,
+    replicas: int,
+    scenarios: Sequence[Scenario],
+    options: Options,
+    results: list[Result],
 ) -> Verdict:
     """Scenarios on one fresh cluster until one does not heal; results are appended as they come.
 
     No replicas: controllers alone. Returns what the stores were found to hold at the end.
     """
-    directory = options.out / f"{system}-{replicas}"
+    kind = replicas if groups == "controllers" else groups
+    directory = options.out / f"{system}-{kind}"
     shutil.rmtree(directory, ignore_errors=True)
-    network = Network(host_names(replicas))
+    network = Network(host_names(replicas, groups))
     network.open()
-    title = f"{SYSTEMS[system]}, {report.size(replicas)}"
+    title = f"{SYSTEMS[system]}, {report.size(replicas, groups)}"
     try:
         with options.console.status(title) as status:
-            cluster = make_cluster(system, directory, network, replicas)
-            for broker in cluster.brokers:
-                broker.settings = {**broker.settings, **LOADS[options.load][1]}
+            cluster = make_cluster(system, directory, network, replicas, groups, LOADS[options.load][1])
             ground = Ground(
                 cluster,
                 network,
@@ -89,23 +94,40 @@ def run_cluster(
 
 
 def plan(
-    systems: Sequence[str], sizes: Sequence[int], wanted: Sequence[Scenario]
-) -> Iterator[tuple[str, int, list[Scenario]]]:
-    """Which scenarios run on which cluster: (system, replicas, scenarios). The peer has one size."""
-    for system in systems:
+    systems: Sequence[str], kinds: Sequence[str], sizes: Sequence[int], names: Sequence[str], *, alone: bool
+) -> Iterator[tuple[str, str, int, list[Scenario]]]:
+    """Which scenarios run on which cluster: (system, kind, replicas, scenarios). The peer has one size.
+
+    `names`: of scenarios; none: all. `alone`: controllers without brokers too.
+    """
+    for system, groups in product(systems, kinds):
+        wanted = [each for each in GROUPS[groups] if not names or each.name in names]
+        if groups != "controllers":
+            if wanted:
+                yield system, groups, 2, wanted
+            continue
         group = [scenario for scenario in wanted if scenario in GROUP]
         for size in sizes if system == "ours" else sizes[:1]:
             if group:
-                yield system, size, group
-        alone = [scenario for scenario in wanted if scenario in CONTROLLERS_ALONE]
-        if alone:
-            yield system, 0, alone
+                yield system, groups, size, group
+        leaders = [scenario for scenario in wanted if scenario in CONTROLLERS_ALONE]
+        if leaders and (alone or names):
+            yield system, groups, 0, leaders
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("scenarios", nargs=-1, type=click.Choice(sorted(BY_NAME)), metavar="[SCENARIO]...")
+@click.argument("scenarios", nargs=-1, type=click.Choice(sorted(NAMES)), metavar="[SCENARIO]...")
 @click.option("--quick", is_flag=True, help="Short faults, two replicas: some three minutes.")
 @click.option("--replicas", "-r", multiple=True, type=click.IntRange(2, 5), help="Default: 2 and 3.")
+@click.option(
+    "--groups",
+    "-g",
+    multiple=True,
+    type=click.Choice(list(GROUPS)),
+    default=("controllers",),
+    show_default=True,
+    help="Groups with controllers, a pair without, or two containers crosswise; may be repeated.",
+)
 @click.option("--peer", type=click.Choice(["java"]), help="Apache RocketMQ under the same scenarios too.")
 @click.option("--only", type=click.Choice(list(SYSTEMS)), help="One of the two alone.")
 @click.option(
@@ -129,6 +151,7 @@ def main(
     scenarios: tuple[str, ...],
     quick: bool,
     replicas: tuple[int, ...],
+    groups: tuple[str, ...],
     peer: str | None,
     only: str | None,
     load: str,
@@ -152,8 +175,6 @@ def main(
         console.width = TABLE_WIDTH
     out.mkdir(parents=True, exist_ok=True)
     log.set_up(file=out / "clients.log")
-    everything_of_load = SCENARIOS if load == "plain" else GROUP
-    wanted = [BY_NAME[name] for name in scenarios] if scenarios else list(everything_of_load)
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
     path = out / "results.json"
@@ -169,10 +190,10 @@ def main(
     failure: Exception | None = None
     try:
         settle_in()
-        for system, size, left in plan(systems, sizes, wanted):
+        for system, kind, size, left in plan(systems, groups, sizes, scenarios, alone=load == "plain"):
             while left:
                 before = len(results)
-                at_the_end.merge(run_cluster(system, size, left, options, results))
+                at_the_end.merge(run_cluster(system, kind, size, left, options, results))
                 left = left[len(results) - before :]
     except (CannotIsolate, ProcessFailed, TimeoutError) as error:
         failure = error  # what came before is worth showing

@@ -119,7 +119,8 @@ class Isolate:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Replicas and controllers fall apart into two sides, drawn; clients and name servers reach both."""
+    """Replicas and controllers fall apart into two sides, drawn; clients and name servers reach both. Without
+    controllers, replicas and name servers do."""
 
 
 Fault: TypeAlias = Kill | Hang | Cut | Lose | Isolate | Split
@@ -147,7 +148,7 @@ def strike(fault: Fault, view: View, rng: random.Random) -> Strike:
             text = f"isolate {', '.join(victims)}" + (" except from clients" if but else "")
             return Strike(cut=links(victims, others), text=text)
         case Split():
-            nodes = [*view.replicas, *view.controllers]
+            nodes = [*view.replicas, *(view.controllers or view.namesrvs)]
             side = sorted(rng.sample(nodes, rng.randrange(1, len(nodes))))
             rest = [name for name in nodes if name not in side]
             return Strike(cut=links(side, rest), text=f"split {','.join(side)} | {','.join(rest)}")

@@ -28,7 +28,6 @@ from tests.chaos.load import (
     body_of,
     found,
     now_us,
-    read_topic,
     reason,
 )
 
@@ -122,7 +121,7 @@ class TransactionLoad(Load):
         return [each.error for each in self.transactions.values() if each.error]
 
     async def check(self) -> Verdict:
-        log = await read_topic(self.topic, self._namesrv)
+        log = await self._read_topic()
         return check_transactions(
             [*self.transactions.values()], log, [delivery.key for delivery in self.deliveries]
         )
@@ -200,7 +199,7 @@ class PopLoad(Load):
         await super().abandon()
 
     async def check(self) -> Verdict:
-        log = await read_topic(self.topic, self._namesrv)
+        log = await self._read_topic()
         return check_pops(self.sends, log, self.receipts, invisible_us=int(INVISIBLE_S * 1e6))
 
     def check_store(self, log: Sequence[Found]) -> Verdict:
@@ -232,7 +231,7 @@ class TimerLoad(Load):
         await self._stop_consumers()
 
     async def check(self) -> Verdict:
-        log = await read_topic(self.topic, self._namesrv)
+        log = await self._read_topic()
         return check_timers(self.sends, self.due_ms, log, self.arrivals)
 
     def check_store(self, log: Sequence[Found]) -> Verdict:

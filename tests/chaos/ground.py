@@ -13,9 +13,10 @@ from functools import reduce
 from batonmq.demo.cluster import LocalCluster, Program
 from tests.chaos.check import longest_gap_s
 from tests.chaos.faults import Strike, View, both, strike
+from tests.chaos.fixed import FixedGroups
 from tests.chaos.load import now_us
 from tests.chaos.network import Network
-from tests.chaos.observe import Observer
+from tests.chaos.observe import observer_of
 from tests.chaos.results import BUCKET_S, Result, RoundResult
 from tests.chaos.scenarios import Round, Scenario
 
@@ -34,9 +35,9 @@ Say = Callable[[str], None]
 class Ground:
     """One cluster from its start to its end."""
 
-    def __init__(self, cluster: LocalCluster, network: Network, say: Say) -> None:
+    def __init__(self, cluster: LocalCluster | FixedGroups, network: Network, say: Say) -> None:
         self.cluster = cluster
-        self.observer = Observer(cluster)
+        self.observer = observer_of(cluster)
         self.say = say
         self._network = network
         self._by_host: dict[str, Program] = {program.name: program for program in cluster.programs}
@@ -96,12 +97,8 @@ class Ground:
         )
 
     async def _view(self) -> View:
-        state = self.observer.state
-        master = None
-        if state is not None and state.master_address is not None:
-            master = self.cluster.broker_at(state.master_address).name
         return View(
-            master,
+            self.observer.master,
             tuple(program.name for program in self.cluster.brokers),
             await self.observer.leader(),
             tuple(program.name for program in self.cluster.controller_programs),
@@ -136,10 +133,19 @@ class Ground:
         await asyncio.gather(*(asyncio.to_thread(boot, program) for program in programs))
 
 
-def take_times(result: Result, acks_us: Sequence[int], began_us: int, ended_us: int) -> None:
-    """Gaps of each round and the timeline, from the moments of all acknowledgements, sorted."""
+def take_times(
+    result: Result,
+    acks_us: Sequence[int],
+    began_us: int,
+    ended_us: int,
+    reads_us: Sequence[Sequence[int]] = (),
+) -> None:
+    """Gaps of each round and the timeline, from the moments of all acknowledgements, sorted; and those of the
+    reads, which are one list for each broker set."""
     starts = [began_us + int(entry.struck_s * 1e6) for entry in result.rounds]
     for entry, start, end in zip(result.rounds, starts, [*starts[1:], ended_us], strict=True):
         entry.longest_gap_s = longest_gap_s(acks_us, start, end)
+        if reads_us:
+            entry.longest_read_gap_s = max(longest_gap_s(moments, start, end) for moments in reads_us)
     buckets = Counter(int((moment - began_us) / 1e6 / BUCKET_S) for moment in acks_us)
     result.acks = [buckets[number] for number in range(int((ended_us - began_us) / 1e6 / BUCKET_S) + 1)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from batonmq import Consumer, Message, Producer
@@ -27,6 +28,8 @@ PAUSE_S = 0.008
 """Between an acknowledgement and the producer's next send: the load must leave the machine room."""
 BODY_BYTES = 256
 DRAIN_TIMEOUT_S = 20.0
+SET_STRIDE = 100
+"""More than a topic has queues on a broker set."""
 
 
 def now_us() -> int:
@@ -40,9 +43,29 @@ def body_of(key: str) -> bytes:
     return (digest * (BODY_BYTES // len(digest) + 1))[:BODY_BYTES]
 
 
-def found(message: MessageExt) -> Found:
+@dataclass(frozen=True)
+class Places:
+    """Numbers for the queues of several broker sets; with one set they are the queue ids."""
+
+    names: Sequence[str] = ()
+    """Of the broker sets."""
+    addresses: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Address of a broker -> number of its set. Messages carry the address of the master that took them."""
+
+    def of_name(self, name: str, queue_id: int) -> int:
+        return (self.names.index(name) if self.names else 0) * SET_STRIDE + queue_id
+
+    def of_message(self, message: MessageExt) -> int:
+        number = self.addresses[message.store_address] if self.addresses else 0
+        return number * SET_STRIDE + message.queue_id
+
+
+ONE_SET = Places()
+
+
+def found(message: MessageExt, places: Places = ONE_SET) -> Found:
     key = message.properties.get("KEYS", "")
-    return Found(message.queue_id, message.queue_offset, key, message.body == body_of(key))
+    return Found(places.of_message(message), message.queue_offset, key, message.body == body_of(key))
 
 
 def reason(error: Exception) -> str:
@@ -79,6 +102,7 @@ class Load:
         self.seed = seed
         self.sends: list[Send] = []
         self.deliveries: list[Found] = []
+        self.places = ONE_SET
         self._namesrv = namesrv
         self._stopping = False
         self._producers: list[asyncio.Task[None]] = []
@@ -105,7 +129,7 @@ class Load:
         return Message(self.topic, body_of(key), keys=key)
 
     def _got(self, message: MessageExt) -> None:
-        got = found(message)
+        got = found(message, self.places)
         self.deliveries.append(got)
         self._delivered.add(got.key)
 
@@ -130,7 +154,7 @@ class Load:
                             began,
                             client.attempts,
                             now_us(),
-                            result.queue.queue_id,
+                            self.places.of_name(result.queue.broker_name, result.queue.queue_id),
                             result.queue_offset,
                             client.last,
                         )
@@ -178,10 +202,14 @@ class Load:
 
     async def check(self) -> Verdict:
         """Compare what the clients saw with what the cluster shows now. Raises `MQError`, `NetError`."""
-        return check(self.sends, await read_topic(self.topic, self._namesrv), self.deliveries)
+        return check(self.sends, await self._read_topic(), self.deliveries)
+
+    async def _read_topic(self) -> list[Found]:
+        return await read_topic(self.topic, self._namesrv, self.places)
 
     def check_store(self, log: Sequence[Found]) -> Verdict:
-        """Compare what the producers saw with the topic's messages in the files of one replica."""
+        """Compare what the producers saw with the topic's messages in the files of one replica of each broker
+        set."""
         return check(self.sends, log)
 
     async def abandon(self) -> None:
@@ -192,7 +220,7 @@ class Load:
         await asyncio.gather(*(consumer.stop() for consumer in self._consumers), return_exceptions=True)
 
 
-async def read_topic(topic: str, namesrv: str) -> list[Found]:
+async def read_topic(topic: str, namesrv: str, places: Places = ONE_SET) -> list[Found]:
     """Every message of a topic, as any client reads it. Raises `MQError`, `NetError`."""
     messages: list[Found] = []
     async with QueueReader(namesrv) as reader:
@@ -200,7 +228,7 @@ async def read_topic(topic: str, namesrv: str) -> list[Found]:
             offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
-                messages += map(found, decode_records(pulled.records))
+                messages += (found(message, places) for message in decode_records(pulled.records))
                 if pulled.next_offset <= offset:
                     raise RuntimeError(f"{queue} stands still at {offset}, it should end at {end}")
                 offset = pulled.next_offset

@@ -6,6 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -14,9 +15,9 @@ from matplotlib.figure import Figure
 
 from batonmq.demo.report import BLUE, GREY, RED, STYLE
 from tests.chaos.cluster import SYSTEMS
-from tests.chaos.report import seconds, size, where
+from tests.chaos.report import scenario_of, seconds, size, where
 from tests.chaos.results import BUCKET_S, Result
-from tests.chaos.scenarios import BY_NAME, CONTROLLERS_ALONE, GROUP, Scenario
+from tests.chaos.scenarios import CLASSIC, CONTAINERS, CONTROLLERS_ALONE, GROUP, Scenario
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 IMAGES = "../images"
@@ -29,6 +30,23 @@ TITLE_WIDTH = 62
 
 Column = tuple[str, int]
 """System and replicas."""
+
+
+class Part(NamedTuple):
+    """One table and one plot."""
+
+    name: str
+    groups: str
+    columns: list[Column]
+    scenarios: list[Scenario]
+
+    def head(self, column: Column) -> str:
+        return f"{SYSTEMS[column[0]]}, {size(column[1], self.groups)}"
+
+    @property
+    def reads(self) -> bool:
+        return self.groups != "controllers"
+
 
 WRONG = {
     "lost, overwritten or moved": ("lost", "overwritten", "moved"),
@@ -57,34 +75,43 @@ def write_page(page: Path, images: Path, results: Sequence[Result]) -> None:
     if not (begin and end):
         raise ValueError(f"{page} has no lines {BEGIN} and {END}")
     page.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
-    for name, columns, scenarios in parts(results):
-        draw(results, columns, scenarios).savefig(images / f"chaos-{name}.png", dpi=DPI)
+    for part in parts(results):
+        draw(results, part).savefig(images / f"chaos-{part.name}.png", dpi=DPI)
 
 
-def parts(results: Sequence[Result]) -> list[tuple[str, list[Column], list[Scenario]]]:
-    """(name, columns, rows) of each table and plot: groups with brokers, and controllers alone."""
+def parts(results: Sequence[Result]) -> list[Part]:
+    """Groups with controllers, controllers alone, and groups without controllers."""
     found = []
-    for name, scenarios in (("groups", GROUP), ("controllers", CONTROLLERS_ALONE)):
+    for name, groups, scenarios in (
+        ("groups", "controllers", GROUP),
+        ("controllers", "controllers", CONTROLLERS_ALONE),
+        ("classic", "classic", CLASSIC),
+        ("containers", "containers", CONTAINERS),
+    ):
         names = {scenario.name for scenario in scenarios}
-        columns = {(result.system, result.replicas) for result in results if result.scenario in names}
-        ran = {result.scenario for result in results}
+        mine = [result for result in results if result.groups == groups and result.scenario in names]
+        columns = {(result.system, result.replicas) for result in mine}
+        ran = {result.scenario for result in mine}
         if columns:
             ordered = sorted(columns, key=lambda column: (column[1], column[0] != "ours"))
-            found.append((name, ordered, [scenario for scenario in scenarios if scenario.name in ran]))
+            found.append(Part(name, groups, ordered, [each for each in scenarios if each.name in ran]))
     return found
 
 
 def markdown(results: Sequence[Result]) -> str:
     by_key = {result.key: result for result in results}
     lines: list[str] = []
-    for name, columns, scenarios in parts(results):
-        heads = " | ".join(f"{SYSTEMS[system]}, {size(replicas)}" for system, replicas in columns)
-        lines += [f"| | aim | {heads} |", f"| --- | ---: |{' ---: |' * len(columns)}"]
-        for scenario in scenarios:
-            aim = f"{scenario.aim_s:g} s" if scenario.aim_s is not None else "–"
-            cells = " | ".join(cell(by_key.get((*column, scenario.name))) for column in columns)
+    for part in parts(results):
+        heads = " | ".join(map(part.head, part.columns))
+        lines += [f"| | aim | {heads} |", f"| --- | ---: |{' ---: |' * len(part.columns)}"]
+        for scenario in part.scenarios:
+            aims = [scenario.aim_s, *([scenario.read_aim_s] if part.reads else [])]
+            aim = " / ".join("–" if each is None else f"{each:g} s" for each in aims)
+            cells = " | ".join(
+                cell(by_key.get((part.groups, *column, scenario.name))) for column in part.columns
+            )
             lines.append(f"| {scenario.title} | {aim} | {cells} |")
-        lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{name}.png)", ""]
+        lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{part.name}.png)", ""]
     systems = [system for system in SYSTEMS if any(result.system == system for result in results)]
     lines += [f"| | {' | '.join(SYSTEMS[system] for system in systems)} |"]
     lines += [f"| --- |{' ---: |' * len(systems)}"]
@@ -96,10 +123,11 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def cell(result: Result | None) -> str:
-    """Longest time without acknowledgement, and time until whole again."""
+    """Longest time without acknowledgement, without a read if somebody looked, and time until whole again."""
     if result is None:
         return "–"
-    return f"{seconds(result.longest_gap_s)} / {seconds(result.whole_s)}"
+    reads = "" if result.longest_read_gap_s is None else f"{seconds(result.longest_read_gap_s)} / "
+    return f"{seconds(result.longest_gap_s)} / {reads}{seconds(result.whole_s)}"
 
 
 def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -129,21 +157,22 @@ def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str
     return rows
 
 
-def draw(results: Sequence[Result], columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Figure:
+def draw(results: Sequence[Result], part: Part) -> Figure:
     """A row for each scenario, a column for each cluster: acknowledgements over time, faults in red."""
     by_key = {result.key: result for result in results}
+    columns, scenarios = part.columns, part.scenarios
     with mpl.rc_context({**STYLE, "font.size": 7, "axes.titlesize": 7}):
         figure = Figure(figsize=(3.6 * len(columns), 0.95 * len(scenarios)), layout="constrained")
         grid = figure.subplots(len(scenarios), len(columns), squeeze=False)
         for row, scenario in zip(grid, scenarios, strict=True):
             for axes, column in zip(row, columns, strict=True):
-                result = by_key.get((*column, scenario.name))
+                result = by_key.get((part.groups, *column, scenario.name))
                 if result is None:
                     axes.set_axis_off()
                 else:
                     timeline(axes, result)
-        for axes, (system, replicas) in zip(grid[0], columns, strict=True):
-            axes.set_title(f"{SYSTEMS[system]}, {size(replicas)}\n{axes.get_title(loc='left')}", loc="left")
+        for axes, column in zip(grid[0], columns, strict=True):
+            axes.set_title(f"{part.head(column)}\n{axes.get_title(loc='left')}", loc="left")
         for axes in grid[-1]:
             axes.set_xlabel("seconds")
     return figure
@@ -159,7 +188,7 @@ def timeline(axes: Axes, result: Result) -> None:
         axes.axvspan(entry.struck_s, entry.healed_s, color=RED, alpha=0.15, linewidth=0)
         if entry.whole_s:
             axes.axvspan(entry.healed_s, entry.healed_s + entry.whole_s, color=GREY, alpha=0.2, linewidth=0)
-    title = BY_NAME[result.scenario].title
+    title = scenario_of(result).title
     text = textwrap.fill(f"{title}: {seconds(result.longest_gap_s)}", TITLE_WIDTH)
     axes.set_title(text, fontweight="normal")
     axes.set_xlim(0, len(counts) * width_s)

@@ -24,6 +24,8 @@ class RoundResult:
     """From healing until everything was whole for good; None: never."""
     longest_gap_s: float = 0.0
     """Longest time without an acknowledgement from the fault to the next one."""
+    longest_read_gap_s: float | None = None
+    """The same of reads, of the broker set that had the longest; None: nobody looked."""
 
 
 @dataclass(slots=True)
@@ -51,12 +53,14 @@ class Result:
     """Acknowledgements in each `BUCKET_S` since the load began."""
     load: str = "plain"
     """What clients did meanwhile (`feature_loads.py`)."""
+    groups: str = "controllers"
+    """What kind of cluster it was (`scenarios.GROUPS`)."""
 
     @property
-    def key(self) -> tuple[str, int, str]:
+    def key(self) -> tuple[str, str, int, str]:
         """A later result with the same key takes the place of this one."""
         scenario = self.scenario if self.load == "plain" else f"{self.load}: {self.scenario}"
-        return self.system, self.replicas, scenario
+        return self.groups, self.system, self.replicas, scenario
 
     @property
     def ok(self) -> bool:
@@ -65,6 +69,13 @@ class Result:
     @property
     def longest_gap_s(self) -> float:
         return max((entry.longest_gap_s for entry in self.rounds), default=0.0)
+
+    @property
+    def longest_read_gap_s(self) -> float | None:
+        return max(
+            (each.longest_read_gap_s for each in self.rounds if each.longest_read_gap_s is not None),
+            default=None,
+        )
 
     @property
     def whole_s(self) -> float | None:

@@ -7,15 +7,17 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from batonmq import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from tests.chaos.check import Kind, Verdict
+from tests.chaos.cluster import places_of, stores_of
 from tests.chaos.feature_loads import LOADS
+from tests.chaos.fixed import FixedGroups
 from tests.chaos.ground import READY_TIMEOUT_S, WHOLE_TIMEOUT_S, Ground, take_times
 from tests.chaos.load import QUEUES, Load, now_us
+from tests.chaos.reads import Reads, topic_copied
 from tests.chaos.results import Result
 from tests.chaos.scenarios import Scenario
 from tests.chaos.stores import compare_replicas, complaints, read_topics
@@ -32,6 +34,8 @@ class GroupRun:
         self._quick = quick
         self._load = load
         self._loads: list[Load] = []
+        self._places = places_of(self._cluster)
+        self._fixed = self._cluster if isinstance(self._cluster, FixedGroups) else None
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
         """All scenarios on a fresh cluster, each result as it comes, until the group does not heal.
@@ -40,6 +44,12 @@ class GroupRun:
         """
         try:
             await self._ground.start()
+            if self._fixed is not None:
+                self._ground.say("topics")
+                for scenario in scenarios:
+                    await self._create_topic(_topic(scenario))
+                for scenario in scenarios:
+                    await topic_copied(self._fixed, _topic(scenario))
             for scenario in scenarios:
                 result = await self._scenario(scenario)
                 done(result)
@@ -52,13 +62,23 @@ class GroupRun:
     async def _scenario(self, scenario: Scenario) -> Result:
         rng = random.Random(f"{self._seed}/{scenario.name}")
         result = Result(
-            self._system, self._cluster.replicas, scenario.name, self._seed, self._quick, load=self._load
+            self._system,
+            self._cluster.replicas,
+            scenario.name,
+            self._seed,
+            self._quick,
+            load=self._load,
+            groups="controllers" if self._fixed is None else self._fixed.layout,
         )
-        topic = f"Chaos-{scenario.name}"
-        await self._create_topic(topic)
+        topic = _topic(scenario)
+        if self._fixed is None:
+            await self._create_topic(topic)
         load = LOADS[self._load][0](topic, self._cluster.namesrv_address, self._seed)
+        load.places = self._places
+        reads = Reads(topic, self._cluster.namesrv_address, self._places.names)
         try:
             await load.start()
+            await reads.start()
             began_us = now_us()
             result.rounds = await self._ground.rounds(scenario, rng, began_us, quick=self._quick)
             self._ground.say(f"{scenario.title}: checking")
@@ -67,10 +87,12 @@ class GroupRun:
         except BaseException:
             await load.abandon()
             raise
+        finally:
+            await reads.stop()
         self._loads.append(load)
         result.take(await self._check(load, healed=result.whole_s is not None))
         result.errors = dict(Counter(load.reasons))
-        take_times(result, load.acks_us, began_us, ended_us)
+        take_times(result, load.acks_us, began_us, ended_us, reads.moments_us)
         return result
 
     async def _create_topic(self, topic: str) -> None:
@@ -92,9 +114,10 @@ class GroupRun:
             state = self._ground.observer.state
             verdict.violated(Kind.UNHEALED, f"not within {WHOLE_TIMEOUT_S:g} s: {state}")
             return verdict
-        difference = await asyncio.to_thread(compare_replicas, self._roots())
-        if difference is not None:
-            verdict.violated(Kind.REPLICAS_DIFFER, difference)
+        for roots in stores_of(self._cluster):
+            difference = await asyncio.to_thread(compare_replicas, roots)
+            if difference is not None:
+                verdict.violated(Kind.REPLICAS_DIFFER, difference)
         return verdict
 
     async def _finish(self) -> Verdict:
@@ -103,13 +126,17 @@ class GroupRun:
         await self._ground.observer.stop()
         await asyncio.to_thread(self._cluster.stop)
         verdict = Verdict()
-        for root in self._roots():
-            topics = await asyncio.to_thread(read_topics, root)
+        for replicas in zip(*stores_of(self._cluster), strict=True):  # one of each broker set
+            parts = [await asyncio.to_thread(read_topics, root, self._places) for root in replicas]
             for load in self._loads:
-                verdict.merge(load.check_store(topics.get(load.topic, [])))
-            for text in await asyncio.to_thread(complaints, root):
-                verdict.violated(Kind.CORRUPT, text)
+                verdict.merge(
+                    load.check_store([found for part in parts for found in part.get(load.topic, [])])
+                )
+            for root in replicas:
+                for text in await asyncio.to_thread(complaints, root):
+                    verdict.violated(Kind.CORRUPT, text)
         return verdict
 
-    def _roots(self) -> list[Path]:
-        return [self._cluster.store_path(number) for number in range(self._cluster.replicas)]
+
+def _topic(scenario: Scenario) -> str:
+    return f"Chaos-{scenario.name}"

@@ -1,7 +1,8 @@
 """The scenarios: what strikes, how long it lasts, and what is aimed at.
 
 Those of `GROUP` strike a replica group while messages are sent and consumed; those of `CONTROLLERS_ALONE`
-strike controllers without brokers, while clients have them decide.
+strike controllers without brokers, while clients have them decide. Those of `CLASSIC` and `CONTAINERS` strike
+groups without controllers: the ten of `GROUP` with name servers in the place of controllers.
 
 Each round of a scenario is a set of faults that strike together, hold for `hold_s`, and are healed; the next
 round begins when the group is whole again. What is drawn (victims, order, sides) comes from the run's seed.
@@ -9,7 +10,8 @@ round begins when the group is whole again. What is drawn (victims, order, sides
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tests.chaos.faults import Cut, Fault, Hang, Isolate, Kill, Lose, Pick, Split
 
@@ -17,6 +19,7 @@ MASTER = Pick("master")
 SLAVE = Pick("slave", 1)
 REPLICAS = Pick("replica")
 CONTROLLERS = Pick("controller")
+NAMESRVS = Pick("namesrv")
 LEADER = Pick("leader")
 CLIENTS = Pick("client")
 
@@ -36,6 +39,8 @@ class Scenario:
     """The same with ``--quick``: enough for what is built to be quick."""
     aim_s: float | None = None
     """Longest time without an acknowledgement, of a group with two replicas; None: no aim."""
+    read_aim_s: float | None = None
+    """Longest time without a read of each broker set; None: no aim, or nobody looks."""
     shuffled: bool = False
     """The seed draws the order of the rounds."""
     quick_rounds: int = 1
@@ -92,9 +97,61 @@ CONTROLLERS_ALONE = (
     ),
 )
 
-SCENARIOS = (*GROUP, *CONTROLLERS_ALONE)
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+_WITHOUT_CONTROLLERS = {
+    "controllers-killed": Scenario(
+        "namesrvs-killed",
+        "1, 2 name servers killed",
+        tuple((Kill(Pick("namesrv", count)),) for count in (1, 2)),
+        *(8, 3, 0.0),
+        quick_rounds=2,
+    ),
+    "controllers-cut": Scenario(
+        "namesrvs-cut", "name servers cut off from brokers", ((Cut(NAMESRVS, REPLICAS),),), 24, 8, 0.3
+    ),
+    "random": Scenario("random", "random splits of brokers and name servers", ((Split(),),) * 4, 12, 6, 6.0),
+}
+"""What takes the place of scenarios with controllers."""
+
+
+def _without_controllers(aims: Mapping[str, float | None], victim: str) -> tuple[Scenario, ...]:
+    """`aims`: where the longest time without an acknowledgement is not that of `GROUP`. `victim`: what a
+    program with replicas is called."""
+    found = []
+    for each in GROUP:
+        scenario = _WITHOUT_CONTROLLERS.get(each.name, each)
+        found.append(
+            replace(
+                scenario,
+                title=scenario.title.replace("a replica", victim),
+                aim_s=aims.get(scenario.name, scenario.aim_s),
+                read_aim_s=scenario.aim_s,
+            )
+        )
+    return tuple(found)
+
+
+CLASSIC = _without_controllers({"kill": None, "hang": None, "master-isolated": None}, "a replica")
+"""A pair has nobody who takes messages while its master is gone."""
+CONTAINERS = _without_controllers({}, "a node")
+"""Two containers crosswise. Master and slave in the titles are the nodes with those of the first set."""
+
+GROUPS: Mapping[str, tuple[Scenario, ...]] = {
+    "controllers": (*GROUP, *CONTROLLERS_ALONE),
+    "classic": CLASSIC,
+    "containers": CONTAINERS,
+}
+"""Kind of cluster -> its scenarios."""
+SCENARIOS = GROUPS["controllers"]
+NAMES = tuple(dict.fromkeys(scenario.name for scenarios in GROUPS.values() for scenario in scenarios))
 WHOLE_AIM_S = 5.0
-"""After healing the SyncStateSet has all replicas again within this time."""
+"""After healing everything is whole again within this time."""
 NO_PAUSE_S = 0.1
 """An aim of 0 s means: no pause beyond this, which the load itself has without faults."""
+
+
+def find(groups: str, name: str) -> Scenario:
+    """Raises `LookupError` if that kind of cluster has no such scenario."""
+    for scenario in GROUPS[groups]:
+        if scenario.name == name:
+            return scenario
+    raise LookupError(f"{groups} have no scenario {name}")

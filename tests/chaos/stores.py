@@ -10,7 +10,7 @@ from batonmq.protocol.message.record import decode_record
 from batonmq.store.recovery import walk
 from batonmq.store.verify import open_log, read_store, verify
 from tests.chaos.check import Found
-from tests.chaos.load import found
+from tests.chaos.load import ONE_SET, Places, found
 
 _PIECE = 1 << 20
 LEVEL_TIMEOUT_S = 15.0
@@ -67,12 +67,12 @@ def compare_replicas(roots: Sequence[Path], timeout_s: float = LEVEL_TIMEOUT_S) 
     return None
 
 
-def read_topics(root: Path) -> dict[str, list[Found]]:
+def read_topics(root: Path, places: Places = ONE_SET) -> dict[str, list[Found]]:
     """All messages of a store by topic, straight from its commit log."""
     topics: dict[str, list[Found]] = {}
     for record, view in read_store(root):
         if record.has_unit:
-            topics.setdefault(record.topic, []).append(found(decode_record(view, 0)))
+            topics.setdefault(record.topic, []).append(found(decode_record(view, 0), places))
         view.release()
     return topics
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,11 @@ class ActingCluster(SimCluster):
 
     def set_of(self, node: Node) -> str:
         return self.sets[node.index // 2]
+
+    @property
+    def replicas(self) -> Sequence[Any]:
+        """All brokers of all sets."""
+        return self.brokers
 
     def pair(self, name: str) -> tuple[Node, Node]:
         at = 2 * self.sets.index(name)
@@ -253,8 +258,8 @@ class ActingTeller:
         up = [node for node in cluster.nodes if node.up and not node.stopping]
         if not up:
             return
-        master = cluster.pair("a")[0]
-        node = pick.choice([*up, *[master] * 4 * (master in up)])
+        victim = self._victim()
+        node = pick.choice([*up, *[victim] * 4 * (victim in up)])
         other = pick.choice(cluster.nodes)
         faults: list[tuple[int, Callable[[], Any]]] = [
             (24, lambda: cluster.crash(node)),
@@ -265,8 +270,17 @@ class ActingTeller:
             (4, lambda: cluster.slow_packets(node, pick.uniform(0.01, 0.3))),
             (10, self._reset),
             (10, cluster.reconnect),
+            *self._more_faults(node),
         ]
         pick.choices([do for _, do in faults], [weight for weight, _ in faults])[0]()
+
+    def _victim(self) -> Node:
+        """Most faults hit this one."""
+        return self.cluster.pair("a")[0]
+
+    def _more_faults(self, node: Node) -> list[tuple[int, Callable[[], Any]]]:
+        """Weights and faults of a kind of cluster."""
+        return []
 
     def _reset(self) -> None:
         ends = self.cluster.connections()

@@ -24,7 +24,7 @@ from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.properties import PROPERTY_POP_CK, encode_properties
 from batonmq.protocol.message.record import decode_records
 from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
-from tests.simulation.cluster import BROKER_PORT, SimClock
+from tests.simulation.cluster import SimClock
 
 if TYPE_CHECKING:
     from tests.simulation.acting import ActingTeller
@@ -44,7 +44,7 @@ class _Client:
         """Address of the broker that serves a set."""
         for node in self.teller.cluster.pair(name):
             if node.up and node.broker is not None and node.broker.role.serves:
-                return f"{node.address}:{BROKER_PORT}"
+                return f"{node.address}:{node.port}"
         return None
 
 
@@ -80,9 +80,9 @@ class Transactions(_Client):
     async def _beat(self, net: RemotingClient) -> None:
         body = encode(HeartbeatData(client_id="sim", producer_data_set=[ProducerData(group_name=GROUP)]))
         while True:
-            for node in self.teller.cluster.brokers:
+            for node in self.teller.cluster.replicas:
                 try:
-                    await net.call(f"{node.address}:{BROKER_PORT}", Heartbeat(), body, timeout_ms=500)
+                    await net.call(f"{node.address}:{node.port}", Heartbeat(), body, timeout_ms=500)
                 except (NetError, MQError):
                     continue
             await asyncio.sleep(1.0)

@@ -89,6 +89,11 @@ class Node:
         return self.host is not None and self.host.alive
 
     @property
+    def port(self) -> int:
+        """Where a broker listens."""
+        return BROKER_PORT
+
+    @property
     def life(self) -> str:
         """After a restart the program is another one."""
         return f"{self.name}.{self.lives}"

@@ -18,13 +18,15 @@ class MemberGroup:
     Source: RocketMQ's `BrokerMemberGroup` (GET_BROKER_MEMBER_GROUP, 901).
     """
 
-    __slots__ = ("addresses", "listeners")
+    __slots__ = ("addresses", "listeners", "refresh")
 
     def __init__(self) -> None:
         self.addresses: Mapping[int, str] = {}
         """By broker id. Empty until a name server has answered."""
         self.listeners: list[Callable[[MemberGroup], None]] = []
         """Called after each change, in order."""
+        self.refresh: Callable[[], None] = lambda: None
+        """Asks the name servers at once, because the members may have changed; set by whoever asks them."""
 
     @property
     def known(self) -> bool:

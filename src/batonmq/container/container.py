@@ -57,13 +57,8 @@ class Container:
         file = await asyncio.get_running_loop().run_in_executor(
             None, partial(_read, path, directories, self._namesrv_addr)
         )
-        if self._closing:
-            raise _failed("the container stops")
-        entry = self.table.join(file.claims)
-        task = self._starts[file.identity] = self._run(self._start(entry, file))
-        task.add_done_callback(lambda _: self._starts.pop(file.identity, None))
         # The start goes on if the caller goes away.
-        await asyncio.shield(task)
+        await asyncio.shield(self._begin(file))
         return file
 
     async def remove(self, identity: BrokerIdentity) -> None:
@@ -72,8 +67,8 @@ class Container:
         cases.
         """
         entry = self.table.get(identity)
-        starting = self._starts.get(identity)
-        if entry is not None and starting is not None:
+        # If a start fails, another one of the same broker may follow at once.
+        while entry is not None and (starting := self._starts.get(identity)) is not None:
             await asyncio.wait([starting])
             entry = self.table.get(identity)
         if entry is None:
@@ -115,6 +110,19 @@ class Container:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the caller may be gone
+
+    def _begin(self, file: BrokerFile) -> asyncio.Task[None]:
+        """Start a broker. Raises `MQError` if it may not join."""
+        if self._closing:
+            raise _failed("the container stops")
+        entry = self.table.join(file.claims)
+        task = self._starts[file.identity] = self._run(self._start(entry, file))
+        task.add_done_callback(partial(self._started, file.identity))
+        return task
+
+    def _started(self, identity: BrokerIdentity, task: asyncio.Task[None]) -> None:
+        if self._starts.get(identity) is task:  # not a later start of the same broker
+            del self._starts[identity]
 
     async def _start(self, entry: Entry, file: BrokerFile) -> None:
         name = file.identity.canonical_name

@@ -1,7 +1,8 @@
 """The messages between a container and its worker processes, over a socket pair.
 
 A message is JSON after a length of four bytes. The container sends calls (`Start`, `Stop`, `NameServers`,
-`Close`). The worker answers each call with `Answer`, and reports a broker that stopped itself with `Ended`.
+`Ping`, `Close`). The worker answers each call with `Answer`, and reports a broker that stopped itself with
+`Ended`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class NameServers(msgspec.Struct, tag="nameServers"):
     addresses: str
 
 
+class Ping(msgspec.Struct, tag="ping"):
+    """Answer at once: the event loop runs."""
+
+    call: int
+
+
 class Close(msgspec.Struct, tag="close"):
     """Stop all brokers, answer, and exit."""
 
@@ -70,7 +77,7 @@ class Ended(msgspec.Struct, tag="ended"):
     cause: str
 
 
-Order: TypeAlias = Hello | Start | Stop | NameServers | Close
+Order: TypeAlias = Hello | Start | Stop | NameServers | Ping | Close
 Report: TypeAlias = Answer | Ended
 
 _orders: Final = msgspec.json.Decoder(Order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import random
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,11 +38,14 @@ READERS: Final = 8
 class InProcess:
     """A `Place`."""
 
-    def __init__(self, tls: TlsConfig, ended: Ended, clock: Clock | None = None) -> None:
+    def __init__(
+        self, tls: TlsConfig, ended: Ended, clock: Clock | None = None, rng: random.Random | None = None
+    ) -> None:
         """Raises `ConfigError` for TLS files that cannot be used."""
         self._tls = tls
         self._ended = ended
         self._clock = clock if clock is not None else SystemClock()
+        self._rng = rng if rng is not None else random.Random()
         self._client = RemotingClient(tls=client_context(tls))
         self._readers = ThreadPoolExecutor(READERS, "batonmq-read")
         self._running: dict[BrokerIdentity, BrokerService] = {}
@@ -59,6 +63,7 @@ class InProcess:
                 file.store,
                 file.ha,
                 clock=self._clock,
+                rng=random.Random(self._rng.getrandbits(64)),
                 tls=self._tls,
                 config_path=file.path,
                 # A controller detects a dead broker when its connection closes, so each broker needs its own.

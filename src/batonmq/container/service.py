@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,13 +36,16 @@ class ContainerService:
         tls: TlsConfig | None = None,
         config_path: Path | None = None,
         clock: Clock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        """`tls`: for this port and all brokers. Raises `ConfigError`."""
+        """`tls`: for this port and all brokers. `clock` and `rng`: of the brokers in this process. Raises
+        `ConfigError`."""
         self._config = config
         self._tls = tls if tls is not None else TlsConfig()
         self._server_tls = server_tls(self._tls)
         clock = clock if clock is not None else SystemClock()
         self._clock = clock
+        self._rng = rng
         host, port, vip = config.bind_address, config.listen_port, config.listen_port - VIP_PORT_DISTANCE
         taken = [Listener("listenPort", host, port)]
         if config.vip_channel_enabled and port:
@@ -91,7 +95,7 @@ class ContainerService:
     def _make_places(self) -> list[Place]:
         count = self._config.container_processes
         if count == 1:
-            return [InProcess(self._tls, self.container.ended, self._clock)]
+            return [InProcess(self._tls, self.container.ended, self._clock, self._rng)]
         client_context(self._tls)  # report an unusable TLS file here, once, not in each worker
         return [WorkerProcess(number, self._tls, self.container.ended) for number in range(1, count + 1)]
 

@@ -1,4 +1,4 @@
-"""A `Place` in a worker process, which the container restarts when it dies.
+"""A `Place` in a worker process, which the container restarts when it dies or hangs.
 
 Its brokers restart with it, as after a `kill -9` of each. Brokers in other processes are not affected.
 Pending calls fail.
@@ -34,6 +34,12 @@ PAUSE_S: Final = (0.1, 5.0)
 """First and longest pause before a restart; the pause doubles each time."""
 HEALTHY_S: Final = 10.0
 """If a worker ran this long, its next restart comes after the first pause."""
+PING_S: Final = 1.0
+"""Interval of pings."""
+SILENT_PINGS: Final = 10
+"""A worker that has not answered for so many intervals hangs, and is killed."""
+STARTING_PINGS: Final = 60
+"""The same while it starts brokers: it may be busy with a large store."""
 
 
 class _Gone(Exception):
@@ -56,6 +62,11 @@ class WorkerProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._process: Process | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._pings: asyncio.Task[None] | None = None
+        self._silent = 0
+        """Intervals since the worker's last message."""
+        self._restoring = 0
+        """Tasks that start the brokers of a worker again; one that gave up may end late."""
         self._tasks = Tasks()
         self._closing = asyncio.Event()
 
@@ -67,6 +78,7 @@ class WorkerProcess:
     async def open(self) -> None:
         reader = await self._spawn()
         self._watch = self._tasks.spawn(self._supervise(reader))
+        self._pings = self._tasks.spawn(self._ping())
 
     async def start(self, file: BrokerFile) -> None:
         identity, order = file.identity, (str(file.path), file.config.namesrv_addr)
@@ -100,6 +112,8 @@ class WorkerProcess:
 
     async def close(self) -> None:
         self._closing.set()
+        if self._pings is not None:
+            self._pings.cancel()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._call(control.Close)
@@ -188,15 +202,20 @@ class WorkerProcess:
                 del self._brokers[identity]
                 self._ended(identity, f"it did not start again: {error}")
 
-        with contextlib.suppress(_Gone):  # `_supervise` starts another worker
-            await asyncio.gather(*(start(each, *order) for each, order in list(self._brokers.items())))
-            log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
+        self._restoring += 1
+        try:
+            with contextlib.suppress(_Gone):  # `_supervise` starts another worker
+                await asyncio.gather(*(start(each, *order) for each, order in list(self._brokers.items())))
+                log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
+        finally:
+            self._restoring -= 1
 
     async def _serve(self, reader: asyncio.StreamReader) -> int:
         """Wait until the process has ended; returns its exit code."""
         assert self._process is not None and self._writer is not None
         try:
             while (report := await control.read_report(reader)) is not None:
+                self._silent = 0
                 if isinstance(report, control.Answer):
                     self._answered(report)
                 elif self._brokers.pop(report.identity, None) is not None:
@@ -215,6 +234,31 @@ class WorkerProcess:
             if not call.done():
                 call.set_exception(_Gone(f"worker-{self._number} ended ({_how(code)})"))
         return code
+
+    async def _ping(self) -> None:
+        """Ping the worker, and kill it when it has been silent for too long. `_supervise` starts another one.
+
+        Intervals are counted, not the time: if this process was stopped, too, no time has passed for it.
+        """
+        loop = asyncio.get_running_loop()
+        sent: asyncio.Future[str | None] | None = None
+        while True:
+            await asyncio.sleep(PING_S)
+            if self._writer is None:
+                self._silent = 0
+                continue
+            most = STARTING_PINGS if self._restoring or self._starting else SILENT_PINGS
+            if self._silent >= most:
+                log.error("worker-%d has not answered for %.0f s: it is killed", self._number, most * PING_S)
+                self._silent = 0
+                self._kill()
+                continue
+            self._silent += 1
+            if sent is None or sent.done():
+                call = next(self._ids)
+                sent = self._calls[call] = loop.create_future()
+                sent.add_done_callback(_observed)
+                self._writer.write(control.frame(control.Ping(call)))
 
     def _answered(self, answer: control.Answer) -> None:
         started = self._starting.pop(answer.call, None)
@@ -240,6 +284,12 @@ class WorkerProcess:
         self._calls[call] = answer
         self._writer.write(control.frame(order(call)))
         return await answer
+
+
+def _observed(ping: asyncio.Future[str | None]) -> None:
+    """Nobody waits for the answer to a ping."""
+    if not ping.cancelled():
+        ping.exception()
 
 
 def _how(code: int) -> str:

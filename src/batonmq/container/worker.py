@@ -46,6 +46,9 @@ class Worker:
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
 
+    def answer(self, ping: control.Ping) -> None:
+        self._say(control.Answer(ping.call))
+
     async def close(self, order: control.Close) -> None:
         """Stop all brokers and answer."""
         if self._orders:
@@ -101,6 +104,8 @@ async def work(end: socket.socket) -> None:
             case None | control.Hello():
                 log.error("the container is gone: this worker ends")
                 os._exit(ORPHANED)
+            case control.Ping():
+                worker.answer(order)
             case control.Close():
                 await worker.close(order)
                 return

@@ -36,6 +36,7 @@ class ActingPart(Part):
         self._polling = MemberPolling(broker)
         self._timer: asyncio.TimerHandle | None = None
         broker.members.listeners.append(self._members_changed)
+        broker.members.refresh = self._polling.now
         if not broker.settings.broker.enable_controller_mode:
             # A slave that may act needs the tables: changes of them are answered when it has them.
             broker.tables.watch.members = lambda: broker.members.others(broker.role.broker_id).keys()

@@ -178,14 +178,19 @@ class Registration:
     async def _keep_registered(self, address: str) -> None:
         loop = asyncio.get_running_loop()
         wake = self._wake[address]
-        reachable = True
+        reachable, listed = True, False
         while True:
             wake.clear()
             if not self._paused:
                 ok = await self._register(address, quiet=not reachable)
                 if ok and not reachable:
                     log.info("name server %s is reachable again", address)
-                reachable = ok
+                if ok and not listed:
+                    # This broker may be the one that acts as master now. Name servers notify only the others.
+                    self._broker.members.refresh()
+                reachable = listed = ok
+            else:
+                listed = False
             period_s = self._period_s()
             retry_s = min(period_s, RETRY_MS / 1000)
             if not reachable or self._paused:
