@@ -166,11 +166,13 @@ def stream_offsets(checkpoint: Path) -> Offsets:
 
 
 def _source_offsets(line: str) -> Offsets:
-    """Empty if the line is another source's."""
+    """Empty if the line is another source's. Kafka's connector names queues by their number alone."""
     try:
         given = json.loads(line)
+        if not all(":" in queue for queues in given.values() for queue in queues):
+            return {}
         return {
-            str(topic): {str(queue): int(offset) for queue, offset in queues.items() if ":" in queue}
+            str(topic): {str(queue): int(offset) for queue, offset in queues.items()}
             for topic, queues in given.items()
         }
     except (ValueError, AttributeError, TypeError):
