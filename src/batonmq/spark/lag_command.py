@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import click
 
 from batonmq.spark import report
 from batonmq.spark.command import DIRECTORY, one_line, session_for
+from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,16 +51,6 @@ class Limits:
         if lag.expired:
             found.append(f"{name}: {lag.expired:,} messages expired before they were consumed")
         return found
-
-
-def duration(seconds: float) -> str:
-    """For readers: ``850 ms``, ``12.3 s``, ``4 min 10 s``, ``3 h 5 min``."""
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @click.command()
@@ -205,11 +195,6 @@ def _rates_json(rates: Rates | None, behind: int) -> dict[str, float | None]:
         "consumed_a_second": rates.consumed,
         "seconds_left": rates.seconds_left(behind),
     }
-
-
-def moment(ms: int) -> str:
-    """A time for readers, UTC."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _tables(

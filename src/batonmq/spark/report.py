@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,21 @@ class Page:
     tables: Sequence[Table] = ()
     plots: Sequence[Figure] = field(default_factory=list)
     footer: str = ""
+
+
+def duration(seconds: float) -> str:
+    """For readers: ``850 ms``, ``12.3 s``, ``4 min 10 s``, ``3 h 5 min``."""
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def moment(ms: int) -> str:
+    """A time for readers, UTC."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def show(tables: Sequence[Table]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from batonmq.spark.jobs.lag import LagError, QueueLag, Rates, by_reader, rates, stream_offsets
-from batonmq.spark.lag_command import Limits, duration
+from batonmq.spark.lag_command import Limits
+from batonmq.spark.report import duration
 
 
 def queue(
