@@ -12,6 +12,7 @@ from pathlib import Path
 from batonmq import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
+from tests.chaos import histories
 from tests.chaos.check import Kind, Verdict
 from tests.chaos.feature_loads import LOADS
 from tests.chaos.ground import READY_TIMEOUT_S, WHOLE_TIMEOUT_S, Ground, take_times
@@ -68,6 +69,11 @@ class GroupRun:
             await load.abandon()
             raise
         self._loads.append(load)
+        histories.write(
+            self._cluster.directory / f"history-{scenario.name}.parquet",
+            load.sends,
+            self._cluster.broker_name,
+        )
         result.take(await self._check(load, healed=result.whole_s is not None))
         result.errors = dict(Counter(load.reasons))
         take_times(result, load.acks_us, began_us, ended_us)

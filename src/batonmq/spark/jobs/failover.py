@@ -160,23 +160,30 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def served_of(lines: Iterable[str], zone: tzinfo | None) -> list[Served]:
-    """What the log of one broker says. `zone`: of times in our logs; None: this machine's."""
+    """What the log of one broker says; damaged lines are left out. `zone`: of times in our logs; None: this
+    machine's."""
     found: list[Served] = []
     name = ""
     for line in lines:
         if match := NAME.search(line):
             name = match[1]
         elif match := OURS.match(line):
-            found.append(Served(_ms(match[1], match[2], zone), name, int(match[3])))
+            time_ms = _ms(match[1], match[2], zone)
+            found += [] if time_ms is None else [Served(time_ms, name, int(match[3]))]
         elif match := JAVA.match(line):
-            found.append(Served(_ms(match[1], match[2], JAVA_ZONE), match[3], int(match[4])))
+            time_ms = _ms(match[1], match[2], JAVA_ZONE)
+            found += [] if time_ms is None else [Served(time_ms, match[3], int(match[4]))]
     # The name may come later than the first elections, for the log is cut into files.
     return [replace(served, broker_set=served.broker_set or name) for served in found]
 
 
-def _ms(text: str, millis: str | None, zone: tzinfo | None) -> int:
-    moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S")
-    moment = moment.replace(tzinfo=zone) if zone is not None else moment.astimezone()
+def _ms(text: str, millis: str | None, zone: tzinfo | None) -> int | None:
+    """ms since 1970; None if it is no time."""
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S")
+        moment = moment.replace(tzinfo=zone) if zone is not None else moment.astimezone()
+    except (ValueError, OverflowError):
+        return None
     return round(moment.timestamp()) * 1000 + int(millis or 0)
 
 
