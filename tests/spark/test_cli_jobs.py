@@ -6,16 +6,18 @@ The jobs' details have their own tests; `test_cli.py` has archive and audit.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from batonmq import Message
+from batonmq import Admin, Message
 from batonmq.client.message import PROPERTY_DLQ_ORIGIN_TOPIC
 from batonmq.client.offsets import GroupOffsets
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.routing.session import Session
 
@@ -37,6 +39,8 @@ def commit(namesrv: str, group: str, topic: str, offsets: dict[int, int]) -> Non
     """Commit offsets of a group, as its consumers do."""
 
     async def work() -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_group(SubscriptionGroupConfig(group_name=group))
         session = Session(namesrv)
         try:
             known = GroupOffsets(session, group)
@@ -194,7 +198,7 @@ def test_audit_of_equal_and_of_different_replicas(session, topics, cluster, tmp_
 
 
 def test_failover_report_of_a_killed_master(cluster_of, tmp_path):
-    """A producer sends, the master is killed: the report must have this election, with the sets and the gap."""
+    """The report has the election, with the sets and the producer's gap."""
     from batonmq.demo.group import Group
     from batonmq.demo.history import History, now_us
     from batonmq.sync import Producer
@@ -226,7 +230,6 @@ def test_failover_report_of_a_killed_master(cluster_of, tmp_path):
             await group.close()
 
     now = asyncio.run(new_state())
-    cluster.stop()
     report = ("failover-report", "--dir", cluster.directory, *FAST)
     result = json.loads(ran(*report, "--json", "--out", tmp_path / "out").stdout)
     first, second = result["elections"]
@@ -235,7 +238,7 @@ def test_failover_report_of_a_killed_master(cluster_of, tmp_path):
     assert (second["before"], second["after"]) == ([1, 2], [second["new_master"]])
     assert second["served_ms"] >= second["time_ms"] and second["start_offset"] > 0
     acks = history.acks_us()
-    longest_ms = max(b - a for a, b in zip(acks, acks[1:], strict=False)) / 1000
+    longest_ms = max(b - a for a, b in itertools.pairwise(acks)) / 1000
     gaps = {o["producer"]: o["gap_ms"] for o in result["outages"] if o["master_epoch"] == now.master_epoch}
     assert gaps == {"history": longest_ms, "all producers": longest_ms}
     assert (tmp_path / "out" / "report.html").read_text().count("<svg") == 2

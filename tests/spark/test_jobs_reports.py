@@ -50,7 +50,7 @@ def test_the_gap_of_an_election_began_before_it(session, tmp_path):
     first = [*steady(5 * SECOND, 10 * SECOND + 1), (10_100_000, None), *steady(13 * SECOND, 20 * SECOND)]
     first[51] = (10_100_000, None)
     second = (
-        steady(5 * SECOND, 10 * SECOND + 1) + [(10_200_000, 12_500_000)] + steady(13 * SECOND, 20 * SECOND)
+        [*steady(5 * SECOND, 10 * SECOND + 1), (10200000, 12500000), *steady(13 * SECOND, 20 * SECOND)]
     )
     paths = [
         history(tmp_path / "one.parquet", first),
