@@ -49,9 +49,7 @@ def test_the_gap_of_an_election_began_before_it(session, tmp_path):
     # The master is killed after 10.0 s, the election is at 12 s, and sends succeed again from 13 s on.
     first = [*steady(5 * SECOND, 10 * SECOND + 1), (10_100_000, None), *steady(13 * SECOND, 20 * SECOND)]
     first[51] = (10_100_000, None)
-    second = (
-        [*steady(5 * SECOND, 10 * SECOND + 1), (10200000, 12500000), *steady(13 * SECOND, 20 * SECOND)]
-    )
+    second = [*steady(5 * SECOND, 10 * SECOND + 1), (10200000, 12500000), *steady(13 * SECOND, 20 * SECOND)]
     paths = [
         history(tmp_path / "one.parquet", first),
         history(tmp_path / "x.parquet", second, producer="two"),
@@ -84,6 +82,15 @@ def test_other_broker_sets_and_earlier_gaps_do_not_count(session, tmp_path):
     found = measured(session, paths, [Window("b", 7, 12 * SECOND, 19 * SECOND)])
     assert set(found) == {(7, ALL), (7, "p")}
     assert found[7, "p"].gap_ms == 100
+
+
+def test_idle_time_is_no_gap(session, tmp_path):
+    rows = [*steady(1 * SECOND, 2 * SECOND), *steady(14 * SECOND, 20 * SECOND)]
+    rows.append((20 * SECOND, 20_500_000))
+    found = measured(
+        session, [history(tmp_path / "p.parquet", rows)], [Window("b", 7, 12 * SECOND, 42 * SECOND)]
+    )
+    assert (found[7, "p"].gap_ms, found[7, "p"].slowest_ms) == (600, 500)
 
 
 def test_a_producer_that_had_ended_saw_nothing(session, tmp_path):

@@ -3,8 +3,8 @@
 A history has the columns of `audit.HISTORY_SCHEMA`, and optionally `producer`; without it the name of the
 file is the producer. The gap of a producer at an election is the longest time between two acknowledgements
 of that broker set that touches the time from the election to the next one, at most `window_s` later. If
-sends follow and none is acknowledged, the gap lasts to the last send. A producer that sends seldom has long
-gaps without an outage: `slowest_ms` and `failed` tell.
+sends follow and none is acknowledged, the gap lasts to the last send. A producer that sends less than once
+a second is not waiting in between: then the gap begins with its next send.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL = "all producers"
+IDLE_US = 1_000_000
+"""A gap begins with the last acknowledgement, but with the next send if that came more than this later."""
 SCHEMA = f"{HISTORY_SCHEMA}, producer string"
 _BUCKETS = 600
 
@@ -34,7 +36,7 @@ class Outage:
     producer: str
     """`ALL`: the acknowledgements of all together."""
     began_us: int
-    """Last acknowledgement before the gap, us since 1970."""
+    """Last acknowledgement before the gap, or the first send after idle time; us since 1970."""
     ended_us: int
     """The one after it, or the last send if none followed."""
     acked_again: bool
@@ -147,18 +149,35 @@ def measure(session: SparkSession, histories: DataFrame, windows: Sequence[Windo
 
 def _gaps(histories: DataFrame) -> DataFrame:
     """``who, broker_set, began_us, ended_us, acked_again``: from each acknowledgement to the next one of the
-    broker set, and from the last one to the last send."""
+    broker set, and from the last one to the last send. Idle time before a send is not part of a gap."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F
 
-    last_send = histories.groupBy("who").agg(F.max("sent_us").alias("last_sent_us"))
-    acks = histories.where("acked_us IS NOT NULL").select("who", "broker_set", "acked_us").distinct()
-    following = F.lead("acked_us").over(Over.partitionBy("who", "broker_set").orderBy("acked_us"))
-    chained = acks.withColumn("next_us", following).join(last_send, "who")
+    acks = histories.where("acked_us IS NOT NULL").select("who", "broker_set", "sent_us", "acked_us")
+    # A send without acknowledgement may have been meant for any broker set that the producer uses.
+    failed = (
+        histories.where("acked_us IS NULL")
+        .select("who", "sent_us", "acked_us")
+        .join(acks.select("who", "broker_set").distinct(), "who")
+    )
+    steps = acks.unionByName(failed).withColumn("at_us", F.coalesce("acked_us", "sent_us"))
+    # Newest first: Spark computes a frame that only grows in one pass, but not one that shrinks.
+    newer = (
+        Over.partitionBy("who", "broker_set")
+        .orderBy(F.desc("at_us"))
+        .rowsBetween(Over.unboundedPreceding, -1)
+    )
+    chained = (
+        steps.withColumn("next_us", F.min("acked_us").over(newer))
+        .withColumn("first_sent_us", F.min("sent_us").over(newer))
+        .withColumn("last_sent_us", F.max("sent_us").over(newer))
+        .where("acked_us IS NOT NULL")
+    )
+    idle = F.col("first_sent_us") > F.col("acked_us") + IDLE_US
     return chained.select(
         "who",
         "broker_set",
-        F.col("acked_us").alias("began_us"),
+        F.when(idle, F.col("first_sent_us")).otherwise(F.col("acked_us")).alias("began_us"),
         F.coalesce("next_us", "last_sent_us").alias("ended_us"),
         F.col("next_us").isNotNull().alias("acked_again"),
     ).where(F.col("ended_us") > F.col("began_us"))
