@@ -141,11 +141,10 @@ def sum_up(bodies: Iterable[Iterable[bytes]], stored: Mapping[str, int]) -> Outc
             # All rows of a carrier are in one queue, so each total includes all counts before it.
             if row["total"] != counts[carrier]:
                 outcome.wrong.append(f"{carrier}: total {row['total']:,} after counts of {counts[carrier]:,}")
-    for carrier in sorted(sent.keys() | counts.keys()):
-        if sent.get(carrier, 0) != counts.get(carrier, 0):
-            outcome.wrong.append(
-                f"{carrier}: {counts.get(carrier, 0):,} counted, {sent.get(carrier, 0):,} sent"
-            )
+    for carrier in sorted(stored.keys() | counts.keys()):
+        number, known = counts.get(carrier, 0), stored.get(carrier, 0)
+        if number != known:
+            outcome.wrong.append(f"{carrier}: {number:,} counted, {known:,} in the topic")
     return outcome
 
 
