@@ -10,10 +10,12 @@ No I/O.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import islice
 from typing import Final
 
 EVENT_SCHEMA: Final = (
@@ -222,31 +224,32 @@ def elections_of(
         )
     for key in moments.keys() | starts.keys():
         found.setdefault(key, Election(*key, moments.get(key), NOT_RECORDED))
+    changes: dict[str, list[Event]] = defaultdict(list)
+    for event in sorted(events, key=lambda event: event.time_ms):
+        if event.event == "sync-state-set":
+            changes[event.broker_set].append(event)
     ready = [
         replace(
             election,
             served_ms=moments.get(key),
             start_offset=starts.get(key),
-            whole_ms=_whole_ms(election, events),
+            whole_ms=_whole_ms(election, changes[election.broker_set]),
         )
         for key, election in found.items()
     ]
     return sorted(ready, key=lambda e: (e.time_ms is None, e.time_ms or 0, e.broker_set, e.master_epoch))
 
 
-def _whole_ms(election: Election, events: Iterable[Event]) -> int | None:
-    """When the set was as large as before the election again, in the same or a later epoch."""
+def _whole_ms(election: Election, changes: Sequence[Event]) -> int | None:
+    """When the set was as large as before the election again, in the same or a later epoch. `changes`: of the
+    broker set's SyncStateSet, by time."""
     if not election.recorded or election.time_ms is None:
         return None
-    times = (
-        event.time_ms
-        for event in events
-        if event.event == "sync-state-set"
-        and event.broker_set == election.broker_set
-        and event.master_epoch >= election.master_epoch
-        and len(event.after) >= len(election.before)
-    )
-    return min(times, default=None)
+    first = bisect_left(changes, election.time_ms, key=lambda event: event.time_ms)
+    for event in islice(changes, first, None):
+        if event.master_epoch >= election.master_epoch and len(event.after) >= len(election.before):
+            return event.time_ms
+    return None
 
 
 def disagreements(epochs: Iterable[Epoch]) -> list[str]:
