@@ -40,7 +40,7 @@ def steady(start_us: int, end_us: int, step_us: int = 100_000) -> list[tuple[int
 
 
 def measured(session, paths: list[Path], windows: list[Window]) -> dict[tuple[int, str], outages.Outage]:
-    rows = outages.read_histories(session, [str(path) for path in paths])
+    rows = outages.read_histories(session, paths)
     found = outages.measure(session, rows, windows)
     return {(outage.master_epoch, outage.producer): outage for outage in found}
 
@@ -100,7 +100,7 @@ def test_a_producer_that_had_ended_saw_nothing(session, tmp_path):
 
 def test_acknowledgements_over_time(session, tmp_path):
     path = history(tmp_path / "p.parquet", steady(0, 10 * SECOND))
-    rows = outages.read_histories(session, [str(path)])
+    rows = outages.read_histories(session, [path])
     bucket_s, counts = outages.acks_over_time(rows, 2 * SECOND, 4 * SECOND)
     assert bucket_s == 0.1
     assert counts == [("p", bucket, 1) for bucket in range(21)]

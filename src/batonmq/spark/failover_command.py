@@ -218,7 +218,7 @@ def _findings(
     )
     seen: list[Outage] = []
     if sources.histories:
-        rows = outages.read_histories(session, [str(path.absolute()) for path in sources.histories])
+        rows = outages.read_histories(session, sources.histories)
         seen = outages.measure(session, rows, outages.windows_of(elections, window_s))
     wrong = [
         f"the election of epoch {e.master_epoch} of {e.broker_set} was unclean"
@@ -365,7 +365,7 @@ def _plots(session: SparkSession, sources: Sources, findings: Findings) -> list[
     start_us, end_us = min(times) * 1000 - AROUND_US, max(times) * 1000 + AROUND_US
     plots = []
     if sources.histories:
-        rows = outages.read_histories(session, [str(path.absolute()) for path in sources.histories])
+        rows = outages.read_histories(session, sources.histories)
         bucket_s, counts = outages.acks_over_time(rows, start_us, end_us)
         plots.append(_acks(findings, counts, bucket_s, start_us, end_us))
     return [*plots, *_masters(findings, start_us, end_us)]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 BLUE, RED, GREEN, GREY, ORANGE = "#2b6cb0", "#c53030", "#2f855a", "#718096", "#c05621"
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-NARROWEST = 110
-"""Columns of a table where the output is no terminal."""
+FILE_WIDTH = 240
+"""Most columns of a table where the output is no terminal."""
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -71,7 +71,7 @@ def show(tables: Sequence[Table]) -> None:
     """Print tables."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
+        console.width = FILE_WIDTH
     for table in tables:
         shown = rich_table.Table(*table.columns, title=table.title, title_justify="left")
         for row in table.rows:

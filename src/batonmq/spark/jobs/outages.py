@@ -1,7 +1,7 @@
 """outages: how long producers had no acknowledgement around each election, from their histories.
 
 A history has the columns of `audit.HISTORY_SCHEMA`, and optionally `producer`; without it the name of the
-file is the producer. The gap of a producer at an election is the longest time between two acknowledgements
+file or directory is the producer. The gap of a producer at an election is the longest time between two acknowledgements
 of that broker set that touches the time from the election to the next one, at most `window_s` later. If
 sends follow and none is acknowledged, the gap lasts to the last send. A producer that sends less than once
 a second is not waiting in between: then the gap begins with its next send.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batonmq.spark.jobs.audit import HISTORY_SCHEMA
@@ -78,14 +80,19 @@ def windows_of(elections: Sequence[Election], window_s: float) -> list[Window]:
     return found
 
 
-def read_histories(session: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Parquet files, or directories of them, as ``producer, broker_set, sent_us, acked_us, status``."""
+def read_histories(session: SparkSession, paths: Sequence[Path]) -> DataFrame:
+    """Parquet files, or directories of them, as ``producer, broker_set, sent_us, acked_us, status``. A history
+    without producers is that of one, named like the path."""
     from pyspark.sql import functions as F
 
-    rows = session.read.schema(SCHEMA).parquet(*paths).select("*", F.col("_metadata.file_name").alias("file"))
-    name = F.regexp_replace("file", r"\.parquet$", "")
-    return rows.select(
-        F.coalesce("producer", name).alias("producer"),
+    rows = [
+        session.read.schema(SCHEMA)
+        .parquet(str(path.absolute()))
+        .withColumn("producer", F.coalesce("producer", F.lit(path.stem)))
+        for path in paths
+    ]
+    return reduce(type(rows[0]).unionByName, rows).select(
+        "producer",
         F.regexp_extract("queue", r"^(.*):\d+$", 1).alias("broker_set"),
         "sent_us",
         "acked_us",
