@@ -1,10 +1,10 @@
 """outages: how long producers had no acknowledgement around each election, from their histories.
 
 A history has the columns of `audit.HISTORY_SCHEMA`, and optionally `producer`; without it the name of the
-file or directory is the producer. The gap of a producer at an election is the longest time between two acknowledgements
-of that broker set that touches the time from the election to the next one, at most `window_s` later. If
-sends follow and none is acknowledged, the gap lasts to the last send. A producer that sends less than once
-a second is not waiting in between: then the gap begins with its next send.
+file or directory is the producer. The gap of a producer at an election is the longest time between two
+acknowledgements of that broker set that touches the time from the election to the next one, at most
+`window_s` later. If sends follow and none is acknowledged, the gap lasts to the last send. A producer that
+sends less than once a second is not waiting in between: then the gap begins with its next send.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def windows_of(elections: Sequence[Election], window_s: float) -> list[Window]:
 
 
 def read_histories(session: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    """Parquet files, or directories of them, as ``producer, broker_set, sent_us, acked_us, status``. A history
-    without producers is that of one, named like the path."""
+    """Parquet files, or directories of them, as ``producer, broker_set, sent_us, acked_us, status``. One
+    without producers is that of a single producer, named like the path."""
     from pyspark.sql import functions as F
 
     rows = [
