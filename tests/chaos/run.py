@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from batonmq import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
+from tests.chaos import histories
 from tests.chaos.check import Kind, Verdict
 from tests.chaos.cluster import places_of, stores_of
 from tests.chaos.feature_loads import LOADS
@@ -90,6 +91,11 @@ class GroupRun:
         finally:
             await reads.stop()
         self._loads.append(load)
+        histories.write(
+            self._cluster.directory / f"history-{scenario.name}.parquet",
+            load.sends,
+            self._cluster.broker_name,
+        )
         result.take(await self._check(load, healed=result.whole_s is not None))
         result.errors = dict(Counter(load.reasons))
         take_times(result, load.acks_us, began_us, ended_us, reads.moments_us)

@@ -14,7 +14,12 @@ def main(namesrv: str, source: str, target: str, checkpoint: str, rows: str) -> 
     spark = spark_session(
         "exactly-once",
         master="local[2,16]",  # a task may fail 16 times: its Python worker is killed
-        settings={"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"},
+        settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            # The check of what readers saw needs the offsets of all batches.
+            "spark.sql.streaming.minBatchesToRetain": "1000000",
+        },
     )
     stream = (
         spark.readStream.format("rocketmq")

@@ -1,9 +1,11 @@
-"""Kills everything around a stream that writes exactly once, and counts what an independent reader finds.
+"""Kills everything around a stream that writes exactly once, and looks at what an independent reader finds.
 
 ``python -m tests.spark.kill_matrix --kills 200 --rows 1000000`` copies a topic into another one by Spark,
 while ``kill -9`` ends, at random: Python workers of tasks, the driver, the master, all brokers, the leader of
-the controllers. What was killed is started again. Exit code 1 if a row is missing, or there twice. With
-``--java`` the broker is RocketMQ's, one without replicas.
+the controllers. What was killed is started again. Meanwhile a reader follows the target; `visibility.py` says
+what it must not see. Exit code 1 if a row is missing, or there twice, or if the reader saw what it must not.
+With ``--java`` the broker is RocketMQ's, one without replicas; with ``--java-replicas`` its name server, its
+controller and two of its brokers.
 """
 
 from __future__ import annotations
@@ -18,25 +20,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from batonmq import Admin, Message, MessageQueue, QueueReader
+from batonmq import Admin, Message, MessageQueue
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.demo.group import Group
-from batonmq.net.errors import NetError
-from batonmq.protocol.errors import MQError
-from batonmq.protocol.message.record import decode_records
 from batonmq.spark.sink.options import LEDGER_DIRECTORY
 from batonmq.sync import Producer
-from tests.interop.conftest import JavaProcess, Peer
+from tests.interop.conftest import HEAPS, SCRIPT, JavaProcess, Peer
+from tests.spark import visibility
+from tests.spark.visibility import CHUNK, source_place
 
 FROM, TO = "matrix-from", "matrix-to"
 QUEUES = 4
+JAVA_START_TIMEOUT_S = 120.0
+OURS, JAVA, JAVA_REPLICAS = "ours", "java", "java-replicas"
 VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
 """What is killed, and how often in proportion."""
 
@@ -146,6 +148,23 @@ class JavaCluster:
         self._broker.kill()
 
 
+def cluster_of(brokers: str, directory: Path) -> LocalCluster | JavaCluster:
+    """Not started yet."""
+    if brokers == JAVA:
+        return JavaCluster(directory)
+    cluster = LocalCluster(directory)
+    if brokers == JAVA_REPLICAS:
+        for program in cluster.programs:
+            # Each program believes in a home directory of its own, where it keeps what no key moves.
+            home = f"PEER_USER_HOME={directory / program.name}"
+            program.command = ("env", home, f"PEER_HEAP={HEAPS[program.verb]}", str(SCRIPT))
+            program.start_timeout_s = JAVA_START_TIMEOUT_S
+        for broker in cluster.brokers:
+            ha_port = int(str(broker.settings["listenPort"])) + 1
+            broker.settings = {**broker.settings, "haListenPort": ha_port}
+    return cluster
+
+
 @dataclass
 class Matrix:
     """One run. `counts` is what was killed."""
@@ -157,6 +176,8 @@ class Matrix:
     ledger: Path
     """Nothing is killed before the job has made it: its first batch has begun then."""
     counts: Counter[str] = field(default_factory=Counter)
+    broker_kills: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each kill of a broker, `time.monotonic`."""
 
     def strike(self) -> None:
         """Kill one thing, and start it again."""
@@ -172,7 +193,7 @@ class Matrix:
             self.job.start()
         elif isinstance(cluster, JavaCluster):
             what = "broker"
-            cluster.kill()
+            self._kill_brokers(cluster)
             time.sleep(self.rng.uniform(0, 2))
             cluster.start()
         elif what == "controller":
@@ -182,12 +203,17 @@ class Matrix:
             controller.start()
         else:
             brokers = cluster.brokers if what == "brokers" else [master_of(cluster)]
-            for broker in brokers:
-                broker.kill()
+            self._kill_brokers(*brokers)
             time.sleep(self.rng.uniform(0, 2))
             for broker in brokers:
                 broker.start()
         self.counts[what] += 1
+
+    def _kill_brokers(self, *brokers: Program | JavaCluster) -> None:
+        began = time.monotonic()
+        for broker in brokers:
+            broker.kill()
+        self.broker_kills.append((began, time.monotonic()))
 
     def run(self, kills: int, deadline: float) -> None:
         """Until the job has copied all. It is started again when a kill has failed it."""
@@ -213,49 +239,13 @@ def master_of(cluster: LocalCluster) -> Program:
     async def find() -> str:
         group = Group(cluster.controller_addresses, cluster.broker_name)
         try:
-            state = await group.wait_for(lambda s: s.master_address is not None, 30, "a master")
+            state = await group.wait_for(lambda s: s.master_address is not None, 90, "a master")
             assert state.master_address is not None
             return state.master_address
         finally:
             await group.close()
 
     return cluster.broker_at(asyncio.run(find()))
-
-
-class Reader(threading.Thread):
-    """Reads the target all the time, and notes rows that are there twice as soon as they appear."""
-
-    def __init__(self, namesrv: str) -> None:
-        super().__init__(daemon=True)
-        self._namesrv = namesrv
-        self.seen: Counter[int] = Counter()
-        self.finish = threading.Event()
-        self.out_of_order: list[str] = []
-
-    def run(self) -> None:
-        asyncio.run(self._read())
-
-    async def _read(self) -> None:
-        async with QueueReader(self._namesrv, retry_timeout_ms=120_000) as reader:
-            at = dict.fromkeys(await reader.queues(TO), 0)
-            while True:
-                finishing, moved = self.finish.is_set(), False
-                for queue in at:
-                    try:
-                        if at[queue] >= await reader.max_offset(queue):
-                            continue
-                        pulled = await reader.pull(queue, at[queue])
-                    except (NetError, MQError):
-                        moved = True  # ask again
-                        continue
-                    for record in decode_records(pulled.records):
-                        self.seen[int(record.body)] += 1
-                    moved = moved or pulled.next_offset > at[queue]
-                    at[queue] = pulled.next_offset
-                if finishing and not moved:
-                    return
-                if not moved:
-                    await asyncio.sleep(0.05)
 
 
 @dataclass
@@ -267,17 +257,23 @@ class Outcome:
     kills: Counter[str]
     starts: int
     seconds: float
+    seen: visibility.Findings
+    """What the reader saw meanwhile."""
 
     @property
     def right(self) -> bool:
-        return not self.missing and not self.doubled and not self.foreign
+        return not self.missing and not self.doubled and not self.foreign and not self.seen.wrong
 
     def __str__(self) -> str:
         kills = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items())) or "none"
         return (
             f"{self.rows} rows in {self.seconds:.0f} s: {self.missing} missing, {self.doubled} twice, "
             f"{self.foreign} foreign; kills: {self.kills.total()} ({kills}); "
-            f"the job was started {self.starts} times"
+            f"the job was started {self.starts} times; the reader saw {self.seen.states} states, "
+            f"{self.seen.partial} batches in part after the kill of a broker, "
+            f"{len(self.seen.torn)} without, {len(self.seen.undecided)} before they were decided, "
+            f"{len(self.seen.overtaken)} before their predecessor was whole, "
+            f"{len(self.seen.taken_back)} taken back"
         )
 
 
@@ -292,9 +288,9 @@ def fill(namesrv: str, rows: int) -> None:
 
     broker = asyncio.run(create())
     with Producer("filler", namesrv, send_timeout_ms=20_000) as producer:
-        for at in range(0, rows, 1_000):
-            batch = [Message(FROM, b"%d" % number) for number in range(at, min(rows, at + 1_000))]
-            queue = MessageQueue(FROM, broker, at // 1_000 % QUEUES)
+        for at in range(0, rows, CHUNK):
+            batch = [Message(FROM, b"%d" % number) for number in range(at, min(rows, at + CHUNK))]
+            queue = MessageQueue(FROM, broker, source_place(at, QUEUES)[0])
             producer.send(batch if len(batch) > 1 else batch[0], queue=queue)
 
 
@@ -307,19 +303,20 @@ def run(
     rows_a_batch: int,
     pause_s: tuple[float, float] = (0.5, 4.0),
     timeout_s: float = 600,
-    java: bool = False,
+    brokers: str = OURS,
 ) -> Outcome:
     """One run below `directory`."""
     began = time.monotonic()
-    with JavaCluster(directory / "java") if java else LocalCluster(directory / "cluster") as cluster:
+    checkpoint = directory / "checkpoint"
+    ledger = checkpoint / LEDGER_DIRECTORY
+    with cluster_of(brokers, directory / "cluster") as cluster:
         namesrv = cluster.namesrv_address
         fill(namesrv, rows)
-        reader = Reader(namesrv)
+        reader = visibility.Watcher(namesrv, TO, ledger)
         reader.start()
         command = [sys.executable, "-m", "tests.spark.exactly_once_job", namesrv, FROM, TO]
-        command += [str(directory / "checkpoint"), str(rows_a_batch)]
+        command += [str(checkpoint), str(rows_a_batch)]
         job = Job(command, directory / "job.log")
-        ledger = directory / "checkpoint" / LEDGER_DIRECTORY
         matrix = Matrix(cluster, job, random.Random(seed), pause_s, ledger)
         job.start()
         try:
@@ -330,7 +327,9 @@ def run(
         reader.join(120)
         if reader.is_alive():
             raise TimeoutError("the reader did not reach the end of the topic")
-    seen = reader.seen
+    seen = visibility.counted(reader.rows)
+    ends = visibility.batch_ends(checkpoint, FROM, QUEUES)
+    batches = [[visibility.batch_of(number, ends) for number in queue] for queue in reader.rows]
     return Outcome(
         rows,
         missing=sum(number not in seen for number in range(rows)),
@@ -339,6 +338,7 @@ def run(
         kills=matrix.counts,
         starts=job.starts,
         seconds=time.monotonic() - began,
+        seen=visibility.check(reader.states, batches, matrix.broker_kills, whole_at_once=brokers == OURS),
     )
 
 
@@ -351,7 +351,18 @@ def main() -> int:
     parser.add_argument("--rows-a-batch", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=7_200, help="seconds")
-    parser.add_argument("--java", action="store_true", help="RocketMQ's name server and broker")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--java", action="store_const", dest="brokers", const=JAVA, help="RocketMQ's broker, one"
+    )
+    which.add_argument(
+        "--java-replicas",
+        action="store_const",
+        dest="brokers",
+        const=JAVA_REPLICAS,
+        help="two, and its controller",
+    )
+    parser.set_defaults(brokers=OURS)
     parser.add_argument("--keep", action="store_true", help="keep the directory with logs and stores")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="kill-matrix-"))
@@ -362,9 +373,11 @@ def main() -> int:
         seed=given.seed,
         rows_a_batch=given.rows_a_batch,
         timeout_s=given.timeout,
-        java=given.java,
+        brokers=given.brokers,
     )
     print(outcome)
+    for text in outcome.seen.wrong[:20]:
+        print(text)
     if outcome.right and not given.keep:
         shutil.rmtree(directory)
     else:

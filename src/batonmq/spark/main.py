@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from batonmq.spark.command import check_topic, common_options, session_for
+from batonmq.spark.failover_command import failover_report
+from batonmq.spark.lag_command import lag
+from batonmq.spark.skew_command import skew
 from batonmq.spark.topic_commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -193,5 +196,5 @@ def _minutes(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, lag, skew, failover_report):
     spark.add_command(_command)
