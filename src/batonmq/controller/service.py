@@ -183,6 +183,7 @@ class ControllerService:
         self.proposer = Proposer(
             self.metrics.watched(self.node),
             self.leadership.now_ms,
+            self.entry_version,
             coalesce_ms=config.heartbeat_coalesce_ms,
             timeout_ms=config.request_timeout_ms,
             capacity=config.controller_request_thread_pool_queue_capacity,
@@ -327,6 +328,10 @@ class ControllerService:
 
     def leader_now_ms(self) -> int:
         return self.leadership.now_ms()
+
+    def entry_version(self) -> int:
+        """Of the entries that this controller writes as leader."""
+        return max(self.machine.written_version, self.node.common_entry_version)
 
     def decided(self, outcome: Outcome) -> None:
         self.leadership.decided(outcome)
