@@ -374,7 +374,9 @@ def test_a_frame_ends_with_a_record():
         return whole_records(data, limit, 5_000, ends=ends)
 
     assert whole(log[: 2 * size], 2 * size) == 2 * size
-    assert whole(log[: 2 * size + 1], 2 * size + 1, ends=False) == 2 * size, "the largest limit, amid a record"
+    assert whole(log[: 2 * size + 1], 2 * size + 1, ends=False) == 2 * size, (
+        "the largest limit, amid a record"
+    )
     assert whole(log, 2 * size + 7) == 2 * size
     assert whole(log, 3 * size + 7) == 3 * size, "the filler goes in a frame of its own"
     assert whole(log, 7) == size, "one record may be longer"

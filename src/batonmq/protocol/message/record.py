@@ -385,20 +385,20 @@ def first_record_size(data: Buffer) -> int:
 
 def next_record(data: Buffer, offset: int) -> int | None:
     """Where in `data`, a piece of a commit log from the physical `offset` on, the first record or filler
-    begins; None if none does. It is recognised by its magic and the physical offset that it names, a filler by
-    its size: `data` ends with it."""
+    begins; None if none does. Its magic and the physical offset that it names show it, those of a filler its
+    magic and its size: `data` ends with it."""
     text = bytes(data)
     found = len(text)
     for magic in (MAGIC_V1, MAGIC_V2):
         mark, at = _MAGIC.pack(magic), 3
-        while 0 <= (at := text.find(mark, at + 1, found + _MAGIC.size)):
+        while (at := text.find(mark, at + 1, found + _MAGIC.size)) >= 0:
             start = at - _MAGIC.size
             here = start + _PHYSICAL_OFFSET + _LONG.size <= len(text)
             if here and _LONG.unpack_from(text, start + _PHYSICAL_OFFSET)[0] == offset + start:
                 found = min(found, start)
                 break
     mark, at = _MAGIC.pack(MAGIC_BLANK), 3
-    while 0 <= (at := text.find(mark, at + 1, found + _MAGIC.size)):
+    while (at := text.find(mark, at + 1, found + _MAGIC.size)) >= 0:
         start = at - _MAGIC.size
         if SIZE_MAGIC.unpack_from(text, start)[0] == len(text) - start:
             found = min(found, start)
