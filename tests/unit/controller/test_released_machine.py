@@ -59,20 +59,19 @@ def random_event(rng: random.Random) -> events.AnyEvent:
             return events.Scan(True, rng.random() < 0.7, unclean)
         case 7 if rng.random() < 0.2:
             return events.CleanBrokerData("c", name, rng.choice(["", str(number)]), unclean)
-    beats = tuple(
-        events.Beat(
-            "c", name, broker_id, f"h{broker_id}:1", rng.randint(1, 5), 1_000, 0, rng.randint(0, 9), 0, 0
-        )
-        for broker_id in rng.sample(range(1, 5), 3)
-    )
-    return events.Heartbeats(beats)
+    return events.Heartbeats(tuple(random_beat(rng, name, number) for number in rng.sample(range(1, 5), 3)))
+
+
+def random_beat(rng: random.Random, name: str, number: int) -> events.Beat:
+    session, max_offset = rng.randint(1, 5), rng.randint(0, 9)
+    return events.Beat("c", name, number, f"h{number}:1", session, 1_000, 0, max_offset, 0, 0)
 
 
 def test_entries_of_version_1_mean_the_same_to_the_last_version(tmp_path: Path) -> None:
     released = last_released()
     sources = released.unpack(tmp_path)
     rng = random.Random(released.version)
-    logs = [random_log(rng, 60) for _ in range(40)]
+    logs = [random_log(rng, 60) for _ in range(60)]
     done = subprocess.run(
         command(sources, "-c", _OLD),
         input=json.dumps([[entry.hex() for entry in log] for log in logs]).encode(),
