@@ -39,6 +39,11 @@ class Counter:
     def __init__(self) -> None:
         self.count = 0
 
+    entry_version = 1
+
+    def refusal(self, data: bytes) -> str | None:
+        return None
+
     def apply(self, index: int, data: bytes) -> int:
         self.count += 1
         return self.count

@@ -5,21 +5,38 @@ stamps it once, so every replica counts the same brokers as alive and elects the
 Whatever else a decision needs beyond the state, such as whether an unclean election is allowed, travels in
 the event too.
 
-Events are msgpack arrays headed by a tag. New fields go to the end, with a default; a tag that is not known
-stops the replica (`UnknownEvent`): skipping it would let replicas diverge silently.
+Events are msgpack arrays headed by a tag. The rules by which controllers of two versions can share a log:
+
+- An entry begins with its version, the time and the list of events, in every version.
+- New fields go to the end, with a default. Anything else needs the next `ENTRY_VERSION`: a new event, a value
+  with another meaning, another decision for the same event. `VERSIONS` says what each version brought.
+- The leader writes the newest version that all members read (`RaftNode.common_entry_version`), and never an
+  older one than the log already has.
+- A controller that meets an entry of a newer version stops (`NewerEntry`): ignoring it would let replicas
+  diverge silently. Bytes that no version writes change nothing on any replica (`ForeignEntry`). Followers
+  accept neither from a leader.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 import msgspec
 
-ENTRY_VERSION = 1
+from batonmq.raft.errors import ForeignEntry, NewerEntry
+
+VERSIONS = {
+    1: "BatonMQ 0.1.0",
+    2: "heartbeats with the session FORWARDED",
+}
+ENTRY_VERSION = max(VERSIONS)
 NO_BROKER = -1
 """Broker id in an election that names no broker: the controller itself asks."""
 
 
-class UnknownEvent(Exception):
-    """The log holds an entry that this version cannot read; the replica must stop."""
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+"""Sums and differences of such numbers can be encoded in a snapshot. The leader itself makes them."""
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):
@@ -80,7 +97,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True):
     broker_name: str
     broker_id: int
     broker_address: str
-    session: int
+    session: Number
     timeout_ms: int
     epoch: int
     max_offset: int
@@ -98,7 +115,7 @@ class ChannelClosed(Event, frozen=True, tag="closed"):
     """The connection over which these brokers (name, id) sent heartbeats is gone, or as good as gone: the
     leader found them `suspicion.SILENT`."""
 
-    session: int
+    session: Number
     brokers: tuple[tuple[str, int], ...]
     allow_unclean: bool
     cause: str = "channel-closed"
@@ -110,9 +127,9 @@ class LeaderStarted(Event, frozen=True, tag="leader"):
     connections to this leader are known."""
 
     node_id: str
-    sessions: tuple[tuple[str, int, int], ...]
+    sessions: tuple[tuple[str, int, Number], ...]
     """(broker name, broker id, session) of the heartbeat connections this node already has."""
-    silent: tuple[tuple[str, int, int], ...] = ()
+    silent: tuple[tuple[str, int, Positive], ...] = ()
     """(broker name, broker id, ms since its last heartbeat came to this node) of the same."""
 
 
@@ -141,25 +158,59 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     """One log entry: `now_ms` is the leader's time (ms since 1970) by which all its events are judged."""
 
     version: int
-    now_ms: int
+    now_ms: Positive
     events: tuple[AnyEvent, ...]
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """An entry of any version."""
+
+    version: int
+    now_ms: int
+    events: list[list[msgspec.Raw]]
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)
+_head_decoder = msgspec.msgpack.Decoder(_Head)
+_decode_text = msgspec.msgpack.Decoder(str).decode
+_TAGS = frozenset(type_.__struct_config__.tag for type_ in Event.__subclasses__())
 
 
-def encode(now_ms: int, events: tuple[AnyEvent, ...]) -> bytes:
+def encode(now_ms: int, events: tuple[AnyEvent, ...], version: int = ENTRY_VERSION) -> bytes:
     """The bytes of one log entry."""
-    return _encoder.encode(Entry(ENTRY_VERSION, now_ms, events))
+    return _encoder.encode(Entry(version, now_ms, events))
 
 
 def decode(data: bytes) -> Entry:
-    """Reads a log entry; raises `UnknownEvent` for a tag or version that this code does not know."""
+    """Reads a log entry. Raises `NewerEntry` or `ForeignEntry`."""
     try:
         entry = _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise UnknownEvent(f"controller log entry of {len(data)} bytes cannot be read: {error}") from error
-    if entry.version != ENTRY_VERSION:
-        raise UnknownEvent(f"controller log entry has version {entry.version}, known is {ENTRY_VERSION}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(data, error) from error
+    if entry.version > ENTRY_VERSION:
+        raise _newer(f"version {entry.version}")
+    if entry.version < 1:
+        raise ForeignEntry(f"an entry of version {entry.version}, which there never was")
     return entry
+
+
+def _unreadable(data: bytes, error: Exception) -> NewerEntry | ForeignEntry:
+    try:
+        head = _head_decoder.decode(data)
+        tags = [_decode_text(event[0]) for event in head.events if event]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        head, tags = None, []
+    if head is not None and head.version > ENTRY_VERSION:
+        return _newer(f"version {head.version}")
+    unknown = [tag for tag in tags if tag not in _TAGS]
+    if head is not None and head.version > 0 and unknown:
+        return _newer(f"the event {unknown[0][:32]!r}")
+    return ForeignEntry(f"{len(data)} bytes that are no event of the controllers: {error}")
+
+
+def _newer(what: str) -> NewerEntry:
+    return NewerEntry(
+        f"an entry of the controllers' log has {what}; this controller reads up to version {ENTRY_VERSION} "
+        "and must be upgraded"
+    )

@@ -30,7 +30,14 @@ from batonmq.controller import events, queries
 from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.effects import Outcome
 from batonmq.controller.forwarding import Forwarding
-from batonmq.controller.heartbeats import DEFAULT_TIMEOUT_MS, FORWARDED, LOWEST_PRIORITY, NO_EPOCH, NO_OFFSET
+from batonmq.controller.heartbeats import (
+    DEFAULT_TIMEOUT_MS,
+    FORWARDED,
+    FORWARDED_SINCE,
+    LOWEST_PRIORITY,
+    NO_EPOCH,
+    NO_OFFSET,
+)
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
@@ -159,6 +166,11 @@ class Handlers:
                 remark=f"replica {broker_id} of broker set {header.broker_name} is not registered",
             )
         if header.forwarded:
+            if controller.leading and controller.entry_version() < FORWARDED_SINCE:
+                raise MQError(
+                    ResponseCode.SYSTEM_BUSY,
+                    "controllers of version 0.1.0 in the group read no such heartbeat",
+                )
             session_id = FORWARDED
         else:
             session = controller.sessions.of(request.connection)

@@ -17,6 +17,8 @@ LOWEST_PRIORITY = 2**31 - 1
 UNKNOWN_SESSION = 0
 FORWARDED = -1
 """Session of a heartbeat that another controller passed on."""
+FORWARDED_SINCE = 2
+"""First `events.ENTRY_VERSION` whose controllers know FORWARDED."""
 
 
 class LiveBroker(msgspec.Struct, array_like=True):

@@ -38,7 +38,7 @@ from batonmq.protocol.bodies.controller import (
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers import controller as wire
-from batonmq.raft.errors import UnreadableState
+from batonmq.raft.errors import ForeignEntry, NewerEntry, UnreadableState
 
 SNAPSHOT_VERSION = 1
 GRACE_PART = 3
@@ -47,8 +47,9 @@ GRACE_PART = 3
 
 class _Snapshot(msgspec.Struct, array_like=True):
     version: int
-    now_ms: int
+    now_ms: events.Positive
     broker_sets: list[BrokerSet]
+    entry_version: int = 1
 
 
 class _SnapshotHead(msgspec.Struct, array_like=True):
@@ -64,17 +65,30 @@ class ControllerMachine:
         self.broker_sets: dict[str, BrokerSet] = {}
         self.now_ms = 0
         """Time of the entry applied last."""
+        self.written_version = 1
+        """The newest version of an entry that was applied: all members could read it then."""
+
+    entry_version = events.ENTRY_VERSION
 
     def apply(self, index: int, data: bytes) -> list[Outcome]:
-        """Applies one entry. Raises `UnknownEvent`, upon which the replica must stop."""
+        """Applies one entry. Raises as `events.decode`, and then has changed nothing."""
         entry = events.decode(data)
         self.now_ms = entry.now_ms
+        self.written_version = max(self.written_version, entry.version)
         return [_HANDLERS[type(event)](self, event) for event in entry.events]
+
+    def refusal(self, data: bytes) -> str | None:
+        """See `raft.StateMachine`."""
+        try:
+            events.decode(data)
+        except (ForeignEntry, NewerEntry) as error:
+            return str(error)
+        return None
 
     def snapshot(self) -> bytes:
         # In the order of the dicts, which the log determines: a restored machine goes on just like this.
         return msgspec.msgpack.encode(
-            _Snapshot(SNAPSHOT_VERSION, self.now_ms, list(self.broker_sets.values()))
+            _Snapshot(SNAPSHOT_VERSION, self.now_ms, list(self.broker_sets.values()), self.written_version)
         )
 
     def restore(self, data: bytes) -> None:
@@ -91,7 +105,13 @@ class ControllerMachine:
         broker_sets = {broker_set.broker_name: broker_set for broker_set in snapshot.broker_sets}
         if len(broker_sets) != len(snapshot.broker_sets):
             raise UnreadableState("it holds no controllers' state: a broker set is there twice")
+        if snapshot.entry_version > events.ENTRY_VERSION:
+            raise UnreadableState(
+                f"it follows entries of version {snapshot.entry_version}, this controller reads up to "
+                f"version {events.ENTRY_VERSION} and must be upgraded"
+            )
         self.now_ms, self.broker_sets = snapshot.now_ms, broker_sets
+        self.written_version = max(1, snapshot.entry_version)
 
     # -- events, each decided here and now -----------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Proposer:
         self,
         node: Log,
         now_ms: Callable[[], int],
+        entry_version: Callable[[], int] = lambda: events.ENTRY_VERSION,
         *,
         coalesce_ms: int,
         timeout_ms: int,
@@ -62,6 +63,7 @@ class Proposer:
         self.capacity = capacity
         self._node = node
         self._now_ms = now_ms
+        self._entry_version = entry_version
         self._loop = asyncio.get_running_loop()
         self._events: list[events.AnyEvent] = []
         self._callbacks: list[Callback | None] = []
@@ -161,7 +163,7 @@ class Proposer:
         that nobody else's is lost with it."""
         data, problem = b"", ""
         try:
-            data = events.encode(now_ms, tuple(batch))
+            data = events.encode(now_ms, tuple(batch), self._entry_version())
         except (TypeError, ValueError, OverflowError) as error:
             problem = f"the request cannot be written to the log: {error}"
         if not problem and len(data) <= MAX_ENTRY_BYTES:

@@ -194,6 +194,7 @@ class ControllerService:
         self.proposer = Proposer(
             self.metrics.watched(self.node),
             self.leadership.now_ms,
+            self.entry_version,
             coalesce_ms=config.heartbeat_coalesce_ms,
             timeout_ms=config.request_timeout_ms,
             capacity=config.controller_request_thread_pool_queue_capacity,
@@ -353,6 +354,10 @@ class ControllerService:
 
     def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
         self.leadership.reported_silent(broker_name, reporter_id, master_epoch)
+
+    def entry_version(self) -> int:
+        """Of the entries that this controller writes as leader."""
+        return max(self.machine.written_version, self.node.common_entry_version)
 
     def decided(self, outcome: Outcome) -> None:
         self.leadership.decided(outcome)

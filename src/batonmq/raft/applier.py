@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
-from batonmq.raft.errors import ProposalLost
+from batonmq.raft.errors import ForeignEntry, ProposalLost
 from batonmq.raft.messages import Entry, Kind, Members, Snapshot, SnapshotMeta
 from batonmq.raft.proposals import Proposals
 
@@ -17,7 +18,18 @@ class StateMachine(Protocol):
     """What the log is for. Calls come in log order, on the event loop; none may block, nor raise anything but
     what it says here."""
 
-    def apply(self, index: int, data: bytes) -> object: ...
+    entry_version: int
+    """The newest version of entries that it can read. A node's peers learn it."""
+
+    def apply(self, index: int, data: bytes) -> object:
+        """Raises ForeignEntry for bytes that no version writes, which then change nothing, and NewerEntry for
+        an entry of a newer version: then the node stops."""
+        ...
+
+    def refusal(self, data: bytes) -> str | None:
+        """Why this entry of a leader must not enter the log; None if ``apply`` can read it."""
+        ...
+
     def snapshot(self) -> bytes:
         """The whole state, as ``restore`` takes it."""
         ...
@@ -31,8 +43,12 @@ class StateMachine(Protocol):
 class Applier:
     """Applies entries to ``machine`` in log order, at most so many a turn."""
 
-    def __init__(self, machine: StateMachine, proposals: Proposals) -> None:
+    def __init__(
+        self, machine: StateMachine, proposals: Proposals, ignored: Callable[[int, ForeignEntry], None]
+    ) -> None:
+        """``ignored`` is called with the index of an entry that is none of the state machine's."""
         self._machine = machine
+        self._ignored = ignored
         self._proposals = proposals
         self.committed: deque[tuple[int, list[Entry]]] = deque()
         """(index of the first, entries): committed, and not yet applied."""
@@ -56,7 +72,10 @@ class Applier:
                 result = None
                 if entry.kind == Kind.DATA:
                     self.bytes_since_snapshot += len(entry.data)
-                    result = apply(index, entry.data)
+                    try:
+                        result = apply(index, entry.data)
+                    except ForeignEntry as error:
+                        self._ignored(index, error)
                 if callers:
                     waiting = callers.pop(index, None)
                     if waiting is not None:

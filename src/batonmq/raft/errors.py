@@ -13,6 +13,8 @@ RaftError
  │   └─ MembershipBusy   it does so only now: ask again shortly
  ├─ NodeStopped          the node was stopped or has failed
  ├─ UnreadableState      the state machine cannot restore a snapshot, which is refused
+ ├─ ForeignEntry         bytes in the log that no version of the state machine writes; they change nothing
+ ├─ NewerEntry           an entry of a newer version of the state machine; this node must be upgraded
  └─ StorageCorrupt       the log or snapshot on disk cannot be trusted; the node must not start
 """
 
@@ -78,6 +80,16 @@ class NodeStopped(RaftError):
 class UnreadableState(RaftError):
     """A snapshot that the state machine cannot restore: of another version, damaged or forged. The state
     machine keeps the state it has."""
+
+
+class ForeignEntry(RaftError):
+    """An entry that no version of the state machine has written: forged, or of another program. Every node
+    judges it by its bytes alone, so all of them ignore it and their states stay equal."""
+
+
+class NewerEntry(RaftError):
+    """An entry that a newer version of the state machine has written. A node that ignored it would differ
+    from those that apply it."""
 
 
 class StorageCorrupt(RaftError):

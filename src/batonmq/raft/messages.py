@@ -11,10 +11,17 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+WIRE_VERSION = 1
+"""Of the messages below. A new field goes to the end of its message, with a default: older nodes skip it. Any
+other change needs the next number, in the envelopes that only new nodes can read."""
 MOST = 1 << 62
 """No term, index, time or size is larger. Further numbers could be decoded but not be counted up and written
 again, and a term is kept for good: one message with such a one would end every node at each start."""
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+
+
+class NewerWireVersion(msgspec.ValidationError):
+    """A message of a newer version, which this one cannot read."""
 
 
 class Kind(enum.IntEnum):
@@ -220,10 +227,25 @@ class Envelope(msgspec.Struct, array_like=True):
     sender: str
     target: str
     messages: list[Message]
+    version: Number = 1
+    """The oldest `WIRE_VERSION` that can read these messages."""
+    entry_version: Number = 1
+    """The newest version of entries that the sender's state machine can read."""
+
+
+class _EnvelopeHead(msgspec.Struct, array_like=True):
+    """What an envelope begins with and ends with in every version."""
+
+    group: str
+    sender: str
+    target: str
+    messages: msgspec.Raw
+    version: Number = 1
 
 
 _encoder = msgspec.msgpack.Encoder()
 _envelope_decoder = msgspec.msgpack.Decoder(Envelope)
+_head_decoder = msgspec.msgpack.Decoder(_EnvelopeHead)
 _members_decoder = msgspec.msgpack.Decoder(Members)
 
 
@@ -232,11 +254,17 @@ def encode(value: Envelope | Members) -> bytes:
 
 
 def decode_envelope(payload: bytes | memoryview) -> Envelope:
-    """Raises msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
+    """Raises NewerWireVersion for an envelope of a newer version, and
+    msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
     with what no node sends: an entry whose kind is MEMBERS but that is no membership, a membership that no
     change leads to, a snapshot of a later term than its sender's."""
     try:
-        envelope = _envelope_decoder.decode(payload)
+        try:
+            envelope = _envelope_decoder.decode(payload)
+        except msgspec.ValidationError:
+            _check_version(_head_decoder.decode(payload).version)
+            raise
+        _check_version(envelope.version)
         for message in envelope.messages:
             _check_message(message)
     except RecursionError:
@@ -244,6 +272,13 @@ def decode_envelope(payload: bytes | memoryview) -> Envelope:
     except UnicodeDecodeError as error:  # which msgspec lets through
         raise msgspec.ValidationError(f"text that is none: {error}") from None
     return envelope
+
+
+def _check_version(version: int) -> None:
+    if version > WIRE_VERSION:
+        raise NewerWireVersion(
+            f"it speaks version {version} of the Raft messages, this controller version {WIRE_VERSION}"
+        )
 
 
 def _check_message(message: Message) -> None:

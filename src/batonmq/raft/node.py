@@ -24,6 +24,8 @@ from batonmq.raft.barriers import ReadBarriers
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
 from batonmq.raft.errors import (
+    ForeignEntry,
+    NewerEntry,
     NodeStopped,
     NotLeader,
     ProposalTooLarge,
@@ -33,7 +35,18 @@ from batonmq.raft.errors import (
     UnreadableState,
 )
 from batonmq.raft.membership_changes import MembershipChanges
-from batonmq.raft.messages import Envelope, Members, Message, Snapshot, decode_envelope, encode
+from batonmq.raft.messages import (
+    WIRE_VERSION,
+    Append,
+    Envelope,
+    Kind,
+    Members,
+    Message,
+    NewerWireVersion,
+    Snapshot,
+    decode_envelope,
+    encode,
+)
 from batonmq.raft.persistence import Persistence, failure_text
 from batonmq.raft.proposals import Proposals, fail
 from batonmq.raft.snapshots import Snapshots
@@ -96,7 +109,10 @@ class RaftNode:
         self._timer_at_ms = 0
 
         self._proposals = Proposals()
-        self._applier = Applier(machine, self._proposals)
+        self._applier = Applier(machine, self._proposals, self._log_ignored)
+        self._machine = machine
+        self._entry_versions: dict[str, int] = {}
+        """Node -> `StateMachine.entry_version` of its last message."""
         self._reads: ReadBarriers
         self._persistence = Persistence(
             f"raft {group}/{node_id}",
@@ -192,7 +208,7 @@ class RaftNode:
         """After this failure nothing that this node sends can be trusted: it sends no more."""
         if self._stopped is not None:
             return
-        if isinstance(cause, OSError | StorageCorrupt):
+        if isinstance(cause, OSError | StorageCorrupt | NewerEntry):
             log.critical("raft %s/%s stops itself: %s", self.group, self.id, failure_text(cause))
         else:
             log.critical("raft %s/%s stops itself: %r", self.group, self.id, cause, exc_info=cause)
@@ -237,6 +253,14 @@ class RaftNode:
     @property
     def applied_index(self) -> int:
         return self._applier.index
+
+    @property
+    def common_entry_version(self) -> int:
+        """The newest version of entries that every member can read, by the messages since this node started;
+        1 while any member has sent none."""
+        known, own = self._entry_versions, self._machine.entry_version
+        others = (known.get(member, 1) for member in self.members.all() if member != self.id)
+        return min(own, min(others, default=own))
 
     # ------------------------------------------------------------------ requests
 
@@ -300,6 +324,10 @@ class RaftNode:
             return
         try:
             envelope = decode_envelope(payload)
+        except NewerWireVersion as e:
+            text = f"is not understood by raft {self.group}/{self.id}: {e}; upgrade this controller"
+            self._warnings.warn(from_peer, text, self._now_ms())
+            return
         except msgspec.MsgspecError as e:
             text = f"sent raft {self.group}/{self.id} a malformed message, which is dropped: {e}"
             self._warnings.warn(from_peer, text, self._now_ms())
@@ -313,13 +341,29 @@ class RaftNode:
             self._warnings.warn(from_peer, text, self._now_ms())
             return
         core, now = self.core, self._now_ms()
+        if envelope.messages and from_peer in core.members.all():
+            self._entry_versions[from_peer] = envelope.entry_version
         try:
             for message in envelope.messages:
+                if type(message) is Append and self._refuses(from_peer, message, now):
+                    continue
                 core.step(from_peer, message, now)
         except Exception as e:
             self._crash(e)
             return
         self._schedule()
+
+    def _refuses(self, sender: str, message: Append, now_ms: int) -> bool:
+        """Whether the state machine cannot apply one of these entries. In the log such an entry would concern
+        every node at each start."""
+        for entry in message.entries:
+            if entry.kind == Kind.DATA:
+                why = self._machine.refusal(entry.data)
+                if why is not None:
+                    text = f"sent raft {self.group}/{self.id} an entry, which is refused: {why}"
+                    self._warnings.warn(sender, text, now_ms)
+                    return True
+        return False
 
     def peer_lost(self, peer: str) -> None:
         """The process of ``peer`` is gone: its connection closed, and its address refuses another."""
@@ -402,7 +446,10 @@ class RaftNode:
         for peer, message in messages:
             by_peer.setdefault(peer, []).append(message)
         for peer, batch in by_peer.items():
-            self._transport.send(peer, encode(Envelope(self.group, self.id, peer, batch)))
+            self._transport.send(peer, encode(self._envelope(peer, batch)))
+
+    def _envelope(self, peer: str, batch: list[Message]) -> Envelope:
+        return Envelope(self.group, self.id, peer, batch, WIRE_VERSION, self._machine.entry_version)
 
     def _arm_timer(self) -> None:
         if not self._running:
@@ -447,6 +494,10 @@ class RaftNode:
         self._snapshots.restored(self._applier.index, self._now_ms())
         self._proposals.covered(self._applier.index)
         self._reads.barriers.applied(self._applier.index)
+
+    def _log_ignored(self, index: int, error: ForeignEntry) -> None:
+        text = f"ignores entry {index} of its log, as every node does: {error}"
+        self._warnings.warn(f"raft {self.group}/{self.id}", text, self._now_ms())
 
     def _log_refused_snapshot(self, sender: str, why: str) -> None:
         text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"

@@ -163,6 +163,22 @@ class ConsumeQueue:
         last = self.unit((self._bases[gap - 1] + self._size) // UNIT_SIZE - 1)
         return last[0] + last[1] if last is not None and last[1] != FILLER_SIZE else 0
 
+    def lost_end(self) -> int | None:
+        """As `hole`, if files behind the last one may be missing: that one is full, and a full one has a
+        successor (`_begin_next`), or the directory is empty. None if the last file has room. RocketMQ leaves
+        a full last file, too; such a queue is checked once."""
+        if not self._bases:
+            return 0 if self.directory.is_dir() and not any(self.directory.iterdir()) else None
+        last = self.unit((self._bases[-1] + self._size) // UNIT_SIZE - 1)
+        if last is None or last[1] == 0:
+            return None
+        return 0 if last[1] == FILLER_SIZE else last[0] + last[1]
+
+    def forget_directory(self) -> None:
+        """Delete the directory if it is empty: the queue has lost its files, or never gets any."""
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
     def close_hole(self, *, keep_newer: bool) -> None:
         """Delete the files on one side of the hole: those before it if `keep_newer`, else those behind it."""
         gap = self._gap()
@@ -197,6 +213,8 @@ class ConsumeQueue:
         self._set_end(low)
         if following is not None and not (trusted and following[1] == 0):
             self._cut(low)
+        if self._bases and low * UNIT_SIZE == self._bases[-1] + self._size:
+            self._begin_next()
         self.next_offset = self.max_offset
 
     def last_physical_end(self) -> int:
@@ -292,6 +310,8 @@ class ConsumeQueue:
             self._mark_dirty(path)
         else:
             self._write_across(queue_offset, units)
+        if at + size == self._bases[-1] + self._size:
+            self._begin_next()
         if self.max_offset == self.min_offset:
             self.min_offset = queue_offset
         self.max_offset = queue_offset + len(units)
@@ -325,6 +345,13 @@ class ConsumeQueue:
             self._mark_dirty(path)
             at += room
             done += room
+
+    def _begin_next(self) -> None:
+        """Make the file that follows the last one, which is full: a missing last file shows thereby."""
+        base = self._bases[-1] + self._size
+        self._files.get(self._path(base), create_size=self._size)
+        self._bases.append(base)
+        self._dirty.append((None, str(self.directory)))
 
     def _mark_dirty(self, path: str) -> None:
         """Announce a write that has happened. The flushing thread lowers `is_dirty` before it syncs, so a
@@ -423,8 +450,7 @@ class ConsumeQueue:
             Path(self._path(base)).unlink(missing_ok=True)  # of a try that failed
         self._bases.clear()
         self.min_offset = self.max_offset = self.next_offset = self.end_physical = 0
-        if self.directory.is_dir() and not any(self.directory.iterdir()):
-            self.directory.rmdir()
+        self.forget_directory()
 
     def _path(self, base: int) -> str:
         if self._tail[0] != base:

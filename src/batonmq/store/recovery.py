@@ -158,22 +158,31 @@ def recover(
 def _mend_queues(
     queues: Iterable[ConsumeQueue], min_offset: int, checkpoint: Checkpoint, abort_path: Path
 ) -> bool:
-    """Make the files of each queue one run again where one is missing. True: what is behind a hole has to be
-    rebuilt, as after a crash. The checkpoint records from where on before anything is deleted, so that a
-    crash now, or a power cut before the new units are on disk, loses nothing."""
+    """Make the files of each queue one run again where one is missing. True: what is behind a hole, or behind
+    the last file, has to be rebuilt, as after a crash. The checkpoint records from where on before anything
+    is deleted, so that a crash now, or a power cut before the new units are on disk, loses nothing."""
     rebuild = False
+
+    def build_from(end: int) -> None:
+        # Without a safe offset nothing is known to be on disk: then from the log's beginning.
+        safe = min(end, checkpoint.safe_offset)
+        checkpoint.safe_offset = max(safe, min_offset)
+        checkpoint.save()
+        mark_in_use(abort_path)
+
     for queue in queues:
         while (end := queue.hole()) is not None:
             expired = 0 < end <= min_offset  # all that is before the hole
             if not expired:
                 rebuild = True
                 log.error("%s: a file is missing; it is rebuilt from %d on", queue.directory, end)
-                # Without a safe offset nothing is known to be on disk: then from the log's beginning.
-                safe = min(end, checkpoint.safe_offset)
-                checkpoint.safe_offset = max(safe, min_offset)
-                checkpoint.save()
-                mark_in_use(abort_path)
+                build_from(end)
             queue.close_hole(keep_newer=expired)
+        if (end := queue.lost_end()) is not None:
+            rebuild = True
+            log.warning("%s: the last file may be missing; it is rebuilt from %d on", queue.directory, end)
+            build_from(end)
+            queue.forget_directory()
     return rebuild
 
 

@@ -13,7 +13,7 @@ from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.json import encode
-from batonmq.raft.errors import UnreadableState
+from batonmq.raft.errors import ForeignEntry, NewerEntry, UnreadableState
 
 NAMES = st.sampled_from(["a", "b"])
 IDS = st.integers(1, 4)
@@ -187,16 +187,103 @@ def test_without_unclean_elections_every_master_comes_from_the_sync_state_set(
                     assert effect.new_master in effect.candidates or effect.master_epoch == 1
 
 
-def test_an_unknown_event_stops_the_replica() -> None:
-    machine = ControllerMachine()
-    data = msgspec.msgpack.encode([events.ENTRY_VERSION, 5, [["later-invention", 1]]])
-    with pytest.raises(events.UnknownEvent, match="cannot be read"):
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [
+        ([events.ENTRY_VERSION, 5, [["later-invention", 1]]], "'later-invention'"),
+        ([9, 5, []], "version 9"),
+        ([9, 5, [["later-invention", 1]]], "version 9"),
+        ([9, 5, [["scan", "of other fields"]], "field"], "version 9"),
+    ],
+)
+def test_an_entry_of_a_newer_version_stops_the_replica(entry: list[object], named: str) -> None:
+    machine, data = ControllerMachine(), msgspec.msgpack.encode(entry)
+    with pytest.raises(NewerEntry, match=f"has .*{named}.*must be upgraded"):
         machine.apply(1, data)
+    assert named in str(machine.refusal(data))
 
 
-def test_an_entry_of_another_version_stops_the_replica() -> None:
-    with pytest.raises(events.UnknownEvent, match="version 9"):
-        ControllerMachine().apply(1, msgspec.msgpack.encode([9, 5, []]))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"forged",
+        b"\x93",
+        b"\x91" * 100_000,
+        bytes(range(256)),
+        *map(
+            msgspec.msgpack.encode,
+            [
+                [],
+                {},
+                "text",
+                [0, 5, []],
+                [-1, 5, []],
+                [1, 5],
+                [1, -5, []],
+                [1, 2**63, []],
+                [1, 5, {}],
+                [1, 5, [[]]],
+                [1, 5, [["scan"]]],
+                [1, 5, [["scan", 1, 2, 3]]],
+                [1, 5, [["closed", 2**63, [], False]]],
+                [1, 5, [["leader", "n0", [["s", 1, 2**63]]]]],
+                [1, 5, [["leader", "n0", [], [["s", 1, -(2**63)]]]]],
+                [2, 5, [["beats", [["c", "s", 1, "h:1", 2**64 - 1, 1, 1, 1, 1, 1]]]]],
+            ],
+        ),
+        msgspec.msgpack.encode([1, 5, [["clean", "c", "n\u00e4me", "", False]]]).replace(
+            b"\xc3\xa4", b"\xff\xfe"
+        ),
+    ],
+    ids=range(22),
+)
+def test_bytes_that_are_no_event_change_nothing(data: bytes) -> None:
+    machine = ControllerMachine()
+    machine.apply(1, events.encode(1_000, (events.ApplyBrokerId("c", "s", 1, "h:1;1"),)))
+    before = machine.snapshot()
+    with pytest.raises(ForeignEntry):
+        machine.apply(2, data)
+    assert machine.snapshot() == before
+    assert machine.refusal(data)
+
+
+def test_what_the_versions_of_entries_hold() -> None:
+    """A change here needs the next version in `events.VERSIONS`, unless it is a field at the end with a
+    default: controllers of the former version read the entries otherwise, or not at all."""
+    fields = {
+        str(type_.__struct_config__.tag): [
+            field.name for field in msgspec.structs.fields(type_) if field.required
+        ]
+        for type_ in events.Event.__subclasses__()
+    }
+    assert fields == {
+        "alter": ["broker_name", "master_id", "master_epoch", "sync_state_set", "sync_state_set_epoch"],
+        "elect": ["broker_name", "broker_id", "designated", "allow_unclean", "cause"],
+        "apply-id": ["cluster_name", "broker_name", "broker_id", "register_check_code"],
+        "register": ["cluster_name", "broker_name", "broker_id", "broker_address"],
+        "clean": ["cluster_name", "broker_name", "broker_ids", "clean_living"],
+        "beats": ["beats"],
+        "closed": ["session", "brokers", "allow_unclean"],
+        "leader": ["node_id", "sessions"],
+        "scan": ["brokers", "masters", "allow_unclean"],
+    }
+    assert max(events.VERSIONS) == 2
+
+
+def test_the_version_of_the_log_is_in_snapshots() -> None:
+    machine, other = ControllerMachine(), ControllerMachine()
+    machine.apply(1, events.encode(5, (), 1))
+    other.restore(machine.snapshot())
+    assert (machine.written_version, other.written_version) == (1, 1)
+    machine.apply(2, events.encode(5, (), 2))
+    machine.apply(3, events.encode(5, (), 1))
+    other.restore(machine.snapshot())
+    assert (machine.written_version, other.written_version) == (2, 2)
+    other.restore(msgspec.msgpack.encode([1, 5, []]))  # as version 0.1.0 writes them
+    assert other.written_version == 1
+    with pytest.raises(UnreadableState, match=r"version 9, .* must be upgraded"):
+        other.restore(msgspec.msgpack.encode([1, 5, [], 9]))
 
 
 def test_an_event_with_fields_of_a_later_version_is_read() -> None:

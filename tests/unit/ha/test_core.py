@@ -354,16 +354,52 @@ def test_garbage_never_touches_the_log(data):
     list(MasterFrameReader().feed(b""))
 
 
+def records(count: int, offset: int, body: bytes = bytes(100)) -> bytes:
+    """Records of one size, as they are in a log from `offset` on."""
+    data = b""
+    for number in range(count):
+        message = StoredMessage(topic="T", queue_id=0, body=body)
+        data += encode_record(
+            message, queue_offset=number, physical_offset=offset + len(data), store_timestamp=0
+        )
+    return data
+
+
 def test_a_frame_ends_with_a_record():
-    message = StoredMessage(topic="T", queue_id=0, body=bytes(100))
-    record = encode_record(message, queue_offset=0, physical_offset=0, store_timestamp=0)
-    size = len(record)
-    log = memoryview(record * 3 + encode_blank(1000) + bytes(992))
-    assert whole_records(log[: 2 * size], 2 * size) == 2 * size
-    assert whole_records(log, 2 * size + 7) == 2 * size
-    assert whole_records(log, 3 * size + 7) == 3 * size, "the filler goes in a frame of its own"
-    assert whole_records(log, 7) == size, "one record may be longer"
-    assert whole_records(log[: size - 1], 7) == 7, "the rest of it is not to be had"
-    assert whole_records(log[3 * size :], 7) == 7, "of a filler a part does no harm"
-    assert whole_records(log[1:], 7) == 7, "begun in the middle"
-    assert whole_records(log[: size - 1], size) == size - 1
+    log = records(3, 5_000)
+    size = len(log) // 3
+    log = memoryview(log + encode_blank(1000) + bytes(992))
+
+    def whole(data: memoryview, limit: int, *, ends: bool = True) -> int:
+        return whole_records(data, limit, 5_000, ends=ends)
+
+    assert whole(log[: 2 * size], 2 * size) == 2 * size
+    assert whole(log[: 2 * size + 1], 2 * size + 1, ends=False) == 2 * size, (
+        "the largest limit, amid a record"
+    )
+    assert whole(log, 2 * size + 7) == 2 * size
+    assert whole(log, 3 * size + 7) == 3 * size, "the filler goes in a frame of its own"
+    assert whole(log, 7) == size, "one record may be longer"
+    assert whole(log[: size - 1], 7) == 7, "the rest of it is not to be had"
+    assert whole(log[: size - 1], 7, ends=False) == 7
+    assert whole(log[3 * size :], 7) == 7, "of a filler a part does no harm"
+    assert whole(log[: size - 1], size) == size - 1
+
+
+def test_a_slave_that_has_the_beginning_of_a_record_gets_its_rest_in_one_frame():
+    """It became a member of the SyncStateSet meanwhile; the frames after that are whole records again."""
+    # A body that looks like records of other places, and like a filler.
+    deceit = records(1, 77) + encode_blank(500) + records(1, 5_000)[:40]
+    log = records(3, 5_000, deceit)
+    size = len(log) // 3
+    log = memoryview(log + encode_blank(1000) + bytes(992))
+    for had in (1, 3, 4, 5, 8, 9, 100, size - 1):
+        rest = log[had:]
+        assert whole_records(rest, 7, 5_000 + had, ends=True) == size - had
+        assert whole_records(rest, size, 5_000 + had, ends=True) == size - had
+        assert whole_records(rest, 3 * size, 5_000 + had, ends=True) == size - had
+    had = 2 * size + 5
+    assert whole_records(log[had:], 7, 5_000 + had, ends=True) == size - 5, "up to the filler"
+    log = log[: 3 * size]
+    assert whole_records(log[had:], 7, 5_000 + had, ends=True) == size - 5, "the log ends"
+    assert whole_records(log[had:], 7, 5_000 + had, ends=False) == 7, "more than a frame holds"

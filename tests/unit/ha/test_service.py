@@ -174,6 +174,37 @@ async def test_a_member_gets_no_record_in_two_frames(replicas, monkeypatch):
     assert min(end - begin for begin, end in frames) < 500
 
 
+async def test_a_slave_that_becomes_a_member_amid_a_record_gets_its_rest_in_one_frame(replicas, monkeypatch):
+    master, slave = await replicas(2, HAConfig(ha_transfer_batch_size=500, ha_send_buffer_size=2000))
+    await master.lead(1)
+    master.agreeable = False
+    ends = {0}
+    for _ in range(12):
+        master.store.put([StoredMessage(topic="T", queue_id=0, body=bytes(9_000))])
+        ends.add(master.store.max_offset)
+    frames, frame, joined = [], MasterSession.frame, False
+
+    def watched(session, batch, size, bounds, now_ms):
+        nonlocal joined
+        end = batch.offset + size
+        frames.append((batch.offset, end, joined))
+        if end > 20_000 and end not in ends:
+            master.ha.tracker.agreed = same_set(1, 2, epoch=2)
+            joined = True
+        return frame(session, batch, size, bounds, now_ms)
+
+    monkeypatch.setattr(MasterSession, "frame", watched)
+    await slave.follow(master, 1)
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.log() == master.log()
+    after = [(begin, end) for begin, end, joined in frames if joined]
+    pieces = [end for _, end in after if end not in ends and end < 60_000]
+    assert len(pieces) <= 4, "those of the loop turn in which it joined"
+    rest = [end - begin for begin, end in after if begin == pieces[-1]]
+    assert rest and rest[0] > 500
+    assert all(end in ends for begin, end in after if begin >= pieces[-1] and end < 60_000)
+
+
 async def test_a_log_that_cannot_be_read_ahead_is_still_sent(replicas, monkeypatch, caplog):
     """Its file may have been deleted by hand, or there is no descriptor left: the map is still there."""
     master, slave = await replicas(2, HAConfig(ha_send_buffer_size=16 * 1024, ha_transfer_batch_size=4096))

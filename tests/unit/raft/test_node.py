@@ -48,6 +48,11 @@ class Words:
     def __init__(self) -> None:
         self.words: list[bytes] = []
 
+    entry_version = 1
+
+    def refusal(self, data: bytes) -> str | None:
+        return None
+
     def apply(self, index: int, data: bytes) -> int:
         self.words.append(data)
         return len(self.words)

@@ -269,6 +269,55 @@ def test_a_consume_queue_of_which_a_file_is_missing_is_built_again(opener, caplo
     assert verify(opener.root / "store").ok
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("count", "goes"), [(200, 1), (200, 3), (200, 7), (20, 1), (192, 1), (192, 2)])
+def test_a_consume_queue_whose_last_files_are_missing_is_built_again(opener, caplog, clean, count, goes):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(count)])
+    store.flush()
+    store.flush_queues()
+    store.close() if clean else store.abandon()
+    files = sorted((opener.root / "store/consumequeue/T/0").iterdir())
+    assert len(files) == count // 2 // 16 + 1, "the last one has room for a unit at least"
+    for path in files[-goes:]:
+        path.unlink()
+    for _ in range(2):
+        again = opener()
+        assert opener.bodies(again, 0) == [b"%d" % n for n in range(0, count, 2)]
+        assert opener.bodies(again, 1) == [b"%d" % n for n in range(1, count, 2)]
+        assert again.lost_bytes == 0
+        again.close()
+    assert caplog.text.count("the last file may be missing") == 1
+    again = opener()
+    opener.put(again, opener.message(b"more", queue_id=0))
+    assert opener.bodies(again, 0)[-1] == b"more"
+    assert verify(opener.root / "store").ok
+
+
+def test_an_empty_directory_of_a_queue_without_messages_is_looked_at_once(opener, caplog):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n) for n in range(20)])
+    store.close()
+    (opener.root / "store/consumequeue/T/7").mkdir()
+    for _ in range(3):
+        again = opener()
+        assert opener.bodies(again) == [b"%d" % n for n in range(20)]
+        again.close()
+    assert caplog.text.count("the last file may be missing") == 1
+
+
+def test_a_full_last_file_as_rocketmq_leaves_it_is_looked_at_once(opener, caplog):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n) for n in range(32)])
+    store.close()
+    sorted((opener.root / "store/consumequeue/T/0").iterdir())[-1].unlink()
+    for _ in range(3):
+        again = opener()
+        assert opener.bodies(again) == [b"%d" % n for n in range(32)]
+        again.close()
+    assert caplog.text.count("the last file may be missing") == 1
+
+
 def test_a_crash_while_a_consume_queue_is_built_again_loses_nothing(opener, monkeypatch):
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(200)])

@@ -34,7 +34,8 @@ from batonmq.protocol.ha_frames import (
     SlaveHandshake,
     Transfer,
 )
-from batonmq.protocol.message.record import first_record_size, scan_frames
+from batonmq.protocol.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_MAGIC
+from batonmq.protocol.message.record import first_record_size, next_record, scan_frames
 
 
 class LogBounds(NamedTuple):
@@ -57,21 +58,31 @@ class Batch(NamedTuple):
     epoch_start: int
 
 
-def whole_records(log: memoryview, limit: int) -> int:
+def whole_records(log: memoryview, limit: int, offset: int, *, ends: bool) -> int:
     """How much of `log` goes into one frame to a member of the SyncStateSet: about `limit` bytes, but no part
     of a record.
 
     A RocketMQ slave takes whole frames only. If it has the first half of a record when its master dies, and
     is elected, it waits for the other half for ever and serves no client, while its heartbeats go on. A
-    single record may be longer than `limit`. Where `log` does not begin with a whole record (a filler at the
-    end of a file, or the slave got half a record before it was a member), the result is `limit`.
+    single record may be longer than `limit`.
+
+    `log` begins at the physical `offset`; `ends`: a record or the log ends where it ends. If it begins amid a
+    record, because the slave got the beginning before it was a member, the result is the rest of that record.
+    Only of what does not fit into `log`, or of a filler at the end of a file, the result is a piece of
+    `limit` bytes.
     """
-    if len(log) <= limit:
+    if ends and len(log) <= limit:
         return len(log)
-    end = scan_frames(log[:limit])[-1]
-    if not end:
-        end = first_record_size(log)
-    return end or limit
+    end = scan_frames(log[:limit])[-1] or first_record_size(log)
+    if end:
+        return end
+    rest = next_record(log, offset)
+    if rest is None and ends:
+        rest = len(log)
+    magic = SIZE_MAGIC.unpack_from(log)[1] if len(log) >= SIZE_MAGIC.size else None
+    if rest is None or magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+        return min(limit, len(log))
+    return rest
 
 
 class _Phase(Enum):

@@ -167,9 +167,9 @@ class MasterLink(Link):
         limit = local.config.ha_transfer_batch_size
         # The socket of a slave that catches up takes ten megabytes while it is fed, and producers wait.
         left = min(TURN_BYTES, local.config.ha_send_buffer_size)
-        # A replica that is no member is not elected, and far behind as a rule: its frames may end anywhere.
-        electable = self._electable
-        catches_up = bounds.max_offset - session.next_offset > left and not electable
+        # Who is far behind and no member is not elected: its frames may end anywhere. One that is about to
+        # become a member gets whole records already.
+        catches_up = bounds.max_offset - session.next_offset > left and not self._electable
         if not catches_up:
             self._ahead = None
         elif self._ahead is None:
@@ -189,7 +189,7 @@ class MasterLink(Link):
                 if self._ahead and session.next_offset - session.acked_of_sent >= self._window.size:
                     self._window_full = True
                     return
-                batch = session.next_batch(bounds, MAX_TRANSFER_BATCH if electable else limit)
+                batch = session.next_batch(bounds, limit if catches_up else MAX_TRANSFER_BATCH)
                 if batch is None:
                     return
                 if self._ahead:
@@ -198,8 +198,9 @@ class MasterLink(Link):
                         return  # what reads ahead pumps
                 else:
                     view = local.store.read(batch.offset, batch.max_bytes)
-                if electable:
-                    view = view[: whole_records(view, limit)]
+                if not catches_up:
+                    ends = len(view) < MAX_TRANSFER_BATCH
+                    view = view[: whole_records(view, limit, batch.offset, ends=ends)]
                 size = len(view)
                 if not size:
                     return

@@ -44,6 +44,8 @@ _TAIL = span_struct("reconsume_times", "body_size")
 _BORN_HOST = POSITIONS["born_host"]
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
+_MAGIC = struct.Struct(">i")
+_PHYSICAL_OFFSET = POSITIONS["physical_offset"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -379,6 +381,29 @@ def first_record_size(data: Buffer) -> int:
     size, magic = SIZE_MAGIC.unpack_from(data)
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= len(data)
     return int(size) if whole else 0
+
+
+def next_record(data: Buffer, offset: int) -> int | None:
+    """Where in `data`, a piece of a commit log from the physical `offset` on, the first record or filler
+    begins; None if none does. Its magic and the physical offset that it names show it, those of a filler its
+    magic and its size: `data` ends with it."""
+    text = bytes(data)
+    found = len(text)
+    for magic in (MAGIC_V1, MAGIC_V2):
+        mark, at = _MAGIC.pack(magic), 3
+        while (at := text.find(mark, at + 1, found + _MAGIC.size)) >= 0:
+            start = at - _MAGIC.size
+            here = start + _PHYSICAL_OFFSET + _LONG.size <= len(text)
+            if here and _LONG.unpack_from(text, start + _PHYSICAL_OFFSET)[0] == offset + start:
+                found = min(found, start)
+                break
+    mark, at = _MAGIC.pack(MAGIC_BLANK), 3
+    while (at := text.find(mark, at + 1, found + _MAGIC.size)) >= 0:
+        start = at - _MAGIC.size
+        if SIZE_MAGIC.unpack_from(text, start)[0] == len(text) - start:
+            found = min(found, start)
+            break
+    return found if found < len(text) else None
 
 
 def decode_records(data: Buffer, *, check_crc: bool = False, inflate: bool = True) -> list[MessageExt]:
