@@ -194,13 +194,18 @@ class Load:
 
 async def read_topic(topic: str, namesrv: str) -> list[Found]:
     """Every message of a topic, as any client reads it. Raises `MQError`, `NetError`."""
-    messages: list[Found] = []
+    return [found(message) for message in await read_messages(topic, namesrv)]
+
+
+async def read_messages(topic: str, namesrv: str) -> list[MessageExt]:
+    """As `read_topic`: the messages themselves."""
+    messages: list[MessageExt] = []
     async with QueueReader(namesrv) as reader:
         for queue in await reader.queues(topic):
             offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
-                messages += map(found, decode_records(pulled.records))
+                messages += decode_records(pulled.records)
                 if pulled.next_offset <= offset:
                     raise RuntimeError(f"{queue} stands still at {offset}, it should end at {end}")
                 offset = pulled.next_offset
