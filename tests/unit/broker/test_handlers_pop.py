@@ -359,7 +359,7 @@ async def test_an_ack_that_was_refused_does_not_count(rig: Rig) -> None:
 
 
 async def test_a_repeated_ack_succeeds_also_at_a_new_master(rig: Rig) -> None:
-    """A client whose answer was lost in a failover repeats the ack: it must not believe that it was refused."""
+    """A client whose answer was lost in a failover repeats the ack, which was not refused."""
     for n in range(3):
         rig.served.put(0, b"%d" % n)
     whole = await rig.receipts(max_msg_nums=2)

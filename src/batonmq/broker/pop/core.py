@@ -183,7 +183,7 @@ MOST_CONSUMED: Final = 4_096
 
 
 class CheckPoints:
-    """All outstanding check points of a broker, by key and by due time, and the last that were acknowledged."""
+    """All outstanding check points of a broker, by key and by due time, and the last acknowledged ones."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[Key, str], Outstanding] = {}
