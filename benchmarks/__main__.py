@@ -19,10 +19,13 @@ from benchmarks import report
 from benchmarks.catchup import measure_catchup
 from benchmarks.clusters import JAVA, OURS, SYSTEMS, running
 from benchmarks.failover import FAULTS, ROUNDS, ROUNDS_JAVA, measure_failover
+from benchmarks.kinds import CONSUMED, SENDS, Timers, Work, measure_kinds
+from benchmarks.kinds import QUICK as QUICK_WORK
 from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
 from benchmarks.startup import measure_startup
 
-PARTS = ("send", "batch", "consume", *FAULTS, "startup", "catchup")
+KINDS = (*SENDS, *CONSUMED, "timer")
+PARTS = ("send", "batch", "consume", *KINDS, *FAULTS, "startup", "catchup")
 LOAD = {"send", "batch", "consume"}
 STARTS = {JAVA: 3, OURS: 5}
 CATCHUPS = 2
@@ -48,19 +51,8 @@ class Plan:
 
 def run(plan: Plan, figures: report.Figures, say: Callable[[str], None]) -> None:
     """Measure; `figures` grow part by part, so that a failure leaves what was measured before."""
-    if LOAD & plan.parts:
-        durations = QUICK if plan.quick else Durations()
-        if plan.rounds:
-            durations = replace(durations, rounds=plan.rounds)
-        sent: dict[str, dict[str, Throughput]] = {}
-        for number in range(1 if plan.quick else plan.passes):
-            for system in plan.systems if number % 2 == 0 else plan.systems[::-1]:
-                with running(system, replicas=plan.replicas) as cluster:
-                    measured = measure_load(cluster, LOAD & plan.parts, durations, partial(of, system, say))
-                for part, result in measured.items():
-                    earlier = sent.setdefault(part, {}).get(system)
-                    sent[part][system] = result if earlier is None else earlier.joined(result)
-        figures.throughput |= sent
+    if plan.parts & {*LOAD, *KINDS}:
+        run_load(plan, figures, say)
     for part in (part for part in FAULTS if part in plan.parts):
         for system in plan.systems:
             rounds = plan.rounds_java if system == JAVA else plan.rounds or ROUNDS[part]
@@ -77,6 +69,30 @@ def run(plan: Plan, figures: report.Figures, say: Callable[[str], None]) -> None
             rounds = plan.rounds or (1 if plan.quick else CATCHUPS)
             caught = measure_catchup(system, plan.size_mb, rounds, partial(of, system, say))
             figures.catchup[system] = caught
+
+
+def run_load(plan: Plan, figures: report.Figures, say: Callable[[str], None]) -> None:
+    """Sends and consumption, pass by pass; what a finished pass has found is kept if a later one fails."""
+    durations, work = (QUICK, QUICK_WORK) if plan.quick else (Durations(), Work())
+    if plan.rounds:
+        durations, work = replace(durations, rounds=plan.rounds), replace(work, rounds=plan.rounds)
+    load, kinds = LOAD & plan.parts, plan.parts.intersection(KINDS)
+    sent: dict[str, dict[str, Throughput]] = {}
+    timers: dict[str, dict[str, Timers]] = {}
+    for number in range(1 if plan.quick else plan.passes):
+        for system in plan.systems if number % 2 == 0 else plan.systems[::-1]:
+            report_to = partial(of, system, say)
+            with running(system, replicas=plan.replicas) as cluster:
+                measured = measure_load(cluster, load, durations, report_to)
+                others, timed = measure_kinds(cluster, kinds, work, report_to, warm=bool(load))
+            for part, result in {**measured, **others}.items():
+                earlier = sent.setdefault(part, {}).get(system)
+                sent[part][system] = result if earlier is None else earlier.joined(result)
+            for part, found in timed.items():
+                before = timers.setdefault(part, {}).get(system)
+                timers[part][system] = found if before is None else before.joined(found)
+            figures.throughput |= sent
+            figures.timers |= timers
 
 
 def of(system: str, say: Callable[[str], None], text: str) -> None:
@@ -117,10 +133,11 @@ def main(
 ) -> None:
     """Measure BatonMQ beside Apache RocketMQ: same machine, same run, same clients.
 
-    PART is send, batch, consume (Java clients against all-ack replicas), failover
+    PART is send, batch, consume, transaction, trace (sends with message trace), ordered, pop, sql (a filter
+    that one message in a hundred passes), timer (all with Java clients against all-ack replicas), failover
     (kill -9), hang (SIGSTOP), switch (electMaster), startup, catchup (a replica that was away) or all (the
-    default, some forty minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet; Java
-    and Maven are needed.
+    default, some eighty minutes). Apache RocketMQ is fetched from Maven Central when it is not there yet;
+    Java and Maven are needed.
     """
     wanted = set(PARTS) if not parts or "all" in parts else set(parts)
     systems = [{"java": JAVA, "ours": OURS}[only]] if only else list(SYSTEMS)

@@ -61,7 +61,12 @@ async def serve(part: str, root: Path, master: str) -> None:
         return
     broker = BrokerService(
         BrokerConfig(
-            broker_name="bench", broker_ip1="127.0.0.1", listen_port=0, default_topic_queue_nums=QUEUES
+            broker_name="bench",
+            broker_ip1="127.0.0.1",
+            listen_port=0,
+            default_topic_queue_nums=QUEUES,
+            enable_property_filter=True,
+            trace_topic_enable=True,
         ),
         StoreConfig(store_path_root_dir=str(root)),
         HAConfig(),
@@ -127,6 +132,10 @@ class Subject:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.port = int(self._line())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def _line(self) -> str:
         assert self._process.stdout is not None

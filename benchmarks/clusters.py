@@ -25,7 +25,7 @@ from batonmq.protocol.errors import MQError
 PEER = Path(os.environ.get("PEER_SH", Path(__file__).parents[1] / "tests" / "interop" / "peer.sh"))
 JAVA, OURS = "Apache RocketMQ 5.5.0", "BatonMQ"
 SYSTEMS = (JAVA, OURS)
-SETTINGS = {"flushDiskType": "ASYNC_FLUSH"}
+SETTINGS = {"flushDiskType": "ASYNC_FLUSH", "enablePropertyFilter": "true", "traceTopicEnable": "true"}
 READY_TIMEOUT_S = 60.0
 JAVA_START_TIMEOUT_S = 120.0
 """Three JVMs that start at once on two busy processors take more than half a minute."""

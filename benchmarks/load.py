@@ -184,15 +184,20 @@ Clusters = Mapping[str, LocalCluster]
 
 
 def measure_send(
-    cluster: LocalCluster, topic: str, batch: int, warm: int, seconds: int, rounds: int, say: Say
+    cluster: LocalCluster,
+    topic: str,
+    batch: int,
+    warm: int,
+    seconds: int,
+    rounds: int,
+    say: Say,
+    kind: str = "plain",
 ) -> Throughput:
-    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each."""
+    """Synchronous sends of 1 KiB by 64 threads, `batch` messages in each; `kind`: see Bench.java."""
     found = _Rounds()
     asyncio.run(create_topic(cluster, topic, QUEUES))
-    with Driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch) as driver:
-        say(f"{topic}: warming up")
-        driver.order(warm - 1, 1)
-        driver.result()
+    with Driver("send", cluster.namesrv_address, topic, THREADS, BYTES, batch, kind) as driver:
+        warm_up(driver, topic, warm, say)
         for number in range(rounds):
             say(f"{topic}: round {number + 1} of {rounds}")
             meter = CostMeter(cluster.brokers)
@@ -202,15 +207,37 @@ def measure_send(
     return found.throughput()
 
 
-def measure_consume(cluster: LocalCluster, topic: str, count: int, runs: int, say: Say) -> Throughput:
+def warm_up(driver: Driver, topic: str, seconds: int, say: Say) -> None:
+    """Load that is not measured."""
+    say(f"{topic}: warming up for {seconds} s")
+    driver.order(seconds - 1, 1)
+    driver.result()
+
+
+def measure_consume(
+    cluster: LocalCluster,
+    topic: str,
+    count: int,
+    runs: int,
+    say: Say,
+    kind: str = "plain",
+    prepare: Callable[[str], None] | None = None,
+) -> Throughput:
     """A push consumer reads the first `count` messages of a backlog; each run is a new group and client.
-    One run more than is measured warms the brokers up."""
+    One run more than is measured warms the brokers up. `kind`: see Bench.java; `prepare` gets each group."""
     rates: list[int] = []
+    costs: list[dict[str, float]] = []
     for run in range(runs + 1):
-        say(f"consume: round {run} of {runs}")
-        with Driver("consume", cluster.namesrv_address, topic, f"bench_{run}", count) as driver:
-            rates.append(int(str(driver.result()["messages_s"])))
-    return Throughput(rates[1:], [float(rate) for rate in rates[1:]])
+        say(f"consume {kind}: round {run} of {runs}")
+        group = f"bench_{kind}_{run}"
+        if prepare is not None:
+            prepare(group)
+        meter = CostMeter(cluster.brokers)
+        with Driver("consume", cluster.namesrv_address, topic, group, count, kind) as driver:
+            rates.append(int(str(driver.result(meter.hear)["messages_s"])))
+        costs.append(meter.cpu_us)
+    cpu_us = {name: statistics.median(cost[name] for cost in costs[1:]) for name in costs[0]}
+    return Throughput(rates[1:], [float(rate) for rate in rates[1:]], cpu_us=cpu_us)
 
 
 def measure_load(

@@ -15,6 +15,7 @@ import struct
 import time
 from collections import deque
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -57,13 +58,12 @@ class Consumer(asyncio.Protocol):
         self._data = bytearray()
         self._pops: dict[int, float] = {}
         self._opaque = 0
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._out: deque[bytes] = deque()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(b"".join(self._pop() for _ in range(self.in_flight)))
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._transport.write(b"".join(self._pop() for _ in range(self.in_flight)))
 
     def _pop(self) -> bytes:
         self._opaque += 1

@@ -8,7 +8,7 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.catchup import CatchUp
 from benchmarks.clusters import JAVA, OURS, SYSTEMS
 from benchmarks.failover import TITLES, Failover
+from benchmarks.kinds import Timers
 from benchmarks.load import BATCH, THREADS, Throughput
 from benchmarks.startup import Startup
 
@@ -33,6 +34,8 @@ class Figures:
 
     replicas: int = 2
     throughput: dict[str, dict[str, Throughput]] = field(default_factory=dict)
+    """By part, then by system."""
+    timers: dict[str, dict[str, Timers]] = field(default_factory=dict)
     """By part, then by system."""
     failover: dict[str, dict[str, Failover]] = field(default_factory=dict)
     """By part, then by system."""
@@ -49,6 +52,10 @@ class Figures:
             "throughput": {
                 part: {system: result.as_json() for system, result in results.items()}
                 for part, results in self.throughput.items()
+            },
+            "timers": {
+                part: {system: result.as_json() for system, result in results.items()}
+                for part, results in self.timers.items()
             },
             "ratio": {part: round(ratio, 2) for part, ratio in self.ratios().items()},
             **{
@@ -77,7 +84,11 @@ class Figures:
     def ratios(self) -> dict[str, float]:
         """How many times Java's rate ours is, where both were measured; by part."""
         both = {part: each for part, each in self.throughput.items() if JAVA in each and OURS in each}
-        return {part: each[OURS].by(each[JAVA]) for part, each in both.items()}
+        timed = {part: each for part, each in self.timers.items() if JAVA in each and OURS in each}
+        return {
+            **{part: each[OURS].by(each[JAVA]) for part, each in both.items()},
+            **{part: each[OURS].by(each[JAVA]) for part, each in timed.items()},
+        }
 
 
 def machine() -> dict[str, str]:
@@ -99,8 +110,12 @@ def machine() -> dict[str, str]:
 
 
 def _rate(result: Throughput) -> str:
-    least, most = min(result.rates) / 1000, max(result.rates) / 1000
-    return f"{result.median / 1000:,.1f} k/s ({least:.1f} … {most:.1f})"
+    return _rates(result.rates)
+
+
+def _rates(rates: Sequence[int]) -> str:
+    least, most = min(rates) / 1000, max(rates) / 1000
+    return f"{statistics.median(rates) / 1000:,.1f} k/s ({least:.1f} … {most:.1f})"
 
 
 def _cost(result: Throughput) -> str:
@@ -151,6 +166,11 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         "send": f"send, 1 KiB, {THREADS} in flight",
         "batch": f"send, 1 KiB, batches of {BATCH}, {THREADS} in flight",
         "consume": "push consume of a backlog, 1 KiB",
+        "transaction": f"transactions, 1 KiB, {THREADS} in flight, each committed",
+        "trace": f"send with message trace, 1 KiB, {THREADS} in flight",
+        "ordered": "ordered push consume of a backlog, 1 KiB",
+        "pop": "push consume by pop, each message acknowledged, 1 KiB",
+        "sql": "push consume with an SQL92 filter that 1 % pass, 1 KiB, messages passed over included",
     }
     ratios = figures.ratios()
     for part, measured in figures.throughput.items():
@@ -159,8 +179,11 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
             add("· times Java's, medians of all rounds", {OURS: f"{ratios[part]:.2f}"})
         sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
         add("· latency, p50 / p99", {s: f"{r.p50_ms:.1f} / {r.p99_ms:.1f} ms" for s, r in sends.items()})
-        add("· processor time a message, each broker", {s: _cost(r) for s, r in sends.items()})
+        costs = {s: r for s, r in measured.items() if r.cpu_us}
+        add("· processor time a message, each broker", {s: _cost(r) for s, r in costs.items()})
         add("· failed requests", {s: str(r.failed) for s, r in sends.items()})
+    for part, timed in figures.timers.items():
+        _add_timers(add, timed, ratios.get(part))
     for part, results in figures.failover.items():
         add(f"{TITLES[part]}: p50 / p99 / max", {s: _outages(r) for s, r in results.items()})
         add("· longest time between two acknowledgements", {s: _gaps(r) for s, r in results.items()})
@@ -181,6 +204,30 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         add(f"{verb}: exec → serving", {s: f"{r.ready_s[verb]:.2f} s" for s, r in starts})
         add(f"{verb}, idle: anonymous memory", {s: f"{r.anonymous_mb[verb]:.0f} MB" for s, r in starts})
     return found
+
+
+def _add_timers(
+    add: Callable[[str, Mapping[str, str]], None], timed: Mapping[str, Timers], ratio: float | None
+) -> None:
+    """Rows of timed messages; lateness by the rounds' medians."""
+    add("timed messages stored, 256 B, due within a minute", {s: _rates(r.rates) for s, r in timed.items()})
+    if ratio is not None:
+        add("· times Java's", {OURS: f"{ratio:.2f}"})
+    late = {
+        s: " / ".join(f"{statistics.median(each):.0f}" for each in (r.p50_ms, r.p99_ms, r.max_ms))
+        for s, r in timed.items()
+    }
+    add("· delivered after their time, p50 / p99 / max", {s: f"{text} ms" for s, text in late.items()})
+    add(
+        "· refused / missing / early",
+        {s: f"{r.failed} / {r.missing} / {r.early}" for s, r in timed.items()},
+    )
+    costs = {
+        s: " + ".join(f"{statistics.median(e[name] for e in r.cpu_us):.1f}" for name in r.cpu_us[0]) + " µs"
+        for s, r in timed.items()
+        if r.cpu_us and r.cpu_us[0]
+    }
+    add("· processor time a message, stored and delivered, each broker", costs)
 
 
 def table(figures: Figures) -> Table:

@@ -3,24 +3,43 @@ import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /**
  * The same client load for any RocketMQ-compatible cluster; each result is a line of JSON.
  *
- *   send NAMESRV TOPIC THREADS BYTES BATCH   one send in flight a thread. Each line WARM_SECONDS SECONDS of stdin is one
- *                                            run, with a rate a second; it says "measuring" when it begins to count, and
- *                                            then "measured" and how many messages were acknowledged
- *   consume NAMESRV TOPIC GROUP COUNT        a push consumer reads COUNT messages
+ *   send NAMESRV TOPIC THREADS BYTES BATCH KIND
+ *       one send in flight a thread. Each line WARM_SECONDS SECONDS of stdin is one run, with a rate a second; it prints
+ *       "measuring" when it begins to count, and then "measured" and how many messages were acknowledged. KIND: plain,
+ *       transaction (each is committed at once), trace (the producer traces), timed (due within some seconds)
+ *   fill NAMESRV TOPIC THREADS BYTES BATCH COUNT
+ *       stores COUNT messages whose property a has each of 0 to 99 equally often
+ *   consume NAMESRV TOPIC GROUP COUNT KIND
+ *       a push consumer reads COUNT messages. KIND: plain, ordered, pop (counts acknowledgements; the group's mode must be
+ *       pop), sql (COUNT of the topic's messages are passed by a filter that one in a hundred passes)
+ *   timers NAMESRV TOPIC THREADS BYTES COUNT LEAD SECONDS
+ *       sends COUNT messages due in SECONDS, evenly, the first one after LEAD seconds, and waits for them
  */
 public class Bench {
     public static void main(String[] args) throws Exception {
@@ -28,15 +47,21 @@ public class Bench {
         System.setProperty("rocketmq.serialize.type", "ROCKETMQ");
         switch (args[0]) {
             case "send":
-                DefaultMQProducer producer = producer(args[1]);
+                Put put = put(args[1], args[6], args[2], num(args[4]), num(args[5]));
                 BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
                 for (String order = orders.readLine(); order != null; order = orders.readLine()) {
                     String[] seconds = order.trim().split(" ");
-                    send(producer, args[2], num(args[3]), num(args[4]), num(args[5]), num(seconds[0]), num(seconds[1]));
+                    send(put, num(args[3]), num(seconds[0]), num(seconds[1]));
                 }
                 break;
+            case "fill":
+                fill(args[1], args[2], num(args[3]), num(args[4]), num(args[5]), num(args[6]));
+                break;
             case "consume":
-                consume(args[1], args[2], args[3], num(args[4]));
+                consume(args[1], args[2], args[3], num(args[4]), args[5]);
+                break;
+            case "timers":
+                timers(args[1], args[2], num(args[3]), num(args[4]), num(args[5]), num(args[6]), num(args[7]));
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -48,8 +73,12 @@ public class Bench {
         return Integer.parseInt(s);
     }
 
-    static DefaultMQProducer producer(String namesrv) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("bench_" + System.currentTimeMillis());
+    /** Sends once; returns how many messages were acknowledged. */
+    interface Put {
+        int once() throws Exception;
+    }
+
+    static <P extends DefaultMQProducer> P started(P producer, String namesrv) throws Exception {
         producer.setNamesrvAddr(namesrv);
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
         producer.setRetryTimesWhenSendFailed(0);
@@ -57,21 +86,102 @@ public class Bench {
         return producer;
     }
 
-    static SendResult put(DefaultMQProducer producer, String topic, byte[] body, int batch) throws Exception {
-        if (batch == 1) {
-            return producer.send(new Message(topic, body));
-        }
-        List<Message> messages = new ArrayList<>(batch);
-        for (int i = 0; i < batch; i++) {
-            messages.add(new Message(topic, body));
-        }
-        return producer.send(messages);
+    static String group() {
+        return "bench_" + System.currentTimeMillis();
     }
 
-    static void send(DefaultMQProducer producer, String topic, int threads, int bytes, int batch, int warm, int seconds)
-        throws Exception {
+    static byte[] body(int bytes) {
         byte[] body = new byte[bytes];
         Arrays.fill(body, (byte) 'x');
+        return body;
+    }
+
+    static int ok(SendResult result, int count) {
+        return result.getSendStatus() == SendStatus.SEND_OK ? count : 0;
+    }
+
+    static Put put(String namesrv, String kind, String topic, int bytes, int batch) throws Exception {
+        byte[] body = body(bytes);
+        switch (kind) {
+            case "plain":
+                DefaultMQProducer producer = started(new DefaultMQProducer(group()), namesrv);
+                if (batch == 1) {
+                    return () -> ok(producer.send(new Message(topic, body)), 1);
+                }
+                return () -> {
+                    List<Message> messages = new ArrayList<>(batch);
+                    for (int i = 0; i < batch; i++) {
+                        messages.add(new Message(topic, body));
+                    }
+                    return ok(producer.send(messages), batch);
+                };
+            case "trace":
+                DefaultMQProducer traced = started(new DefaultMQProducer(group(), true, null), namesrv);
+                return () -> ok(traced.send(new Message(topic, body)), 1);
+            case "timed":
+                DefaultMQProducer timed = started(new DefaultMQProducer(group()), namesrv);
+                AtomicInteger turn = new AtomicInteger();
+                return () -> {
+                    Message message = new Message(topic, body);
+                    message.setDeliverTimeMs(System.currentTimeMillis() + 3_000 + turn.incrementAndGet() % 4_000);
+                    return ok(timed.send(message), 1);
+                };
+            case "transaction":
+                TransactionMQProducer transactions = new TransactionMQProducer(group());
+                transactions.setTransactionListener(new TransactionListener() {
+                    @Override
+                    public LocalTransactionState executeLocalTransaction(Message message, Object arg) {
+                        return LocalTransactionState.COMMIT_MESSAGE;
+                    }
+
+                    @Override
+                    public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                        return LocalTransactionState.COMMIT_MESSAGE;
+                    }
+                });
+                started(transactions, namesrv);
+                return () -> ok(transactions.sendMessageInTransaction(new Message(topic, body), null), 1);
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    static void fill(String namesrv, String topic, int threads, int bytes, int batch, int count) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer(group()), namesrv);
+        byte[] body = body(bytes);
+        AtomicInteger next = new AtomicInteger();
+        AtomicInteger stored = new AtomicInteger();
+        List<Thread> workers = new ArrayList<>();
+        for (int t = 0; t < threads; t++) {
+            Thread worker = new Thread(() -> {
+                int first;
+                while ((first = next.getAndAdd(batch)) < count) {
+                    List<Message> messages = new ArrayList<>(batch);
+                    for (int i = first; i < Math.min(first + batch, count); i++) {
+                        Message message = new Message(topic, body);
+                        message.putUserProperty("a", String.valueOf(i % 100));
+                        messages.add(message);
+                    }
+                    for (int sent = 0; sent == 0; ) {
+                        try {
+                            sent = ok(producer.send(messages), messages.size());
+                            stored.addAndGet(sent);
+                        } catch (Exception e) {
+                            System.err.println(e);
+                        }
+                    }
+                }
+            });
+            worker.start();
+            workers.add(worker);
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        System.out.printf("{\"stored\": %d}%n", stored.get());
+    }
+
+    static void send(Put put, int threads, int warm, int seconds) throws Exception {
         LongAdder ok = new LongAdder();
         LongAdder bad = new LongAdder();
         long end = System.nanoTime() + (warm + seconds) * 1_000_000_000L;
@@ -91,9 +201,9 @@ public class Bench {
                         break;
                     }
                     try {
-                        SendResult result = put(producer, topic, body, batch);
-                        if (result.getSendStatus() == SendStatus.SEND_OK) {
-                            ok.add(batch);
+                        int stored = put.once();
+                        if (stored > 0) {
+                            ok.add(stored);
                         } else {
                             bad.increment();
                         }
@@ -148,32 +258,137 @@ public class Bench {
         }
     }
 
-    static void consume(String namesrv, String topic, String group, int count) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+    /** Counts acknowledgements of popped messages that were answered with success. */
+    static final class AckCounter implements RPCHook {
+        final LongAdder acks = new LongAdder();
+
+        @Override
+        public void doBeforeRequest(String address, RemotingCommand request) {
+        }
+
+        @Override
+        public void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+            if (request.getCode() == RequestCode.ACK_MESSAGE && response != null
+                && response.getCode() == ResponseCode.SUCCESS) {
+                acks.increment();
+            }
+        }
+    }
+
+    static void consume(String namesrv, String topic, String group, int count, String kind) throws Exception {
+        AckCounter hook = new AckCounter();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, kind.equals("pop") ? hook : null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(32);
         consumer.setConsumeMessageBatchMaxSize(32);
-        consumer.subscribe(topic, "*");
         LongAdder got = new LongAdder();
-        AtomicLong first = new AtomicLong();
-        AtomicLong firstCount = new AtomicLong();
+        if (kind.equals("sql")) {
+            consumer.subscribe(topic, MessageSelector.bySql("a BETWEEN 7 AND 7"));
+        } else {
+            consumer.subscribe(topic, "*");
+        }
+        if (kind.equals("ordered")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                got.add(messages.size());
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                got.add(messages.size());
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.setClientRebalance(!kind.equals("pop"));
+        LongAdder counted = kind.equals("pop") ? hook.acks : got;
+        int scale = kind.equals("sql") ? 100 : 1;
+        consumer.start();
+        long first = 0;
+        long firstCount = 0;
+        while (counted.sum() * scale < count) {
+            Thread.sleep(5);
+            // The first tenth is warm-up: class loading and rebalance.
+            if (firstCount == 0 && counted.sum() * scale > count / 10) {
+                firstCount = counted.sum();
+                first = System.nanoTime();
+                System.out.println("measuring");
+            }
+        }
+        long measured = (counted.sum() - firstCount) * scale;
+        double rate = measured / ((System.nanoTime() - first) / 1e9);
+        System.out.println("measured " + measured);
+        System.out.printf("{\"messages_s\": %.0f, \"consumed\": %d}%n", rate, got.sum());
+    }
+
+    static void timers(String namesrv, String topic, int threads, int bytes, int count, int lead, int seconds)
+        throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer(group()), namesrv);
+        byte[] body = body(bytes);
+        AtomicInteger next = new AtomicInteger();
+        AtomicInteger failed = new AtomicInteger();
+        List<Thread> workers = new ArrayList<>();
+        long began = System.nanoTime();
+        long begin = System.currentTimeMillis() + lead * 1000L;
+        System.out.println("measuring");
+        for (int t = 0; t < threads; t++) {
+            Thread worker = new Thread(() -> {
+                int n;
+                while ((n = next.getAndIncrement()) < count) {
+                    long due = begin + (long) n * seconds * 1000 / count;
+                    Message message = new Message(topic, body);
+                    message.putUserProperty("due", String.valueOf(due));
+                    message.setDeliverTimeMs(due);
+                    try {
+                        if (ok(producer.send(message), 1) == 0) {
+                            failed.incrementAndGet();
+                        }
+                    } catch (Exception e) {
+                        failed.incrementAndGet();
+                    }
+                }
+            });
+            worker.start();
+            workers.add(worker);
+        }
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        double sendSeconds = (System.nanoTime() - began) / 1e9;
+        List<Long> late = new ArrayList<>();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group());
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            first.compareAndSet(0, System.nanoTime());
-            got.add(messages.size());
+            synchronized (late) {
+                for (MessageExt message : messages) {
+                    late.add(message.getStoreTimestamp() - Long.parseLong(message.getUserProperty("due")));
+                }
+            }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        while (got.sum() < count) {
-            Thread.sleep(20);
-            long now = System.nanoTime();
-            // The first tenth is warm-up: class loading and rebalance.
-            if (firstCount.get() == 0 && got.sum() > count / 10) {
-                firstCount.set(got.sum());
-                first.set(now);
+        long end = begin + (seconds + 60) * 1000L;
+        while (System.currentTimeMillis() < end) {
+            Thread.sleep(100);
+            synchronized (late) {
+                if (late.size() >= count - failed.get()) {
+                    break;
+                }
             }
         }
-        double rate = (got.sum() - firstCount.get()) / ((System.nanoTime() - first.get()) / 1e9);
-        System.out.printf("{\"messages_s\": %.0f, \"consumed\": %d}%n", rate, got.sum());
+        System.out.println("measured " + count);
+        synchronized (late) {
+            late.sort(null);
+            int got = late.size();
+            long early = late.stream().filter(ms -> ms < 0).count();
+            System.out.printf(
+                "{\"sends_s\": %.0f, \"slow\": %b, \"failed\": %d, \"missing\": %d, \"early\": %d, \"p50_ms\": %d, "
+                    + "\"p99_ms\": %d, \"max_ms\": %d}%n",
+                count / sendSeconds, sendSeconds > lead, failed.get(), count - failed.get() - got, early,
+                got == 0 ? 0 : late.get(got / 2), got == 0 ? 0 : late.get((int) (got * 0.99)),
+                got == 0 ? 0 : late.get(got - 1));
+        }
     }
 }

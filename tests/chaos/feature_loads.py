@@ -8,17 +8,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from batonmq import Message
+from batonmq.broker.pop.journal import ACK, BATCH_ACK
 from batonmq.client.errors import ClientError, TransactionUnconfirmed
 from batonmq.client.hooks import TransactionState
+from batonmq.client.pop.received import receipt_of
 from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.client.transactions import TransactionProducer
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.pop import AckRecord
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.names import revive_topic
 from tests.chaos.check import Found, Verdict
-from tests.chaos.feature_check import Prepared, Receipt, check_pops, check_timers, check_transactions
+from tests.chaos.feature_check import Handle, Prepared, Receipt, check_pops, check_timers, check_transactions
 from tests.chaos.load import (
     CONSUMERS,
     PAUSE_S,
@@ -28,6 +33,7 @@ from tests.chaos.load import (
     body_of,
     found,
     now_us,
+    read_messages,
     reason,
 )
 
@@ -35,6 +41,8 @@ COMMITTED, LEFT_OPEN, UNACKNOWLEDGED = 0.6, 0.25, 0.15
 """Shares of transactions that commit, of those whose end is left to the broker's check, and of popped
 messages that are not acknowledged."""
 INVISIBLE_S = 5.0
+CLUSTER = "DefaultCluster"
+"""Name of the cluster, which is in the name of the revive topic."""
 LEAST_DELAY_S, MOST_DELAY_S = 1.0, 20.0
 SETTLE_TIMEOUT_S = 60.0
 """Until checks have decided, and what was popped and left has come again."""
@@ -136,8 +144,9 @@ class PopLoad(Load):
     def __init__(self, topic: str, namesrv: str, seed: int) -> None:
         super().__init__(topic, namesrv, seed)
         self.receipts: list[Receipt] = []
+        self._group = f"chaos_{topic}"
         self._settled: set[str] = set()
-        """Keys of messages that were acknowledged, perhaps."""
+        """Keys of messages that were acknowledged, or whose ack has an unknown outcome."""
         self._poppers: list[asyncio.Task[None]] = []
 
     async def _start_consumers(self) -> None:
@@ -146,7 +155,7 @@ class PopLoad(Load):
     async def _pop(self, number: int) -> None:
         rng = random.Random(f"{self.seed}/{self.topic}/pop {number}")
         async with SimpleConsumer(
-            f"chaos_{self.topic}",
+            self._group,
             self._namesrv,
             invisible_duration=INVISIBLE_S,
             from_where=ConsumeFromWhere.FIRST_OFFSET,
@@ -160,7 +169,10 @@ class PopLoad(Load):
                     await asyncio.sleep(0.2)
                     continue
                 got = now_us()
-                received = [Receipt(found(message).key, asked, got) for message in messages]
+                received = [
+                    Receipt(found(message).key, asked, got, handle=self._handle(message))
+                    for message in messages
+                ]
                 self.receipts += received
                 await asyncio.gather(
                     *(
@@ -170,13 +182,18 @@ class PopLoad(Load):
                     )
                 )
 
+    def _handle(self, message: MessageExt) -> Handle:
+        receipt = receipt_of(message)
+        topic = receipt.stored_topic(message.topic, self._group)
+        return Handle(topic, receipt.queue_id, receipt.offset, receipt.pop_time)
+
     async def _ack(self, consumer: SimpleConsumer, message: MessageExt, receipt: Receipt) -> None:
         try:
             await consumer.ack(message)
         except (NetError, MQError) as error:
+            receipt.failed = True
             if isinstance(error, MQError) and error.code == ResponseCode.NO_MESSAGE:
                 return  # too late: it comes again
-            receipt.unknown = True
         else:
             receipt.acked_us = now_us()
         self._settled.add(receipt.key)
@@ -200,10 +217,27 @@ class PopLoad(Load):
 
     async def check(self) -> Verdict:
         log = await self._read_topic()
-        return check_pops(self.sends, log, self.receipts, invisible_us=int(INVISIBLE_S * 1e6))
+        acks = await read_acks(self._group, self._namesrv)
+        return check_pops(
+            self.sends, log, self.receipts, invisible_us=int(INVISIBLE_S * 1e6), stored_acks=acks
+        )
 
     def check_store(self, log: Sequence[Found]) -> Verdict:
         return check_pops(self.sends, log)
+
+
+async def read_acks(group: str, namesrv: str) -> set[Handle]:
+    """The acks of a group's consumers in the revive topic; not those that the broker wrote for messages that
+    come again. Raises `MQError`, `NetError`."""
+    acks: set[Handle] = set()
+    for message in await read_messages(revive_topic(CLUSTER), namesrv):
+        if message.tags not in (ACK, BATCH_ACK):
+            continue
+        ack = decode_request(message.body, AckRecord)
+        if ack.consumer_group == group and not ack.by_broker:
+            for offset in [ack.offset] if ack.offsets is None else ack.offsets:
+                acks.add(Handle(ack.topic, ack.queue_id, offset, ack.pop_time))
+    return acks
 
 
 class TimerLoad(Load):

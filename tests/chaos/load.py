@@ -222,13 +222,18 @@ class Load:
 
 async def read_topic(topic: str, namesrv: str, places: Places = ONE_SET) -> list[Found]:
     """Every message of a topic, as any client reads it. Raises `MQError`, `NetError`."""
-    messages: list[Found] = []
+    return [found(message, places) for message in await read_messages(topic, namesrv)]
+
+
+async def read_messages(topic: str, namesrv: str) -> list[MessageExt]:
+    """As `read_topic`: the messages themselves."""
+    messages: list[MessageExt] = []
     async with QueueReader(namesrv) as reader:
         for queue in await reader.queues(topic):
             offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
             while offset < end:
                 pulled = await reader.pull(queue, offset)
-                messages += (found(message, places) for message in decode_records(pulled.records))
+                messages += decode_records(pulled.records)
                 if pulled.next_offset <= offset:
                     raise RuntimeError(f"{queue} stands still at {offset}, it should end at {end}")
                 offset = pulled.next_offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.check import Found, Kind, Send
-from tests.chaos.feature_check import Prepared, Receipt, check_pops, check_timers, check_transactions
+from tests.chaos.feature_check import Handle, Prepared, Receipt, check_pops, check_timers, check_transactions
 
 S = 1_000_000
 
@@ -63,18 +63,31 @@ def test_the_files_of_a_replica_need_no_deliveries() -> None:
 SENDS = [sent("a"), sent("b", acked=False)]
 
 
-def pops(*receipts: Receipt, stored: tuple[str, ...] = ("a",)) -> dict[object, int]:
-    return dict(check_pops(SENDS, log(*stored), receipts, invisible_us=5 * S).counts)
+FIRST, SECOND = Handle("a", 0, 0, 100), Handle("%RETRY%g_a", 0, 0, 200)
+
+
+def pops(
+    *receipts: Receipt, stored: tuple[str, ...] = ("a",), acks: frozenset[Handle] = frozenset()
+) -> dict[object, int]:
+    verdict = check_pops(SENDS, log(*stored), receipts, invisible_us=5 * S, stored_acks=acks)
+    return dict(verdict.counts)
 
 
 def test_a_message_that_comes_back_until_it_is_acknowledged_is_right() -> None:
     assert pops(Receipt("a", 0, 1 * S), Receipt("a", 2 * S, 6 * S, 7 * S)) == {}
     assert pops(Receipt("a", 0, 1 * S, 2 * S)) == {}
-    # An ack without an answer may have settled the message, or not.
-    assert pops(Receipt("a", 0, 1 * S, unknown=True)) == {}
-    assert pops(Receipt("a", 0, 1 * S, unknown=True), Receipt("a", 6 * S, 7 * S, 8 * S)) == {}
     # The second request was on its way when the ack was answered; the time of the first one was over.
     assert pops(Receipt("a", 0, 1 * S, 6 * S), Receipt("a", 5 * S, 6 * S)) == {}
+
+
+def test_an_ack_that_failed_settles_its_message_only_if_the_log_has_it() -> None:
+    failed = Receipt("a", 0, 1 * S, failed=True, handle=FIRST)
+    assert pops(failed, acks=frozenset({FIRST})) == {}
+    assert pops(failed, acks=frozenset({SECOND})) == {Kind.UNDELIVERED: 1}
+    assert pops(failed) == {Kind.UNDELIVERED: 1}
+    assert pops(failed, Receipt("a", 6 * S, 7 * S, 8 * S, handle=SECOND)) == {}
+    # Nobody has sent an ack, whatever the log says.
+    assert pops(Receipt("a", 0, 1 * S, handle=FIRST), acks=frozenset({FIRST})) == {Kind.UNDELIVERED: 1}
 
 
 def test_wrong_receipts_are_found() -> None:

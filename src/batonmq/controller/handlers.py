@@ -87,6 +87,9 @@ class Controller(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def leader_now_ms(self) -> int: ...
+    def entry_version(self) -> int:
+        """Of the entries that this controller writes as leader."""
+
     def monotonic_ms(self) -> int:
         """Of `RunningTime`."""
 

@@ -16,7 +16,7 @@ from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedLog, read_path, sync_path
-from batonmq.store.scan import read_record, read_records
+from batonmq.store.scan import read_properties, read_record, read_records
 
 log = logging.getLogger(__name__)
 
@@ -201,8 +201,7 @@ class CommitLog:
         file = self.files.file_at(offset)
         if file is None or offset + size > self.max_offset:
             return None
-        record = next(read_records(file.map, offset - file.base, offset - file.base + size), None)
-        return None if record is None else record.properties
+        return read_properties(file.map, offset - file.base, offset - file.base + size)
 
     def store_time(self, offset: int) -> int:
         """Store time in ms of the record at an offset; -1 if the log does not reach there."""

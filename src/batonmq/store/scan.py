@@ -180,6 +180,20 @@ def read_records(data: Source, begin: int, end: int) -> Iterator[Record]:
         return
 
 
+def read_properties(data: Source, position: int, end: int) -> bytes | None:
+    """The encoded properties of the record at `position`; None if no whole record is there before `end`."""
+    # A filter reads them of every message it passes over: nothing else of the record is looked at.
+    if end - position < MIN_RECORD_SIZE:
+        return None
+    size, magic, _, _, _, sys_flag, _, body_size = _FIELDS_V4.unpack_from(data, position)
+    at, stop = position + BODY_POSITION_V4 + body_size, position + size
+    usual = magic == MAGIC_V1 and not sys_flag & _HOSTS_V6 and size >= MIN_RECORD_SIZE
+    if usual and position <= at < stop <= end:
+        return bytes(data[at + 3 + data[at] : stop])
+    record = next(read_records(data, position, end), None)
+    return None if record is None else record.properties
+
+
 def blank_size(data: Source, position: int, end: int) -> int:
     """Size of the filler that begins at `position`, 0 if there is none."""
     if end - position < SIZE_MAGIC.size:

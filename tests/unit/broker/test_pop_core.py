@@ -79,6 +79,20 @@ def test_bits_stand_for_offsets_of_the_batch_only() -> None:
     assert one.done
 
 
+def test_the_last_consumed_check_points_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonmq.broker.pop.core.MOST_CONSUMED", 2)
+    points = CheckPoints()
+    entries = [entry(start, start, start + 1) for start in (10, 20, 30)]
+    for each in entries:
+        each.consumed = 0b01
+        points.remember(each)
+    assert [points.is_consumed(each.key, [each.key[3]]) for each in entries] == [False, True, True]
+    assert not points.is_consumed(entries[2].key, [31])  # it was revived
+    assert not points.is_consumed(entries[2].key, [99])
+    points.forget_consumed()
+    assert not points.is_consumed(entries[2].key, [30])
+
+
 def test_due_check_points_are_returned_once() -> None:
     points = CheckPoints()
     early, late = entry(1, pop_time=0), entry(2, pop_time=1_000)

@@ -11,6 +11,7 @@ from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.protocol.message.record import encode_record
 from batonmq.store.policy import StorePolicy
 from batonmq.store.results import PutStatus
+from batonmq.store.scan import read_properties, read_records
 from batonmq.store.verify import read_store
 
 QUEUE_ID_AT, QUEUE_OFFSET_AT = 12, 20
@@ -161,3 +162,24 @@ def test_whatever_comes_in_a_record_the_store_lives_on(opener):
         assert [each.body for each in opener.messages(store, topic="After")] == [b"after"]
         assert all(path.name.startswith("store") for path in opener.root.iterdir())
         store.abandon()
+
+
+def test_properties_are_read_as_those_of_the_whole_record(opener):
+    rng = random.Random(4)
+    log = Log(opener)
+    records = [log.add(b"x" * n, topic="T" * (1 + n), key="k" * n) for n in (0, 1, 100)]
+    v6 = opener.message(b"body", topic="V6", key="value")
+    v6.born_host = v6.store_host = bytes(16) + b"\0\0\1\1"
+    records.append(bytearray(encode_record(v6, queue_offset=0, physical_offset=0, store_timestamp=1)))
+    long = opener.message(b"body", topic="L" * 200, key="value")
+    records.append(bytearray(encode_record(long, queue_offset=0, physical_offset=0, store_timestamp=1)))
+    for record in records:
+        assert b"key" in (read_properties(bytes(record), 0, len(record)) or b"")
+        assert read_properties(bytes(record), 0, len(record) - 1) is None
+        for _ in range(300):
+            data = bytearray(rng.randbytes(3)) + record + rng.randbytes(40)
+            for _ in range(rng.randrange(3)):
+                data[3 + rng.randrange(len(record))] = rng.choice((0, 1, 127, 128, 255))
+            whole = next(read_records(bytes(data), 3, 3 + len(record)), None)
+            read = read_properties(bytes(data), 3, 3 + len(record))
+            assert read == (None if whole is None else whole.properties)

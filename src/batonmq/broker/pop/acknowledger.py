@@ -106,6 +106,9 @@ class Acknowledger:
         """Messages of one check point are consumed. `done` is called once, perhaps at once."""
         entry = self._check_points.get(key)
         if entry is None:
+            if self._check_points.is_consumed(key, offsets):
+                done(PutStatus.PUT_OK)  # repeated
+                return
             self._note_unknown(key, offsets, receipt)
             raise _too_late()
         bits = entry.bits_of(offsets)
@@ -136,11 +139,13 @@ class Acknowledger:
         for entry, acks in waiting.values():
             self._write_ack(entry, acks)
 
-    def _write_ack(self, entry: Outstanding, acks: list[tuple[int, Done]]) -> None:
+    def _write_ack(
+        self, entry: Outstanding, acks: list[tuple[int, Done]], *, by_broker: bool = False
+    ) -> None:
         bits = 0
         for each, _ in acks:
             bits |= each
-        tag, record = ack_record(entry.key, entry.offsets_of(bits), entry.broker_name)
+        tag, record = ack_record(entry.key, entry.offsets_of(bits), entry.broker_name, by_broker=by_broker)
         self._journal.write(entry.revive_queue, tag, record, partial(self._acked, entry, bits, acks))
 
     def _acked(
@@ -156,8 +161,12 @@ class Acknowledger:
             entry.changed &= ~bits
         else:
             entry.acked |= bits
+            if status is PutStatus.PUT_OK:
+                entry.consumed |= bits & ~entry.changed
             if entry.done and entry.live:
                 self.settled(entry, result.end_offset)
+                if entry.consumed:
+                    self._check_points.remember(entry)
         for _, done in acks:
             done(status)
 
@@ -262,7 +271,7 @@ class Acknowledger:
         )
         old.pending |= bits
         old.changed |= bits
-        self._write_ack(old, [(bits, done)])
+        self._write_ack(old, [(bits, done)], by_broker=True)
         return new.key[4]
 
     def _changed(self, new: Outstanding, status: PutStatus, result: PutResult | None) -> None:
@@ -287,7 +296,9 @@ def _too_late() -> MQError:
     )
 
 
-def ack_record(key: Key, offsets: list[int], broker_name: str) -> tuple[str, AckRecord]:
+def ack_record(
+    key: Key, offsets: list[int], broker_name: str, *, by_broker: bool = False
+) -> tuple[str, AckRecord]:
     """Tag and record of an ack of one or several messages of a check point."""
     topic, group, queue_id, start, pop_time = key
     record = AckRecord(
@@ -298,6 +309,7 @@ def ack_record(key: Key, offsets: list[int], broker_name: str) -> tuple[str, Ack
         queue_id=queue_id,
         pop_time=pop_time,
         broker_name=broker_name,
+        by_broker=by_broker,
     )
     if len(offsets) == 1:
         return ACK, record

@@ -29,6 +29,7 @@ class Outstanding:
         "acked",
         "broker_name",
         "changed",
+        "consumed",
         "due_ms",
         "foreign",
         "invisible_ms",
@@ -74,6 +75,8 @@ class Outstanding:
         """Bits of acks that are on their way into the log."""
         self.changed = 0
         """Bits of messages that are settled here because they have a check point of their own now."""
+        self.consumed = 0
+        """Bits of messages that a consumer has acknowledged, where the ack is safe."""
         self.suspend = suspend
         self.put_again = put_again
         """How often reviving failed."""
@@ -175,14 +178,20 @@ def outstanding_of(record: CheckPoint, revive_queue: int) -> Outstanding | None:
     return entry
 
 
+MOST_CONSUMED: Final = 4_096
+"""Check points that are known for some time after the last ack."""
+
+
 class CheckPoints:
-    """All outstanding check points of a broker, by key and by due time."""
+    """All outstanding check points of a broker, by key and by due time, and the last acknowledged ones."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[Key, str], Outstanding] = {}
         """By key and foreign broker set."""
         self._due: list[tuple[int, int, Outstanding]] = []
         self._ticket = count()
+        self._consumed: dict[Key, Outstanding] = {}
+        """The last ones that consumers have acknowledged as a whole, oldest first."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -216,6 +225,24 @@ class CheckPoints:
             # Acknowledged ones stay in the heap until they are due, which may be hours away.
             due[:] = [each for each in due if each[2].live]
             heapq.heapify(due)
+
+    def remember(self, entry: Outstanding) -> None:
+        """Consumers have acknowledged it as a whole: an ack may be repeated whose answer was lost."""
+        consumed = self._consumed
+        if len(consumed) >= MOST_CONSUMED:
+            del consumed[next(iter(consumed))]
+        consumed[entry.key] = entry
+
+    def is_consumed(self, key: Key, offsets: Iterable[int]) -> bool:
+        """Whether a check point that is not outstanding was settled by acks of these messages."""
+        entry = self._consumed.get(key)
+        if entry is None:
+            return False
+        bits = entry.bits_of(offsets)
+        return bits != 0 and not bits & ~entry.consumed
+
+    def forget_consumed(self) -> None:
+        self._consumed.clear()
 
     def next_due_ms(self) -> int | None:
         """Wall time of the next one that may be due."""

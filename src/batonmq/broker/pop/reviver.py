@@ -132,6 +132,7 @@ class Reviver:
             self._timer = None
         for entry in list(self._check_points):
             self._check_points.remove(entry)
+        self._check_points.forget_consumed()
         self._moving.clear()
         self._reviving = False
 
@@ -266,6 +267,8 @@ class Reviver:
             # It was stored again, further back.
             self._journal.floors.release(known.revive_queue, known.revive_offset)
             entry.acked |= known.acked
+            entry.changed |= known.changed
+            entry.consumed |= known.consumed
             self._check_points.remove(known)
         early = self._acknowledger.early.pop((entry.key, entry.foreign), None)
         if early is not None:
@@ -292,10 +295,17 @@ class Reviver:
         if entry is None:
             self._acknowledger.note_early(key, offsets, foreign)
             return
-        entry.acked |= entry.bits_of(offsets)
+        bits = entry.bits_of(offsets)
+        entry.acked |= bits
+        if read.by_broker:
+            entry.changed |= bits
+        else:
+            entry.consumed |= bits
         if entry.done:
             self._check_points.remove(entry)
             self._journal.floors.release(entry.revive_queue, entry.revive_offset)
+            if entry.consumed and not foreign:
+                self._check_points.remember(entry)
 
     def _learn_order(self, record: MessageExt, read: OrderRecord) -> None:
         if not plausible(read):
@@ -422,7 +432,7 @@ class Reviver:
             if not settled.done():
                 settled.set_result(result)
 
-        tag, record = ack_record(entry.key, entry.unacknowledged, entry.broker_name)
+        tag, record = ack_record(entry.key, entry.unacknowledged, entry.broker_name, by_broker=True)
         self._journal.write(entry.revive_queue, tag, record, stored)
         result = await settled
         statuses = [await outcome for outcome in outcomes]

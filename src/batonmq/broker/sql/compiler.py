@@ -10,7 +10,7 @@ sender could make searches in the encoded form slow.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -113,7 +113,7 @@ def _test(node: Node) -> Test:
         case tree.Not():
             return _not(_test(node.operand))
         case tree.And():
-            return _until(False, [_test(part) for part in node.parts])
+            return _range_of(node.parts) or _until(False, [_test(part) for part in node.parts])
         case tree.Or():
             return _until(True, [_test(part) for part in node.parts])
         case tree.Equal():
@@ -248,6 +248,33 @@ def _order_of_integer(name: bytes, holds: Callable[[Any, Any], bool], number: in
         return None if value is None else holds(parse_integer(value, INT_MAX), number)
 
     return order
+
+
+def _range_of(parts: Sequence[Node]) -> Test | None:
+    """BETWEEN two integers, and whatever means the same, with one lookup; None for anything else."""
+    tests: list[tuple[Callable[[Any, Any], bool], int]] = []
+    names: set[str] = set()
+    for part in parts:
+        if not isinstance(part, tree.Order) or not isinstance(part.left, tree.Property):
+            return None
+        kind, get = _value(part.right)
+        if kind is not Kind.INTEGER:
+            return None
+        names.add(part.left.name)
+        tests.append((_OPERATORS[part.operator], get(b"")))
+    if len(tests) != 2 or len(names) != 1:
+        return None
+    (holds, number), (holds_too, other) = tests
+    name = names.pop().encode()
+
+    def within(properties: Properties) -> bool | None:
+        value = _find(properties, name)
+        if value is None:
+            return None
+        found = parse_integer(value, INT_MAX)
+        return holds(found, number) and holds_too(found, other)
+
+    return within
 
 
 # -- values

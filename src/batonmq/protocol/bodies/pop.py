@@ -110,6 +110,8 @@ class AckRecord(msgspec.Struct, omit_defaults=True):
     pop_time: int = field(name="pt", default=0)
     broker_name: str | None = field(name="bn", default=None)
     offsets: list[int] | None = field(name="aol", default=None)
+    by_broker: bool = field(name="bb", default=False)
+    """BatonMQ's own: no consumer acknowledged the messages; they were revived, or got another check point."""
 
 
 class OrderInfo(Body):

@@ -19,6 +19,7 @@ PROPERTIES = encode_properties(
 
 MATCHING = """
 a = 5 | a = '5' | 5 = a | a = 5L | a <> 6 | a > 4 | a >= 5.0 | a < 5.5 | a <= 5 | a > -5 | a > - - 4 | +a = 5
+a > 4 and a <= 5 | a >= 5 and a < 6 | none between 1 and 2 or a = 5
 a between 1 and 5 | a not between 6 and 9 | a BETWEEN 4.5 And 5 | d between a and 9 and a = 5 or a = 5
 text in ('x', 'hello') | text not in ('x') | text contains 'ell' | text startswith 'he' | text ENDSWITH 'lo'
 text not contains 'x' | text not startswith 'x' | text not endswith 'x' | quote = 'it''s' | TAGS = 'red'
@@ -32,6 +33,7 @@ NOT_MATCHING = """
 a = 6 | a > 5 | a | yes | NULL | false | none = 5 | none <> 5 | not (none = 5) | none in ('x')
 none not in ('x')
 a = 5 and none = 1 | none > 1 or a = 6 | text > 1 | text > 1 or a = 5 | text > a | text between 1 and 2
+a between 6 and 9 | a > 5 and a < 9 | not (none between 1 and 2) | not (a between 1 and 9) | d between 1 and 9
 text contains '' | text not contains '' | none contains 'x' | none not contains 'x' | 5 contains '5'
 TRUE = yes | TRUE = yes or a = 5 | 5 = none | a = 3000000000000000000 | A = 5 | text = 'Hello' | a = true
 """
