@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_MS: Final = 900
 """A leader that has not answered a heartbeat after this time is suspected. A heartbeat forwarded then arrives
-before a silent broker counts as down (3 s, docs/decisions/hang-3s.md). It is below one second so that the
+before a silent broker counts as down (docs/decisions/hang-3s.md). It is below one second so that the
 client keeps the connection: if it closed, a leader that is only slow would count this broker as down."""
 
 
