@@ -661,3 +661,12 @@ async def test_a_slave_that_sends_nothing_leaves_the_set_until_it_speaks(replica
     assert slave.ha.following, "the link is open"
     slave.ha._tick()
     await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "limits"), [(3_000, (1_000, 2_500)), (10_000, (3_333, 8_333)), (10, (600, 600))]
+)
+async def test_the_controllers_timeout_scales_when_a_master_is_suspected(replicas, timeout_ms, limits):
+    (slave,) = await replicas(1)
+    slave.ha.suspect_after(timeout_ms)
+    assert slave.ha.suspect_master_ms == limits

@@ -65,8 +65,7 @@ class Heartbeats:
             if (failure := self._failure()) is not None:
                 self._broker.fail(StoreError(failure))
                 return
-            timeout_ms = self._broker.settings.broker.controller_heart_beat_timeout_mills
-            self._ha.suspect_master_ms = (timeout_ms // 3, timeout_ms * 5 // 6)
+            self._ha.suspect_after(self._broker.settings.broker.controller_heart_beat_timeout_mills)
             self.send()
             await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
