@@ -24,6 +24,8 @@ class RoundResult:
     """From healing until everything was whole for good; None: never."""
     longest_gap_s: float = 0.0
     """Longest time without an acknowledgement from the fault to the next one."""
+    deposed: str = ""
+    """Former and new master, if the master changed although the fault harms nobody."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.chaos.faults import Cut, Fault, Hang, Isolate, Kill, Lose, Pick, Split
+from tests.chaos.faults import Busy, Cut, Fault, Hang, Isolate, Kill, Lose, Pick, Split
 
 MASTER = Pick("master")
 SLAVE = Pick("slave", 1)
@@ -43,10 +43,10 @@ class Scenario:
 
 
 GROUP = (
-    Scenario("kill", "a replica is killed", ((Kill(MASTER),), (Kill(SLAVE),)), 8, 4, 0.5, shuffled=True),
-    Scenario("hang", "a replica hangs", ((Hang(MASTER),), (Hang(SLAVE),)), 24, 8, 4.0, shuffled=True),
-    Scenario("replicas-cut", "replicas cut off from each other", ((Cut(REPLICAS, REPLICAS),),), 24, 8, 4.0),
-    Scenario("loss-80", "80 % packet loss between replicas", ((Lose(REPLICAS, REPLICAS, 80),),), 40, 12, 8.0),
+    Scenario("kill", "a replica is killed", ((Kill(MASTER),), (Kill(SLAVE),)), 8, 4, 0.1, shuffled=True),
+    Scenario("hang", "a replica hangs", ((Hang(MASTER),), (Hang(SLAVE),)), 24, 8, 2.5, shuffled=True),
+    Scenario("replicas-cut", "replicas cut off from each other", ((Cut(REPLICAS, REPLICAS),),), 24, 8, 2.5),
+    Scenario("loss-80", "80 % packet loss between replicas", ((Lose(REPLICAS, REPLICAS, 80),),), 40, 12, 2.5),
     Scenario(
         "controllers-killed",
         "1, 2, 3 controllers killed",
@@ -54,18 +54,19 @@ GROUP = (
         *(8, 3, 0.0),
         quick_rounds=3,
     ),
-    Scenario("master-isolated", "master isolated from all", ((Isolate(MASTER),),), 24, 8, 4.0),
+    Scenario("master-isolated", "master isolated from all", ((Isolate(MASTER),),), 24, 8, 2.5),
     Scenario(
         "master-clients-only",
         "master isolated from all but clients",
         ((Isolate(MASTER, but=(CLIENTS,)),),),
-        *(24, 8, 4.0),
+        *(24, 8, 2.5),
     ),
-    Scenario("slave-isolated", "slave isolated from all", ((Isolate(SLAVE),),), 24, 8, 4.0),
+    Scenario("slave-isolated", "slave isolated from all", ((Isolate(SLAVE),),), 24, 8, 2.5),
     Scenario(
         "controllers-cut", "controllers cut off from brokers", ((Cut(CONTROLLERS, REPLICAS),),), 24, 8, 0.3
     ),
-    Scenario("random", "random splits of brokers and controllers", ((Split(),),) * 4, 12, 6, 6.0),
+    Scenario("random", "random splits of brokers and controllers", ((Split(),),) * 4, 12, 6, 4.0),
+    Scenario("busy", "other programs compute, nothing fails", ((Busy(3),), (Busy(8),)), 20, 12, 1.0),
 )
 
 CONTROLLERS_ALONE = (
