@@ -57,7 +57,7 @@ class Suspicion:
         self._count_as_down = count_as_down
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._signs: dict[str, tuple[int, int]] = {}
-        """Broker name -> master epoch and time of the master's last sign of life during a probe."""
+        """Broker name -> master epoch and time of the master's last sign of life that is not in the log."""
 
     @property
     def pending(self) -> int:
@@ -82,12 +82,12 @@ class Suspicion:
         self._probes[broker_name] = task
         task.add_done_callback(lambda done: self._ended(broker_name, done))
 
-    def heartbeat_came(self, broker_name: str, broker_id: int) -> None:
-        """From a broker, perhaps through another controller. It may take a while to be in the log, or never
-        get there: the direct way is preferred as long as it may only be late."""
-        if broker_name in self._probes:
-            broker_set = self._machine.broker_sets[broker_name]
-            if broker_set.master_id == broker_id:
+    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
+        """A broker lives. Its heartbeat is not in the log yet; one that another controller forwards may never
+        get there, because a direct one counts for longer."""
+        if forwarded or broker_name in self._probes:
+            broker_set = self._machine.broker_sets.get(broker_name)
+            if broker_set is not None and broker_set.master_id == broker_id:
                 self._alive(broker_name, broker_set.master_epoch)
 
     async def stop(self) -> None:
