@@ -17,6 +17,7 @@ from rich.console import Console
 from batonmq.common import log
 from batonmq.demo.cluster import ProcessFailed
 from tests.chaos import report
+from tests.chaos.busy import BusyLoops
 from tests.chaos.check import Verdict
 from tests.chaos.cluster import SYSTEMS, host_names, make_cluster
 from tests.chaos.decision_run import ControllerRun
@@ -137,6 +138,7 @@ def plan(
     show_default=True,
     help="What clients do: sends and pulls, transactions, pops, or messages with a time of delivery.",
 )
+@click.option("--busy", default=0, help="So many other programs compute all the time.")
 @click.option("--seed", default=1, show_default=True, help="Draws victims, order and sides.")
 @click.option(
     "--out",
@@ -155,6 +157,7 @@ def main(
     peer: str | None,
     only: str | None,
     load: str,
+    busy: int,
     seed: int,
     out: Path,
     add: bool,
@@ -188,8 +191,10 @@ def main(
     results: list[Result] = []
     at_the_end = Verdict()
     failure: Exception | None = None
+    others = BusyLoops()
     try:
         settle_in()
+        others.start(busy)
         for system, kind, size, left in plan(systems, groups, sizes, scenarios, alone=load == "plain"):
             while left:
                 before = len(results)
@@ -199,6 +204,7 @@ def main(
         failure = error  # what came before is worth showing
     except KeyboardInterrupt:
         failure = RuntimeError("interrupted; nothing is left running")
+    others.stop()
     took_s = time.monotonic() - began
     keep(results)
     everything = report.join(earlier, results)

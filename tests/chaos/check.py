@@ -60,6 +60,7 @@ class Kind(StrEnum):
     AGAIN = "again: received again after its ack"
     EARLY = "early: delivered before its time, or received again while it was invisible"
     REPLICAS_DIFFER = "replicas differ"
+    DEPOSED = "deposed: a master lost its role although every program ran and reached the others"
     UNHEALED = "the group did not become whole again"
 
 

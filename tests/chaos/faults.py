@@ -75,7 +75,14 @@ class Strike:
     cut: frozenset[Link] = frozenset()
     loss: Mapping[Link, int] = field(default_factory=dict)
     """Percent of packets dropped, each way."""
+    busy: int = 0
+    """Programs that compute beside the cluster."""
     text: str = ""
+
+    @property
+    def harms_nobody(self) -> bool:
+        """Whether all programs run and reach each other, only later."""
+        return not (self.kill or self.hang or self.cut or self.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,14 @@ class Split:
     controllers, replicas and name servers do."""
 
 
-Fault: TypeAlias = Kill | Hang | Cut | Lose | Isolate | Split
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """So many other programs compute, and the cluster gets what processor time they leave."""
+
+    count: int
+
+
+Fault: TypeAlias = Kill | Hang | Cut | Lose | Isolate | Split | Busy
 
 
 def strike(fault: Fault, view: View, rng: random.Random) -> Strike:
@@ -152,6 +166,8 @@ def strike(fault: Fault, view: View, rng: random.Random) -> Strike:
             side = sorted(rng.sample(nodes, rng.randrange(1, len(nodes))))
             rest = [name for name in nodes if name not in side]
             return Strike(cut=links(side, rest), text=f"split {','.join(side)} | {','.join(rest)}")
+        case Busy(count):
+            return Strike(busy=count, text=f"{count} other programs compute")
 
 
 def both(one: Strike, other: Strike) -> Strike:
@@ -161,6 +177,7 @@ def both(one: Strike, other: Strike) -> Strike:
         (*one.hang, *(name for name in other.hang if name not in one.hang)),
         one.cut | other.cut,
         {**one.loss, **other.loss},
+        one.busy + other.busy,
         " + ".join(text for text in (one.text, other.text) if text),
     )
 

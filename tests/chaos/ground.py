@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from batonmq.demo.cluster import LocalCluster, Program
+from tests.chaos.busy import BusyLoops
 from tests.chaos.check import longest_gap_s
 from tests.chaos.faults import Strike, View, both, strike
 from tests.chaos.fixed import FixedGroups
@@ -40,6 +41,7 @@ class Ground:
         self.observer = observer_of(cluster)
         self.say = say
         self._network = network
+        self._busy = BusyLoops()
         self._by_host: dict[str, Program] = {program.name: program for program in cluster.programs}
 
     async def start(self) -> None:
@@ -54,6 +56,7 @@ class Ground:
 
     async def stop(self) -> None:
         """Kill everything."""
+        self._busy.stop()
         await self.observer.stop()
         for program in self.cluster.programs:
             program.kill()
@@ -88,12 +91,14 @@ class Ground:
         await self._heal(blow)
         whole = await self.observer.whole_since(healed, WHOLE_TIMEOUT_S)
         await asyncio.sleep(SETTLE_S)
+        master = (await self._view()).master
         return RoundResult(
             blow.text,
             (struck_us - began_us) / 1e6,
             (healed_us - began_us) / 1e6,
             wall_ms,
             None if whole is None else whole - healed,
+            deposed=f"{view.master} -> {master}" if blow.harms_nobody and master != view.master else "",
         )
 
     async def _view(self) -> View:
@@ -112,9 +117,11 @@ class Ground:
             self._by_host[name].signal(signal.SIGSTOP)
         for name in blow.kill:
             self._by_host[name].kill()
+        self._busy.start(blow.busy)
 
     async def _heal(self, blow: Strike) -> None:
         """Undo it; programs that were killed serve again when this returns. Raises `ProcessFailed`."""
+        self._busy.stop()
         if blow.cut or blow.loss:
             await asyncio.to_thread(self._network.apply, frozenset(), {})
         for name in blow.hang:

@@ -59,6 +59,7 @@ WRONG = {
     ),
     "rounds after which the replicas' logs differed": ("replicas_differ",),
     "rounds after which nothing became whole": ("unhealed",),
+    "masters deposed although all programs ran and reached each other": ("deposed",),
     "controllers: one epoch with two sets or masters": ("two_sets", "two_masters"),
     "controllers: decisions forgotten, granted twice or backwards": ("forgotten", "won_twice", "backwards"),
     "controllers: stale answers": ("stale",),

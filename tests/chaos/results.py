@@ -26,6 +26,8 @@ class RoundResult:
     """Longest time without an acknowledgement from the fault to the next one."""
     longest_read_gap_s: float | None = None
     """The same of reads, of the broker set that had the longest; None: nobody looked."""
+    deposed: str = ""
+    """Former and new master, if the master changed although the fault harms nobody."""
 
 
 @dataclass(slots=True)

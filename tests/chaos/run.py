@@ -97,6 +97,9 @@ class GroupRun:
             self._cluster.broker_name,
         )
         result.take(await self._check(load, healed=result.whole_s is not None))
+        for each in result.rounds:
+            if each.deposed:
+                result.violated(Kind.DEPOSED, f"{each.fault}: {each.deposed}")
         result.errors = dict(Counter(load.reasons))
         take_times(result, load.acks_us, began_us, ended_us, reads.moments_us)
         return result

@@ -7,7 +7,7 @@ from functools import reduce
 
 import pytest
 
-from tests.chaos.faults import Cut, Hang, Isolate, Kill, Lose, Pick, Split, View, both, strike
+from tests.chaos.faults import Busy, Cut, Hang, Isolate, Kill, Lose, Pick, Split, View, both, strike
 from tests.chaos.isolate import TOOLS, CannotIsolate, check_tools, run
 from tests.chaos.network import CLIENTS, Network, links, links_among
 from tests.chaos.scenarios import CLIENTS as CLIENT_PICK
@@ -52,6 +52,13 @@ def test_a_split_cuts_two_sides_that_together_are_all_brokers_and_controllers() 
     assert len(seen) > 10
 
 
+def test_a_busy_machine_harms_nobody() -> None:
+    assert strike(Busy(3), VIEW, rng()).busy == 3
+    assert strike(Busy(3), VIEW, rng()).harms_nobody
+    with_a_kill = both(strike(Busy(3), VIEW, rng()), strike(Kill(MASTER), VIEW, rng()))
+    assert with_a_kill.busy == 3 and not with_a_kill.harms_nobody
+
+
 def test_faults_together() -> None:
     blow = reduce(both, (strike(fault, VIEW, rng()) for fault in (Kill(MASTER), Hang(LEADER), Kill(MASTER))))
     assert (blow.kill, blow.hang) == (("b1",), ("c2",))
@@ -67,8 +74,8 @@ def test_one_seed_gives_one_schedule() -> None:
     assert schedule(3) != schedule(4)
 
 
-def test_the_ten_scenarios_of_seed_004_are_there() -> None:
-    assert len(GROUP) == 10
+def test_the_ten_scenarios_of_seed_004_are_there_and_a_busy_machine() -> None:
+    assert len(GROUP) == 11
     assert len(SCENARIOS) == len({scenario.name for scenario in SCENARIOS})
     assert all(scenario.quick_hold_s <= scenario.hold_s for scenario in SCENARIOS)
 

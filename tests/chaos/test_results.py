@@ -56,7 +56,7 @@ def test_the_page_gets_tables_and_plots(tmp_path: Path) -> None:
     write_page(page, tmp_path, [result(), bad, result("ours", 0, "leader-killed")])
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| a replica is killed | 0.5 s | 1.00 s / 0.50 s | 1.00 s / 0.50 s |" in text
+    assert "| a replica is killed | 0.1 s | 1.00 s / 0.50 s | 1.00 s / 0.50 s |" in text
     assert "| **lost, overwritten or moved** | 0 | 1 |" in text
     assert "| messages acknowledged and checked | 6 | 6 |" in text
     assert "| changes that controllers granted | 6 | 0 |" in text

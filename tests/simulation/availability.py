@@ -105,7 +105,7 @@ def measure(cut: Case, seed: int = 0, *, one_way: bool = False) -> Measured:
             cluster = SimCluster(loop, root)
 
             async def tell() -> None:
-                measured.append(await _measure(cluster, cut, one_way))
+                measured.append(await _measure(cluster, cut, seed, one_way))
 
             with cluster.world.in_force():
                 play(loop, seed, cluster.events, tell)
@@ -114,7 +114,7 @@ def measure(cut: Case, seed: int = 0, *, one_way: bool = False) -> Measured:
     return measured[0]
 
 
-async def _measure(cluster: SimCluster, cut: Case, one_way: bool) -> Measured:
+async def _measure(cluster: SimCluster, cut: Case, seed: int, one_way: bool) -> Measured:
     acked: list[float] = []
     loop = cluster.loop
     cluster.start_all()
@@ -122,8 +122,9 @@ async def _measure(cluster: SimCluster, cut: Case, one_way: bool) -> Measured:
     async with asyncio.timeout(WARM_S):
         while not (cluster.whole() and acked and any(cluster.leads(each) for each in cluster.controllers)):
             await asyncio.sleep(0.05)
+    chance = random.Random(repr((sorted(cut), one_way, seed)))
+    await asyncio.sleep(chance.random())  # heartbeats are sent each second: the cut may come at any point
     names = _roles(cluster)
-    chance = random.Random(repr((sorted(cut), one_way)))
     for a, b in sorted(cut):
         pair = (names[a], names[b])
         if one_way and chance.random() < 0.5:

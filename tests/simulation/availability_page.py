@@ -59,8 +59,8 @@ cuts the links of a running cluster and looks for 25 s of virtual time. It ran {
 ![cases by number of cut links, and the gaps](../images/{IMAGE})
 
 A *gap* is the longest time without an acknowledged send after the cut, in cases that are served. Where the
-slave must be elected it includes 3 s of suspicion ([silent brokers](../decisions/hang-3s.md)) and up to 3 s
-that the client waits for the former master.
+slave must be elected it includes 1.5 to 1.7 s of suspicion ([suspicion](../decisions/suspicion.md))
+and up to 3 s that the client waits for the former master.
 
 | links cut | cases | could be served | were served | differ | gap p50, s | p99 | longest |
 | --- | --- | --- | --- | --- | --- | --- | --- |

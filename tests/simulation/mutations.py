@@ -225,7 +225,7 @@ def _ack_before_append() -> list[Patch]:
 def _ack_before_flush() -> list[Patch]:
     def acknowledge(self: Any) -> None:
         if self.session.transferring and self._slow is None:
-            self._write(self.session.ack(self.session.position, self._local.clock.monotonic_ms()))
+            self._write(self.session.ack(self.session.position, self._local.running.now_ms()))
 
     return [(SlaveLink, "acknowledge", acknowledge)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from batonmq.broker.replica import controllers
 from batonmq.common.running_time import RunningTime
 from batonmq.controller.suspicion import Suspicion
 from batonmq.ha.autoswitch.core import MasterSession
@@ -55,10 +56,16 @@ def _silence_for_ever() -> list[Patch]:
     return [(MasterSession, "unusually_silent", unusually_silent)]
 
 
+def _close_slow_connections() -> list[Patch]:
+    """The search for the leading controller closes a connection that is silent for a second."""
+    return [(controllers, "FIND_TIMEOUT_MS", 1_000)]
+
+
 MUTATIONS: dict[str, Mutation[None]] = {
     "pauses-count": Mutation("a process counts its own pause as the silence of others", _pauses_count),
     "slave-alone": Mutation("the slave's word alone deposes a master", _believe_the_slave),
     "no-answer": Mutation("the leader does not ask the master", _no_answer_counts),
+    "slow-closed": Mutation("a broker closes its connection to a slow controller", _close_slow_connections),
     "mute-slaves": Mutation("slaves do not report a silent master", _slaves_say_nothing),
     "silent-stay": Mutation("silent slaves stay in sync until they lag", _silent_slaves_stay),
     "silent-for-ever": Mutation("a slave that was silent is not taken back", _silence_for_ever),

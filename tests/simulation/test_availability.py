@@ -20,6 +20,8 @@ from tests.simulation.availability import (
 
 LONGEST_GAP_S = 4.5
 SAMPLES = 48
+ONLY_THROUGH_OTHERS: Case = frozenset({(MASTER, SLAVE), (MASTER, LEADER), (CLIENT, SLAVE)})
+"""The master reaches the leader through the other controllers, while its slave calls it silent."""
 FOUND: tuple[Case, ...] = (
     # Both replicas reach the leader only through the other controllers, and the master must drop the slave:
     frozenset({(MASTER, SLAVE), (MASTER, LEADER), (SLAVE, LEADER)}),
@@ -57,6 +59,15 @@ def test_sends_are_served_if_and_only_if_they_could_be(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES[: SAMPLES // 2], ids=named)
 def test_links_cut_in_one_direction_stop_no_more_than_links_cut_in_both(case: Case) -> None:
     assert measure(case, one_way=True).served or not served(case)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(10))
+def test_a_master_that_others_forward_for_is_not_silent(seed: int) -> None:
+    """Depending on when its last direct heartbeat came, it was counted as silent before one was forwarded."""
+    seen = measure(ONLY_THROUGH_OTHERS, seed)
+    assert seen.served and seen.gap_s is not None
+    assert seen.gap_s <= LONGEST_GAP_S
 
 
 def test_the_theory_knows_the_plain_cases() -> None:

@@ -61,7 +61,8 @@ class ReplicaUp(msgspec.Struct, frozen=True, tag="replica-up", tag_field="event"
 
 
 class ReplicaDown(msgspec.Struct, frozen=True, tag="replica-down", tag_field="event"):
-    """A replica stopped counting as alive: `cause` is channel-closed, heartbeat-timeout or restarted."""
+    """A replica stopped counting as alive: `cause` is channel-closed, silent (`suspicion.py`),
+    heartbeat-timeout or restarted."""
 
     broker_name: str
     broker_id: int

@@ -93,6 +93,9 @@ class Controller(Protocol):
     def monotonic_ms(self) -> int:
         """Of `RunningTime`."""
 
+    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
+        """A broker lives, whether or not its heartbeat is in the log yet."""
+
     def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
         """A replica receives nothing from the master of this epoch."""
 
@@ -208,6 +211,7 @@ class Handlers:
                 request.reply(HEARTBEAT_DONE)
 
         controller.proposer.submit_beat(beat, answer)
+        controller.heartbeat_came(header.broker_name, broker_id, forwarded=bool(header.forwarded))
         if header.silent_master_epoch is not None and header.cluster_name == broker_set.cluster_name:
             controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
         return None

@@ -352,6 +352,9 @@ class ControllerService:
     def leader_now_ms(self) -> int:
         return self.leadership.now_ms()
 
+    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
+        self.suspicion.heartbeat_came(broker_name, broker_id, forwarded=forwarded)
+
     def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
         self.leadership.reported_silent(broker_name, reporter_id, master_epoch)
 

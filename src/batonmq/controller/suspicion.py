@@ -56,8 +56,8 @@ class Suspicion:
         self._now_ms = now_ms
         self._count_as_down = count_as_down
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._answered: dict[str, tuple[int, int]] = {}
-        """Broker name -> master epoch and time of the master's last answer."""
+        self._signs: dict[str, tuple[int, int]] = {}
+        """Broker name -> master epoch and time of the master's last sign of life that is not in the log."""
 
     @property
     def pending(self) -> int:
@@ -82,21 +82,29 @@ class Suspicion:
         self._probes[broker_name] = task
         task.add_done_callback(lambda done: self._ended(broker_name, done))
 
+    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
+        """A broker lives. Its heartbeat is not in the log yet; one that another controller forwards may never
+        get there, because a direct one counts for longer."""
+        if forwarded or broker_name in self._probes:
+            broker_set = self._machine.broker_sets.get(broker_name)
+            if broker_set is not None and broker_set.master_id == broker_id:
+                self._alive(broker_name, broker_set.master_epoch)
+
     async def stop(self) -> None:
         """Give up all probes."""
         tasks = list(self._probes.values())
         self._probes.clear()
-        self._answered.clear()
+        self._signs.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _alive(self, broker_name: str, master_epoch: int) -> None:
-        """The master has answered."""
+        """The master has given a sign of life."""
         known = self._machine.broker_sets
-        if len(self._answered) > len(known):
-            self._answered = {name: answer for name, answer in self._answered.items() if name in known}
-        self._answered[broker_name] = master_epoch, self._now_ms()
+        if len(self._signs) > len(known):
+            self._signs = {name: answer for name, answer in self._signs.items() if name in known}
+        self._signs[broker_name] = master_epoch, self._now_ms()
 
     def _ended(self, broker_name: str, task: asyncio.Task[None]) -> None:
         if self._probes.get(broker_name) is task:
@@ -115,7 +123,7 @@ class Suspicion:
     ) -> None:
         """Ask the master at `address`, whose `last` heartbeat is old, and wait."""
         broker_name, master_epoch = broker_set.broker_name, broker_set.master_epoch
-        answered_epoch, before_ms = self._answered.get(broker_name, (0, None))
+        answered_epoch, before_ms = self._signs.get(broker_name, (0, None))
         if answered_epoch != master_epoch:
             before_ms = None
         asking = asyncio.get_running_loop().create_task(
@@ -134,8 +142,10 @@ class Suspicion:
                         master_id,
                     )
                     return
+                epoch, alive_ms = self._signs.get(broker_name, (0, 0))
                 if (
-                    self._machine.broker_sets.get(broker_name) is not broker_set
+                    (epoch == master_epoch and alive_ms >= asked_ms)
+                    or self._machine.broker_sets.get(broker_name) is not broker_set
                     or suspect(broker_set, reporter_id, master_epoch) != master_id
                     or broker_set.live[master_id] is not last
                 ):

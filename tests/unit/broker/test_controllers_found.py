@@ -119,3 +119,50 @@ async def test_an_answer_of_a_former_controller_just_before_the_change_is_ignore
     await controllers.call(GetMetadata())
     assert {address for address, _ in network.asked} == {"b:1"}
     watch.cancel()
+
+
+class Dropping:
+    """A client that notes which connections it closes."""
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
+    def drop(self, address: str) -> None:
+        self.dropped.append(address)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "dropped"),
+    [
+        ((0, 1, 2, 2.9), 0),
+        ((0, 1, 2, 3), 1),
+        ((0, 1, 2, 3, 4, 5, 5.9), 1),
+        ((0, 2.1, 3.5, 5), 0),  # not in a row: it answered others meanwhile, or this process was stopped
+        ((0, 1.5, 3, 4, 5.5, 7), 2),
+    ],
+)
+async def test_a_connection_to_a_silent_controller_is_closed_after_its_timeout(
+    at_s: tuple[float, ...], dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, began = Dropping(), asyncio.get_running_loop().time()
+    broker = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1")), client=client
+    )
+    controllers = Controllers(broker)  # type: ignore[arg-type]
+    for at in at_s:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=at: began + at)
+        controllers.unanswered("a:1")
+    assert client.dropped == ["a:1"] * dropped
+
+
+async def test_an_answer_ends_the_silence_of_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, began = Dropping(), asyncio.get_running_loop().time()
+    broker = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1")), client=client
+    )
+    controllers = Controllers(broker)  # type: ignore[arg-type]
+    for at in range(8):
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=at: began + at)
+        controllers.unanswered("a:1")
+        controllers.answered("a:1")
+    assert not client.dropped

@@ -351,3 +351,68 @@ def test_answers_have_the_shapes_that_java_reads() -> None:
         queries.replica_info(machine.broker_sets, "unknown").code
         == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
     )
+
+
+class FormerChannelClosed(msgspec.Struct, array_like=True, frozen=True, tag="closed"):
+    """The event as builds without `cause` read and write it."""
+
+    session: int
+    brokers: tuple[tuple[str, int], ...]
+    allow_unclean: bool
+
+
+class FormerEntry(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+    now_ms: int
+    events: tuple[FormerChannelClosed, ...]
+
+
+def led_by_1(*, forwarded: bool = False) -> ControllerMachine:
+    """Broker set `a` with the living replicas 1 and 2 in sync."""
+    machine = ControllerMachine()
+    session = FORWARDED if forwarded else 4
+    heartbeats = events.Heartbeats(
+        tuple(events.Beat("c", "a", each, f"h{each}:1", session, 3_000, 1, 0, 0, 0) for each in (1, 2))
+    )
+    steps = (
+        events.ApplyBrokerId("c", "a", 1, "h1:1;1"),
+        events.ApplyBrokerId("c", "a", 2, "h2:1;1"),
+        events.ElectMaster("a", 1, False, False, "broker"),
+        heartbeats,
+        events.AlterSyncStateSet("a", 1, 1, (1, 2), 1),
+    )
+    for outcome in machine.apply(1, events.encode(1_000, steps)):
+        assert outcome.code == 0, outcome
+    return machine
+
+
+def test_a_silent_master_is_an_event_that_former_builds_decide_alike() -> None:
+    event = events.ChannelClosed(4, (("a", 1),), False, "silent")
+    entry = events.encode(2_600, (event,))
+    former = msgspec.msgpack.decode(entry, type=FormerEntry)
+    assert former.events == (FormerChannelClosed(4, (("a", 1),), False),)
+    (read_again,) = events.decode(msgspec.msgpack.encode(former)).events
+    assert read_again == events.ChannelClosed(4, (("a", 1),), False)
+    machines = led_by_1(), led_by_1()
+    (outcome,) = machines[0].apply(2, entry)
+    machines[1].apply(2, msgspec.msgpack.encode(former))
+    assert machines[0].snapshot() == machines[1].snapshot()
+    assert machines[0].broker_sets["a"].master_id == 2
+    (election,) = (effect for effect in outcome.effects if isinstance(effect, Election))
+    assert (election.cause, election.result) == ("silent", "new-master")
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_a_silent_master_is_down_whichever_way_its_heartbeats_came(forwarded: bool) -> None:
+    machine = led_by_1(forwarded=forwarded)
+    session = machine.broker_sets["a"].live[1].session
+    machine.apply(2, events.encode(2_600, (events.ChannelClosed(session, (("a", 1),), False, "silent"),)))
+    assert machine.broker_sets["a"].master_id == 2
+
+
+def test_a_master_with_a_newer_connection_is_not_silent() -> None:
+    machine = led_by_1()
+    newer = events.Beat("c", "a", 1, "h1:1", 5, 3_000, 1, 0, 0, 0)
+    late = events.ChannelClosed(4, (("a", 1),), False, "silent")
+    machine.apply(2, events.encode(2_600, (events.Heartbeats((newer,)), late)))
+    assert machine.broker_sets["a"].master_id == 1

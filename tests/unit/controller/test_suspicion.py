@@ -177,6 +177,41 @@ async def test_what_happens_meanwhile_ends_the_suspicion(happens: Callable[[Set]
     assert not world.down and not world.suspicion.pending
 
 
+async def test_a_forwarded_heartbeat_is_a_sign_of_life_also_before_the_report() -> None:
+    world = Set()
+    world.master.hangs = True
+    await world.at(800)
+    world.suspicion.heartbeat_came("s", MASTER, forwarded=True)
+    await world.at(1_100)
+    world.report()
+    await world.at(2_200)
+    assert not world.down, "the log has had no heartbeat for 2.2 s, the leader for 1.4 s"
+    await world.at(2_300)
+    assert world.down
+
+
+async def test_a_heartbeat_counts_before_it_is_in_the_log() -> None:
+    world = Set()
+    world.master.hangs = True
+    await world.at(1_300)
+    world.report()
+    await world.at(1_400)
+    world.suspicion.heartbeat_came("s", MASTER, forwarded=False)
+    await world.at(1_900)
+    assert not world.down and not world.suspicion.pending
+
+
+async def test_heartbeats_of_others_say_nothing_about_the_master() -> None:
+    world = Set()
+    world.master.hangs = True
+    await world.at(1_300)
+    world.report()
+    for name, broker_id in (("s", SLAVE), ("s", 99), ("unknown", MASTER)):
+        world.suspicion.heartbeat_came(name, broker_id, forwarded=True)
+    await world.at(1_800)
+    assert world.down
+
+
 async def test_reports_share_one_probe() -> None:
     world = Set()
     world.master.hangs = True

@@ -659,3 +659,45 @@ async def test_random_faults_end_in_equal_logs(replicas):
     assert len({node.log() for node in nodes}) == 1
     assert len({node.ha.epochs.entries for node in nodes}) == 1
     await until(lambda: all(node.bodies() == leader.bodies() for node in nodes))
+
+
+async def test_a_slave_reports_a_master_that_sends_nothing(replicas):
+    master, slave = await replicas(2)
+    await master.lead(4)
+    await slave.follow(master, 4)
+    await until(lambda: slave.ha.following and slave.ha.link.session.silence.beats)
+    reports: list[int | None] = []
+    slave.ha.on_master_silent = lambda: reports.append(slave.ha.silent_master)
+    slave.ha.suspect_master_ms = (500, 500)
+    master.ha._tick_timer.cancel()  # its heartbeats stop; the link stays open
+    await until(lambda: len(reports) == 2)
+    assert reports == [4, 4]
+    master.ha._tick()
+    await until(lambda: slave.ha.silent_master is None)
+    reported = len(reports)
+    await slave.ha.become_slave(None, 1, 5)
+    assert slave.ha.silent_master is None
+    assert len(reports) == reported
+
+
+async def test_a_slave_that_sends_nothing_leaves_the_set_until_it_speaks(replicas):
+    master, slave = await replicas(2, HAConfig(ha_max_time_slave_not_catch_up=800))
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    (link,) = master.ha.listener.links
+    await until(lambda: link.session.silence.beats)
+    slave.ha._tick_timer.cancel()
+    await until(lambda: master.ha.tracker.agreed.members == {1}, 1.5)
+    assert slave.ha.following, "the link is open"
+    slave.ha._tick()
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "limits"), [(3_000, (1_000, 2_500)), (10_000, (3_333, 8_333)), (10, (600, 600))]
+)
+async def test_the_controllers_timeout_scales_when_a_master_is_suspected(replicas, timeout_ms, limits):
+    (slave,) = await replicas(1)
+    slave.ha.suspect_after(timeout_ms)
+    assert slave.ha.suspect_master_ms == limits

@@ -6,6 +6,7 @@ import pytest
 
 from batonmq.ha.autoswitch.core import LogBounds, MasterSession, SlaveSession
 from batonmq.ha.autoswitch.epochs import EpochCache
+from batonmq.ha.config import HAConfig
 from batonmq.ha.silence import BEAT_WITHIN_MS, WINDOW_MS, LinkSilence
 from batonmq.protocol.ha_frames import EpochStart
 
@@ -65,6 +66,11 @@ def test_what_was_not_read_by_choice_is_no_silence() -> None:
     silence.excuse(now_ms + 8_000)
     assert silence.silent_ms(now_ms + 8_100) == 100
     assert limit(silence, now_ms + 8_000) == LEAST + 50
+
+
+@pytest.mark.parametrize(("interval_ms", "beat_ms"), [(5_000, 200), (200, 200), (50, 50)])
+def test_links_carry_heartbeats_often_whatever_the_key_says(interval_ms: int, beat_ms: int) -> None:
+    assert HAConfig(ha_send_heartbeat_interval=interval_ms).beat_ms == beat_ms
 
 
 # -- on a link ---------------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ CALL_TIMEOUT_MS: Final = 3_000
 FIND_TIMEOUT_MS: Final = 900
 """Below one second so that the client keeps the connection: a controller counts a broker as down when the
 connection closes, and may only be slow. `Controllers.unanswered` gives up a connection that stays silent."""
+IN_A_ROW_S: Final = 2.0
+"""Longest time between calls that time out in a row: heartbeats are sent every second."""
 RETRY_S: Final = (0.1, 1.0)
 """First and longest pause of a caller between failed attempts; the pause doubles each time."""
 
@@ -53,8 +55,9 @@ class Controllers:
         """The leader, if its last answer to a heartbeat came directly."""
         self._through: str | None = None
         """The controller that reached the leader last."""
-        self._silent_since: dict[str, float] = {}
-        """Controller address -> loop time of the first of the calls that it left unanswered."""
+        self._silent: dict[str, tuple[float, float]] = {}
+        """Controller address -> loop times of the first and the last of the calls in a row that it left
+        unanswered."""
         self._not_forwarding: set[str] = set()
         """Controllers that do not forward: RocketMQ's."""
 
@@ -80,7 +83,7 @@ class Controllers:
         if configured != self._controller_addr:
             self._controller_addr = configured
             self._known = self._configured
-            self._silent_since.clear()
+            self._silent.clear()
             self._leader = self._finding = None
             self._trust()
 
@@ -139,15 +142,18 @@ class Controllers:
         wait for a broker's heartbeat, its connection is closed: TCP would notice late that a path that was
         cut works again."""
         now_s = asyncio.get_running_loop().time()
-        since_s = self._silent_since.setdefault(address, now_s)
+        since_s, last_s = self._silent.get(address, (now_s, now_s))
+        if now_s - last_s > IN_A_ROW_S:
+            since_s = now_s
+        self._silent[address] = since_s, now_s
         if now_s - since_s >= self._broker.settings.broker.controller_heart_beat_timeout_mills / 1000:
             log.debug("controller %s is silent: closing the connection", address)
-            del self._silent_since[address]
+            del self._silent[address]
             self._broker.client.drop(address)
 
     def answered(self, address: str) -> None:
         """The leader at `address` answered a heartbeat."""
-        self._silent_since.pop(address, None)
+        self._silent.pop(address, None)
         self._answering = address
         if address == self._suspected:
             log.info("leading controller %s answers again", address)
@@ -172,7 +178,7 @@ class Controllers:
                         error.code, f"{address} is no controller; is it a name server or a broker?"
                     ) from error
                 raise
-            self._silent_since.pop(address, None)
+            self._silent.pop(address, None)
             header = response.header
             self._require_unchanged(asked)
             if not isinstance(header, wire.GetMetadataReply) or not header.controller_leader_address:

@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LATE_MS: Final = 300
+"""Without an answer by then, the heartbeat also goes through the other controllers. If the links to leader
+and slaves are cut together, it must arrive before the leader counts this broker as silent, 1.5 s after
+the last one (docs/decisions/suspicion.md)."""
 ANSWER_MS: Final = 900
 """A leader that has not answered a heartbeat after this time is suspected. A heartbeat forwarded then arrives
-before a silent broker counts as down (3 s, docs/decisions/hang-3s.md). It is below one second so that the
+before a silent broker counts as down (docs/decisions/hang-3s.md). It is below one second so that the
 client keeps the connection: if it closed, a leader that is only slow would count this broker as down."""
 
 
@@ -61,8 +65,7 @@ class Heartbeats:
             if (failure := self._failure()) is not None:
                 self._broker.fail(StoreError(failure))
                 return
-            timeout_ms = self._broker.settings.broker.controller_heart_beat_timeout_mills
-            self._ha.suspect_master_ms = (timeout_ms // 3, timeout_ms * 5 // 6)
+            self._ha.suspect_after(self._broker.settings.broker.controller_heart_beat_timeout_mills)
             self.send()
             await asyncio.sleep(self._broker.settings.broker.broker_heartbeat_interval / 1000)
 
@@ -96,8 +99,12 @@ class Heartbeats:
                 self._start("leader", address, header, self._send_to_leader)
                 continue
             self._start("other", address, header, self._broker.client.oneway)
-            if not controllers.leader_answers and controllers.may_forward(address):
-                self._start("through", address, header, self._send_through)
+            if not controllers.leader_answers:
+                self._forward(address, header)
+
+    def _forward(self, address: str, header: BrokerHeartbeat) -> None:
+        if self._controllers.may_forward(address):
+            self._start("through", address, header, self._send_through)
 
     def _start(
         self,
@@ -126,7 +133,14 @@ class Heartbeats:
             self._sending.pop(key, None)
 
     async def _send_to_leader(self, address: str, header: BrokerHeartbeat) -> None:
-        controllers = self._controllers
+        controllers, loop = self._controllers, asyncio.get_running_loop()
+
+        def late() -> None:
+            for other in controllers.addresses:
+                if other != address:
+                    self._forward(other, header)
+
+        timer = loop.call_later(LATE_MS / 1000, late)
         try:
             await self._broker.client.call(address, header, timeout_ms=ANSWER_MS)
         except (NetError, NotLeaderError) as error:
@@ -145,6 +159,8 @@ class Heartbeats:
             raise
         else:
             controllers.answered(address)
+        finally:
+            timer.cancel()
 
     async def _send_through(self, address: str, header: BrokerHeartbeat) -> None:
         """Send it to the leader through the controller at `address`."""

@@ -323,6 +323,11 @@ class HAService(Replication):
         """The link to the master."""
         return self._follower.link
 
+    def suspect_after(self, timeout_ms: int) -> None:
+        """`timeout_ms`: after so long without heartbeats the controllers count a master as down."""
+        least_ms = max(timeout_ms // 3, 3 * self.config.beat_ms)
+        self.suspect_master_ms = (least_ms, max(timeout_ms * 5 // 6, least_ms))
+
     @property
     def silent_master(self) -> int | None:
         """The epoch of the master that this slave follows, if it sends nothing for unusually long."""
