@@ -17,7 +17,7 @@ from tests.chaos.cluster import host_names, places_of, stores_of
 from tests.chaos.fixed import FixedGroups
 from tests.chaos.ground import take_times
 from tests.chaos.load import body_of, found
-from tests.chaos.page import BEGIN, END, write_page
+from tests.chaos.page import BEGIN, END, FIXED_BEGIN, FIXED_END, write_page
 from tests.chaos.results import Result, RoundResult
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, GROUP, GROUPS, find
 
@@ -131,9 +131,10 @@ def test_a_pair_whose_master_is_killed_has_an_aim_for_reads_only() -> None:
 
 def test_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
     page = tmp_path / "chaos.md"
-    page.write_text(f"{BEGIN}\n{END}\n")
+    page.write_text(f"{BEGIN}\nolder\n{END}\n{FIXED_BEGIN}\nold\n{FIXED_END}\n")
     write_page(page, tmp_path, [result(), result("classic")])
     text = page.read_text()
+    assert "older" in text and "\nold\n" not in text and "controllers:" not in text
     assert "BatonMQ, two containers crosswise" in text and "BatonMQ, a pair without controllers" in text
     assert "| a node is killed | 0.5 s / 0.5 s | 1.70 s / 1.80 s / 0.50 s |" in text
     assert "| a replica is killed | – / 0.5 s |" in text
