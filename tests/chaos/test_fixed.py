@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from batonmq.demo.cluster import Place
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.record import MessageExt
 from tests.chaos import report
-from tests.chaos.__main__ import plan
+from tests.chaos.__main__ import main, plan
 from tests.chaos.check import Kind, Send, check
 from tests.chaos.cluster import host_names, places_of, stores_of
 from tests.chaos.fixed import FixedGroups
@@ -100,6 +101,12 @@ def test_plan_of_all_kinds() -> None:
         ["kill", "namesrvs-cut"],
         ["kill", "namesrvs-cut"],
     ]
+
+
+@pytest.mark.parametrize("load", ["transactions", "pop"])
+def test_loads_that_acting_slaves_may_deliver_again_are_refused(load: str) -> None:
+    done = CliRunner().invoke(main, ["-g", "controllers", "-g", "classic", "--load", load])
+    assert done.exit_code == 2 and f"--load {load} needs groups with controllers" in done.output
 
 
 def result(groups: str = "containers") -> Result:
