@@ -20,6 +20,7 @@ from tests.chaos.results import BUCKET_S, Result
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, CONTROLLERS_ALONE, GROUP, Scenario
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+FIXED_BEGIN, FIXED_END = "<!-- figures without controllers -->", "<!-- /figures without controllers -->"
 IMAGES = "../images"
 """Where the plots are, as seen from the page."""
 DPI = 110
@@ -69,15 +70,21 @@ WRONG = {
 
 
 def write_page(page: Path, images: Path, results: Sequence[Result]) -> None:
-    """Replace the figures in `page` and draw its plots. Raises `ValueError` if it has no place for them."""
-    results = [result for result in results if result.load == "plain"]
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{after}")
-    for part in parts(results):
-        draw(results, part).savefig(images / f"chaos-{part.name}.png", dpi=DPI)
+    """Replace the figures in `page` and draw its plots; those of kinds of clusters without results stay.
+
+    Raises `ValueError` if it has no place for them."""
+    plain = [result for result in results if result.load == "plain"]
+    for first, last, fixed in ((BEGIN, END, False), (FIXED_BEGIN, FIXED_END, True)):
+        mine = [result for result in plain if (result.groups != "controllers") is fixed]
+        if not mine:
+            continue
+        before, begin, rest = page.read_text().partition(first)
+        _, end, after = rest.partition(last)
+        if not (begin and end):
+            raise ValueError(f"{page} has no lines {first} and {last}")
+        page.write_text(f"{before}{first}\n{markdown(mine)}{last}{after}")
+        for part in parts(mine):
+            draw(mine, part).savefig(images / f"chaos-{part.name}.png", dpi=DPI)
 
 
 def parts(results: Sequence[Result]) -> list[Part]:
@@ -117,6 +124,8 @@ def markdown(results: Sequence[Result]) -> str:
     lines += [f"| | {' | '.join(SYSTEMS[system] for system in systems)} |"]
     lines += [f"| --- |{' ---: |' * len(systems)}"]
     for label, counts in tallies(results, systems):
+        if "controllers" in label and not any(result.groups == "controllers" for result in results):
+            continue
         lines.append(f"| {label} | {' | '.join(f'{count:,}' for count in counts)} |")
     seeds = ", ".join(map(str, sorted({result.seed for result in results})))
     lines += ["", f"Seed {seeds}; measured on {where()}."]

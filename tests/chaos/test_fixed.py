@@ -6,18 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from batonmq.demo.cluster import Place
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.record import MessageExt
 from tests.chaos import report
-from tests.chaos.__main__ import plan
+from tests.chaos.__main__ import main, plan
 from tests.chaos.check import Kind, Send, check
 from tests.chaos.cluster import host_names, places_of, stores_of
 from tests.chaos.fixed import FixedGroups
 from tests.chaos.ground import take_times
 from tests.chaos.load import body_of, found
-from tests.chaos.page import BEGIN, END, write_page
+from tests.chaos.page import BEGIN, END, FIXED_BEGIN, FIXED_END, write_page
 from tests.chaos.results import Result, RoundResult
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, GROUP, GROUPS, find
 
@@ -102,6 +103,12 @@ def test_plan_of_all_kinds() -> None:
     ]
 
 
+@pytest.mark.parametrize("load", ["transactions", "pop"])
+def test_loads_that_acting_slaves_may_deliver_again_are_refused(load: str) -> None:
+    done = CliRunner().invoke(main, ["-g", "controllers", "-g", "classic", "--load", load])
+    assert done.exit_code == 2 and f"--load {load} needs groups with controllers" in done.output
+
+
 def result(groups: str = "containers") -> Result:
     made = Result("ours", 2, "kill", seed=1, quick=False, groups=groups, sent=3, acked=3)
     made.rounds = [RoundResult("kill -9 node-0", 1.0, 2.0, 0, whole_s=0.5)]
@@ -131,9 +138,10 @@ def test_a_pair_whose_master_is_killed_has_an_aim_for_reads_only() -> None:
 
 def test_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
     page = tmp_path / "chaos.md"
-    page.write_text(f"{BEGIN}\n{END}\n")
+    page.write_text(f"{BEGIN}\nolder\n{END}\n{FIXED_BEGIN}\nold\n{FIXED_END}\n")
     write_page(page, tmp_path, [result(), result("classic")])
     text = page.read_text()
+    assert "older" in text and "\nold\n" not in text and "controllers:" not in text
     assert "BatonMQ, two containers crosswise" in text and "BatonMQ, a pair without controllers" in text
     assert "| a node is killed | 0.5 s / 0.5 s | 1.70 s / 1.80 s / 0.50 s |" in text
     assert "| a replica is killed | – / 0.5 s |" in text

@@ -64,7 +64,7 @@ def test_the_page_gets_tables_and_plots(tmp_path: Path) -> None:
         assert (tmp_path / f"chaos-{name}.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "other.md").write_text("no marks\n")
     with pytest.raises(ValueError, match="has no lines"):
-        write_page(tmp_path / "other.md", tmp_path, [])
+        write_page(tmp_path / "other.md", tmp_path, [result()])
 
 
 def test_a_violation_is_told_with_its_example() -> None:

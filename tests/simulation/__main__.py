@@ -6,6 +6,7 @@ python -m tests.simulation controller --seeds 1000 stories of controllers and th
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
 python -m tests.simulation availability            which cut links stop sends, in theory and in the simulation
 python -m tests.simulation acting --seeds 1000     stories of slaves that act as master
+python -m tests.simulation containers --seeds 1000 stories of two containers crosswise
 python -m tests.simulation returning --seeds 1000  stories of strict locks and of masters that return
 """
 
@@ -29,7 +30,7 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import acting, controller_sim, pop_story, raft_sim, returning
+from tests.simulation import acting, containers, controller_sim, pop_story, raft_sim, returning
 from tests.simulation.availability import Case, all_cases, measure
 from tests.simulation.availability_page import IMAGE, Result, page, plot
 from tests.simulation.controller_group import Shape as GroupShape
@@ -282,6 +283,32 @@ def acting_masters(seeds: int, first: int, jobs: int) -> None:
     """Two broker sets without controllers, of which one loses its master again and again; exit code 1 if a
     message was lost."""
     run_many(tell_acting, range(first, first + seeds), jobs)
+
+
+def tell_containers(seed: int) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = containers.run(seed)
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    counts = Counter(
+        acked=len(story.acked) + len(story.placed),
+        acting=story.acted,
+        escaped=story.escaped,
+        removed=story.removed,
+        added=story.added,
+    )
+    return seed, None, counts
+
+
+@main.command("containers")
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def crosswise(seeds: int, first: int, jobs: int) -> None:
+    """Two containers crosswise, whose brokers are also removed and added; exit code 1 if a message was lost,
+    or a broker was not where it belongs."""
+    run_many(tell_containers, range(first, first + seeds), jobs)
 
 
 if __name__ == "__main__":

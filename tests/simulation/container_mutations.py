@@ -68,21 +68,18 @@ def _neighbour_that_is_gone() -> list[Patch]:
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "shared-client": (
         Mutation("a broker that is removed closes the client of its process", _closes_the_shared_client),
-        (2, 5),
+        (6,),
     ),
-    "removed-early": (
-        Mutation("a broker is removed while it starts", _removes_while_it_starts),
-        (),
-    ),
+    "removed-early": (Mutation("a broker is removed while it starts", _removes_while_it_starts), (5, 7)),
     "left-in-table": (
-        Mutation("a broker that was removed still has its ports and directories", _stays_in_the_table),
-        (2, 5),
+        Mutation("a broker that was removed keeps its ports and directories", _stays_in_the_table),
+        (7, 8),
     ),
     "neighbour-gone": (
         Mutation("what a removed neighbour was given counts as stored", _neighbour_that_is_gone),
-        (),
+        (7,),
     ),
-    **{name: (ACTING[name][0], ()) for name in ("own-log", "never-ends", "no-master")},
+    "own-log": (ACTING["own-log"][0], (7,)),
 }
 """Name -> the guard taken out, and seeds of which one at least must notice."""
 

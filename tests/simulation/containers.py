@@ -6,7 +6,7 @@ Besides the invariants of `acting.py`:
 
 - a message is acknowledged at one place, and no other message is acknowledged there; once the faults stop,
   both replicas of its set have it there;
-- a container that runs has all its brokers, except those that were removed;
+- a container that runs has all its brokers, except those that were removed, and no others;
 - a slave's log is the begin of its master's, whatever its role;
 - without `enableRemoteEscape` (every other seed) an acting slave's messages go to the master beside it only.
 """
@@ -52,6 +52,8 @@ FIRST_PORT, PORT_STEP = 20_000, 10
 PLAIN = "plain"
 PLAIN_QUEUES = 2
 ADD_TIMEOUT_MS = 20_000
+REMOVED_AT_START = 0.4
+"""Share of brokers that are removed again while they start, as far as the operator can know."""
 OPERATOR_S = 1.0
 """How often an operator looks for brokers that are to be added again."""
 
@@ -106,6 +108,8 @@ class Member:
         self.port = FIRST_PORT + PORT_STEP * (2 * SETS.index(name) + broker_id)
         self.removed = False
         """An operator removed it, or is about to."""
+        self.removals = 0
+        """Requests for that so far."""
 
     @property
     def path(self) -> Path:
@@ -151,6 +155,8 @@ class ContainersCluster(ActingCluster):
     def __init__(self, loop: SimLoop, root: Path, *, remote_escape: bool) -> None:
         super().__init__(loop, root)
         self.remote_escape = remote_escape
+        self.healed = False
+        """The faults are over: nobody removes brokers any more."""
         self.brokers = [
             Node(f"node{number}", f"10.0.2.{number + 1}", "container", number, root / f"node{number}")
             for number in range(2)
@@ -218,6 +224,10 @@ class ContainersCluster(ActingCluster):
             "maxIndexNum": 400,
         }
         member.path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+
+    def heal(self) -> None:
+        self.healed = True
+        super().heal()
 
     def whole(self) -> bool:
         """All are up, all slaves follow and have everything, and none acts."""
@@ -309,10 +319,13 @@ class ContainersTeller(ActingTeller):
             await asyncio.sleep(OPERATOR_S * self.random.uniform(0.5, 4))
             for member in self.cluster.members:
                 if member.removed and member.up and member.broker is None and not member.stopping:
-                    life = member.node.life
-                    if await self.cluster.add(member) and member.node.life == life:
+                    before = member.node.life, member.removals
+                    if self.random.random() < REMOVED_AT_START:
+                        self.cluster.on(self.cluster.client_host, self._remove_soon(member))
+                    if await self.cluster.add(member):
                         self.story.added += 1
-                        member.removed = False
+                        if before == (member.node.life, member.removals):
+                            member.removed = False
 
     # -- faults
 
@@ -323,14 +336,23 @@ class ContainersTeller(ActingTeller):
         return [(14, self._remove_one)]
 
     def _remove_one(self) -> None:
-        """A removal may find a broker that is starting, or that was removed before."""
-        member = self.random.choice([*self.cluster.members, *self.cluster.pair("a")])
+        """A removal may find a broker that is starting, or that was removed before. Most find the master
+        beside the slave that acts most."""
+        beside = self.cluster.pair("b")[0]
+        member = self.random.choice([*self.cluster.members, *self.cluster.pair("a"), beside, beside, beside])
         if member.up and not member.stopping:
             self.cluster.log(f"remove {member.name}")
             self.cluster.on(self.cluster.client_host, self._remove(member))
 
+    async def _remove_soon(self, member: Member) -> None:
+        await asyncio.sleep(self.random.expovariate(1 / 0.01))
+        if member.up and not self.cluster.healed:
+            self.cluster.log(f"remove {member.name}, which starts")
+            await self._remove(member)
+
     async def _remove(self, member: Member) -> None:
         member.removed = True  # it may be gone even if no answer comes
+        member.removals += 1
         if await self.cluster.remove(member):
             self.story.removed += 1
 
@@ -343,6 +365,8 @@ class ContainersTeller(ActingTeller):
             if not node.up or node.stopping or not isinstance(program, Program) or not program.complete:
                 continue
             there = {entry.claims.identity for entry in program.container.container.table}
+            if unknown := program.running.keys() - there:
+                raise Violation(f"{min(unknown).canonical_name} runs in {node.name}, which does not know it")
             for member in self.cluster.members_of(node):
                 if member.identity not in there and not member.removed:
                     raise Violation(f"{member.name} is not in {node.name}, and nobody removed it")

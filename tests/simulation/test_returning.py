@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.returning import run
+from tests.simulation.classic import Rule
+from tests.simulation.cluster import Node
+from tests.simulation.loop import SimLoop
+from tests.simulation.returning import ReturningCluster, run
 from tests.simulation.returning_mutations import MUTATIONS
+from tests.simulation.story import play, scratch
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +41,46 @@ def test_the_simulation_notices_a_guard_that_is_gone(name):
 @pytest.mark.simulation
 def test_a_seed_tells_the_same_story_again():
     assert run(4).events == run(4).events
+
+
+async def _handed_over(cluster: ReturningCluster) -> float:
+    """Virtual seconds without a broker that acts, when the slave with the lower id is back."""
+    loop = cluster.loop
+    lower, higher = cluster.brokers[1:]
+
+    def acts(node: Node) -> bool:
+        return node.up and node.broker is not None and node.broker.role.is_acting
+
+    async def until(condition: Callable[[], bool]) -> None:
+        end = loop.now + 60
+        while not condition():
+            assert loop.now < end
+            await asyncio.sleep(0.005)
+
+    cluster.start_all()
+    await until(cluster.whole)
+    for node in (cluster.master, lower):
+        cluster.crash(node)
+    await until(lambda: acts(higher))
+    cluster.start(lower)
+    await until(lambda: not acts(higher))
+    began = loop.now
+    await until(lambda: acts(lower))
+    return loop.now - began
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slave_with_a_lower_id_acts_as_soon_as_the_other_one_ends(seed: int) -> None:
+    """Name servers notify only the others; it asked once a second."""
+    loop = SimLoop(seed)
+    took: list[float] = []
+    with scratch("lower-id", seed) as root:
+        cluster = ReturningCluster(loop, root, Rule(3, 2, 1, True, sync_flush=False, whole_log=False))
+
+        async def tell() -> None:
+            took.append(await _handed_over(cluster))
+
+        with cluster.world.in_force():
+            play(loop, seed, cluster.events, tell)
+    assert took[0] < 0.2, cluster.events

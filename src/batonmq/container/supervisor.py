@@ -38,8 +38,9 @@ PING_S: Final = 1.0
 """Interval of pings."""
 SILENT_PINGS: Final = 10
 """A worker that has not answered for so many intervals hangs, and is killed."""
-STARTING_PINGS: Final = 60
-"""The same while it starts brokers: it may be busy with a large store."""
+STARTING_PINGS: Final = 600
+"""The same while it starts brokers. The recovery of a large store may keep the whole process busy, and a kill
+would make it begin again."""
 
 
 class _Gone(Exception):

@@ -65,7 +65,8 @@ async def test_a_broker_whose_first_start_failed_can_be_removed_during_the_secon
     await until_starts(place, 1)
     early = asyncio.create_task(container.remove(A))
     await asyncio.sleep(0)
-    leave, second = container.table.leave, []
+    leave = container.table.leave
+    second: list[asyncio.Task[None]] = []
 
     def leave_and_start_again(entry: Entry) -> None:
         leave(entry)
