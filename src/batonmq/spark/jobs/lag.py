@@ -211,8 +211,8 @@ async def group_lag(
                 for topic in topics or (None,):
                     offsets |= await _offsets_at(session, address, group, topic)
             # Brokers answer 0 for any group in a topic that exists: a misspelt name would look far behind.
-            asked = any(offsets.values()) or known
-            if not offsets or not (asked or await _has_consumed(session, masters.values(), group)):
+            is_known = known or any(offsets.values())
+            if not offsets or not (is_known or await _has_consumed(session, masters.values(), group)):
                 about = f" of {', '.join(topics)}" if topics else ""
                 raise LagError(f"no broker has offsets of group {group}{about}: nothing was consumed yet")
             found += await _measured(reader, group, offsets)
