@@ -48,7 +48,11 @@ def measured(session, paths: list[Path], windows: list[Window]) -> dict[tuple[in
 def test_the_gap_of_an_election_began_before_it(session, tmp_path):
     # The master is killed after 10.0 s, the election is at 12 s, and sends succeed again from 13 s on.
     first = [*steady(5 * SECOND, 10 * SECOND + 1), (10_100_000, None), *steady(13 * SECOND, 20 * SECOND)]
-    second = [*steady(5 * SECOND, 10 * SECOND + 1), (10200000, 12500000), *steady(13 * SECOND, 20 * SECOND)]
+    second = [
+        *steady(5 * SECOND, 10 * SECOND + 1),
+        (10_099_000, 12_500_000),
+        *steady(13 * SECOND, 20 * SECOND),
+    ]
     paths = [
         history(tmp_path / "one.parquet", first),
         history(tmp_path / "x.parquet", second, producer="two"),
