@@ -38,6 +38,7 @@ from tests.spark.visibility import CHUNK, source_place
 FROM, TO = "matrix-from", "matrix-to"
 QUEUES = 4
 JAVA_START_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 90.0
 OURS, JAVA, JAVA_REPLICAS = "ours", "java", "java-replicas"
 VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
 """What is killed, and how often in proportion."""
@@ -282,6 +283,9 @@ def fill(namesrv: str, rows: int) -> None:
 
     async def create() -> str:
         async with Admin(namesrv) as admin:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                while not await admin.masters():
+                    await asyncio.sleep(0.2)
             await admin.create_topic(FROM, QUEUES)
             await admin.create_topic(TO, QUEUES)
             return next(iter(await admin.masters()))

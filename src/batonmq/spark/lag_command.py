@@ -155,7 +155,8 @@ async def _sampled(
 ) -> list[Sample]:
     from batonmq.spark.jobs import lag as job
 
-    if not groups:
+    known = not groups
+    if known:
         names = {group for topic in topics for group in await job.groups_of(namesrv, topic)}
         groups = sorted(names)
     taken: list[Sample] = []
@@ -163,7 +164,7 @@ async def _sampled(
     for number in range(samples):
         await asyncio.sleep(max(0.0, began + number * every - time.monotonic()))
         at_ms = job.now_ms()
-        queues = await job.group_lag(namesrv, groups, topics) if groups else []
+        queues = await job.group_lag(namesrv, groups, topics, known=known) if groups else []
         for checkpoint in checkpoints:
             queues += await job.stream_lag(namesrv, checkpoint)
         taken.append(Sample(at_ms, queues))

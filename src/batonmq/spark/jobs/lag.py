@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING
 from batonmq.client.admin import Admin
 from batonmq.client.reader import QueueReader
 from batonmq.protocol.bodies.clients import GroupList
-from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.bodies.statistics import ConsumeStats
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
-from batonmq.protocol.headers.broker.admin import GetConsumeStats, QueryTopicConsumeByWho
+from batonmq.protocol.headers.broker.admin import (
+    GetConsumeStats,
+    QueryTopicConsumeByWho,
+    QueryTopicsByConsumer,
+)
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import decode_records
 from batonmq.routing.session import Session
@@ -189,10 +193,13 @@ async def groups_of(namesrv: str, topic: str) -> list[str]:
         return sorted(found)
 
 
-async def group_lag(namesrv: str, groups: Sequence[str], topics: Sequence[str] = ()) -> list[QueueLag]:
-    """The lag of groups in all topics that they consume, or in `topics` alone.
+async def group_lag(
+    namesrv: str, groups: Sequence[str], topics: Sequence[str] = (), *, known: bool = False
+) -> list[QueueLag]:
+    """The lag of groups in all topics that they consume, or in `topics` alone. `known`: the groups exist,
+    even if they have not committed an offset yet.
 
-    Raises `LagError` if no broker knows a group's offsets; `MQError`, `NetError`.
+    Raises `LagError` if no broker has offsets of a group; `MQError`, `NetError`.
     """
     session = Session(namesrv)
     found: list[QueueLag] = []
@@ -203,11 +210,22 @@ async def group_lag(namesrv: str, groups: Sequence[str], topics: Sequence[str] =
             for address in masters.values():
                 for topic in topics or (None,):
                     offsets |= await _offsets_at(session, address, group, topic)
-            if not offsets:
+            # Brokers answer 0 for any group in a topic that exists: a misspelt name would look far behind.
+            is_known = known or any(offsets.values())
+            if not offsets or not (is_known or await _has_consumed(session, masters.values(), group)):
                 about = f" of {', '.join(topics)}" if topics else ""
-                raise LagError(f"no broker knows offsets of group {group}{about}: nothing was consumed yet")
+                raise LagError(f"no broker has offsets of group {group}{about}: nothing was consumed yet")
             found += await _measured(reader, group, offsets)
     return found
+
+
+async def _has_consumed(session: Session, masters: Iterable[str], group: str) -> bool:
+    """Whether a group has committed an offset in any topic."""
+    for address in masters:
+        answer = await session.net.call(address, QueryTopicsByConsumer(group=group))
+        if decode(bytes(answer.body), TopicList).topic_list:
+            return True
+    return False
 
 
 async def _offsets_at(

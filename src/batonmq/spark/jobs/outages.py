@@ -4,7 +4,7 @@ A history has the columns of `audit.HISTORY_SCHEMA`, and optionally `producer`; 
 file or directory is the producer. The gap of a producer at an election is the longest time between two
 acknowledgements of that broker set that touches the time from the election to the next one, at most
 `window_s` later. If sends follow and none is acknowledged, the gap lasts to the last send. A producer that
-sends less than once a second is not waiting in between: then the gap begins with its next send.
+has nothing in flight and sends nothing for 0.1 s is idle: then the gap begins with its next send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL = "all producers"
-IDLE_US = 1_000_000
+IDLE_US = 100_000
 """A gap begins with the last acknowledgement, but with the next send if that came more than this later."""
 SCHEMA = f"{HISTORY_SCHEMA}, producer string"
 _BUCKETS = 600
