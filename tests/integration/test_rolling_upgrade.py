@@ -21,7 +21,7 @@ from batonmq.protocol.headers.controller import GetControllerMembers
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.routing.through import call_through
 
-SECRET = {"haSecret": "of the brokers"}
+SECRET = {"haSecret": "a secret of the brokers"}
 """So that the handshake has the frames that only BatonMQ has."""
 
 

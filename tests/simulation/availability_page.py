@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batonmq.demo.report import BLUE, GREY, RED
 from tests.simulation.availability import LINKS, Case, Measured, served
 
 IMAGE = "availability.png"
@@ -90,6 +89,8 @@ def _of(gaps: Sequence[float], share: float) -> str:
 def plot(results: Sequence[Result], path: Path) -> None:
     """Cases by number of cut links, and the distribution of gaps."""
     import matplotlib as mpl
+
+    from batonmq.demo.report import BLUE, GREY, RED
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt

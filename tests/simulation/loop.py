@@ -52,6 +52,26 @@ class _Callback(asyncio.Handle):
 
     host: Host | None
 
+    def __init__(
+        self,
+        callback: Any,
+        args: Any,
+        loop: SimLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        # As asyncio's, without what only its debug mode needs: a story makes some 60,000 of them.
+        if context is None:
+            self._context = contextvars.copy_context()
+            self.host = current_host.get()
+        else:
+            self._context = context
+            self.host = context.get(current_host)
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
 
 class _Timer(asyncio.TimerHandle):
     """The same for a later time. The loop's heap orders timers itself, by time and then by age."""
@@ -59,6 +79,8 @@ class _Timer(asyncio.TimerHandle):
     __slots__ = ("host",)
 
     host: Host | None
+
+    __init__ = _Callback.__init__
 
 
 class Deadlock(Exception):
@@ -177,7 +199,13 @@ class SimLoop(asyncio.BaseEventLoop):
                         self._wake_at(host)
                     host.held.append(handle)
                     continue
-            handle._run()
+            try:  # as `asyncio.Handle._run`
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                message = f"exception in {handle!r}"
+                self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _wake_at(self, host: Host) -> None:
         self.outside_at(host.paused_until, self._wake, host)
@@ -194,16 +222,15 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._disposed:
             return None  # the `finally` of a coroutine that is closed after the story's end
         handle = _Callback(callback, args, self, context)
-        handle.host = current_host.get() if context is None else context.get(current_host)
         self._ready.append(handle)
         return handle
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> Any:
-        handle = _Timer(when, callback, args, self, context)
-        handle.host = current_host.get() if context is None else context.get(current_host)
-        handle._scheduled = True  # type: ignore[attr-defined]
+        handle = _Timer(callback, args, self, context)
+        handle._when = when
+        handle._scheduled = True
         heapq.heappush(self._timers, (when, next(self._timer_numbers), handle))
         return handle
 

@@ -163,11 +163,13 @@ class Witness:
             count = 0
         if count == len(self._facts):
             return
-        files: dict[Path, tuple[bytes, bytes]] = {}
+        files: dict[int, tuple[bytes, bytes]] = {}
         for fact in self._facts[count:]:
             at = fact.physical_offset % COMMIT_LOG_FILE
-            path = node.directory / "commitlog" / file_name(fact.physical_offset - at)
-            data, durable = files.get(path) or files.setdefault(path, self._read(path))
+            base = fact.physical_offset - at
+            if base not in files:
+                files[base] = self._read(node.directory / "commitlog" / file_name(base))
+            data, durable = files[base]
             if not _is_at(fact.key, data, at):
                 raise Violation(f"{fact.what} {fact.key} is lost: not at {self._place(fact, node)}")
             if self._shape.sync_flush and not _is_at(fact.key, durable, at):

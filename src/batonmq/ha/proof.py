@@ -26,6 +26,7 @@ from batonmq.protocol.ha_frames import (
     HAFrameError,
     Proof,
     begins_with_proof,
+    proof_version,
 )
 
 
@@ -40,6 +41,16 @@ def key_of(secret: str) -> bytes:
 
 def _proof(key: bytes, role: bytes, slave_nonce: bytes, master_nonce: bytes) -> bytes:
     return hashlib.blake2b(role + slave_nonce + master_nonce, key=key, digest_size=PROOF_SIZE).digest()
+
+
+def _no_proof(data: bytes, peer: str) -> ProofFailed:
+    version = proof_version(data)
+    if version is None:
+        return ProofFailed(f"haSecret is set here, and {peer} offers no proof of it")
+    return ProofFailed(
+        f"{peer} proves haSecret in version {version}, this broker reads version P: upgrade the older "
+        "one of the two"
+    )
 
 
 class MasterProof:
@@ -64,7 +75,7 @@ class MasterProof:
         """(what to answer, what came behind the proof). At most 35 bytes are kept. Raises `ProofFailed`."""
         self._rest += data
         if not begins_with_proof(self._rest):
-            raise ProofFailed("haSecret is set here, and the peer offers no proof of it")
+            raise _no_proof(self._rest, "the peer")
         if not self._slave_nonce:
             if len(self._rest) < GREETING_SIZE:
                 return b"", b""
@@ -103,7 +114,7 @@ class SlaveProof:
         """(what to answer, what came behind the challenge). Raises `ProofFailed`."""
         self._rest += data
         if not begins_with_proof(self._rest):
-            raise ProofFailed("haSecret is set here, and the master offers no proof of it")
+            raise _no_proof(self._rest, "the master")
         if len(self._rest) < CHALLENGE_SIZE:
             return b"", b""
         challenge = Challenge.decode(self._rest[:CHALLENGE_SIZE])

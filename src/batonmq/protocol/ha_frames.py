@@ -41,7 +41,8 @@ EPOCH_SIZE = _EPOCH.size
 TRANSFER_HEADER_SIZE = _TRANSFER.size
 
 PROOF_MARK = int.from_bytes(b"BMQP", "big")
-"""Stands where other frames have their state, and is none of `HAState`."""
+"""Stands where other frames have their state, and is none of `HAState`. The last letter is the version of the
+three frames: the next one is Q."""
 NONCE_SIZE = 32
 PROOF_SIZE = 32
 GREETING_SIZE = _GREETING.size
@@ -183,6 +184,13 @@ def begins_with_proof(data: bytes) -> bool:
     """Whether these bytes, the first of a connection, can be the begin of a frame with `PROOF_MARK`."""
     mark = _STATE.pack(PROOF_MARK)
     return mark.startswith(data[: len(mark)])
+
+
+def proof_version(data: bytes) -> str | None:
+    """The version of the frame with a proof that these bytes begin with; None if they do not."""
+    mark = _STATE.pack(PROOF_MARK)
+    version = data[len(mark) - 1 : len(mark)]
+    return version.decode() if data.startswith(mark[:-1]) and b"P" <= version <= b"Z" else None
 
 
 def _marked(fields: tuple[int, *tuple[bytes, ...]]) -> tuple[bytes, ...]:

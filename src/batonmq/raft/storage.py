@@ -1,6 +1,6 @@
 """Raft's files: a segmented log that also holds term and vote, and snapshots.
 
-Layout (big endian, CRC-32):
+Layout (big endian, CRC-32); the last digit of each magic is the version of the format:
 
     log-<sequence>.raft
         head     magic "BMQRLOG1", length u32, crc u32, msgpack _SegmentHead
@@ -185,6 +185,7 @@ class Storage:
                         f"not to {self._node!r} of {self._group!r}"
                     )
                 return end, head
+        _check_version(data, _LOG_MAGIC, path)
         # The head was durable before the file got its name.
         raise StorageCorrupt(f"{path}: offset 0: damaged segment head")
 
@@ -281,6 +282,7 @@ class Storage:
                     return _decode_snapshot(body)
                 except msgspec.MsgspecError as e:
                     raise StorageCorrupt(f"{path}: not a snapshot of this version: {e}; {REMEDY}") from e
+        _check_version(data, _SNAPSHOT_MAGIC, path)
         raise StorageCorrupt(f"{path}: offset 0: damaged snapshot; {REMEDY}")
 
     def snapshot_path(self, meta: SnapshotMeta) -> str:
@@ -293,6 +295,15 @@ class Storage:
 
 def _snapshot_name(meta: SnapshotMeta) -> str:
     return f"snapshot-{meta.index:020d}-{meta.term:020d}.raft"
+
+
+def _check_version(data: bytes, magic: bytes, path: str) -> None:
+    """Raises StorageCorrupt for a file of another version."""
+    name, version, own = magic[:-1], data[len(magic) - 1 : len(magic)], magic[-1:]
+    if data.startswith(name) and version.isdigit() and version != own:
+        raise StorageCorrupt(
+            f"{path}: its format has version {version.decode()}, this controller reads version {own.decode()}"
+        )
 
 
 class _Replay:

@@ -253,6 +253,8 @@ class ConsumeQueue:
                 os.ftruncate(fd, at - base)
                 os.ftruncate(fd, self._size)
                 self._mark_dirty(self._path(base))
+            elif at == base + self._size:
+                self._begin_next()
         self._set_end(queue_offset)
 
     def _set_end(self, queue_offset: int) -> None:

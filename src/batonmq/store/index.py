@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,30 @@ assert _ENTRY.size == _ENTRY_TYPE.itemsize == 20
 
 Key = tuple[str, int, int]
 """``topic#key``, physical offset, store time in ms."""
+Ints = npt.NDArray[np.int64]
+
+
+class Keys(NamedTuple):
+    """Keys in log order, one row each."""
+
+    hashes: Ints
+    """As `key_hash`."""
+    offsets: Ints
+    """Physical offsets of the records."""
+    times: Ints
+    """Store times of the records, ms."""
+
+    @classmethod
+    def of(cls, keys: Sequence[Key]) -> Keys:
+        """From keys as text."""
+        return cls(
+            key_hashes([key for key, _, _ in keys]),
+            np.array([offset for _, offset, _ in keys], np.int64),
+            np.array([time for _, _, time in keys], np.int64),
+        )
+
+    def rows(self, begin: int, end: int) -> Keys:
+        return Keys(self.hashes[begin:end], self.offsets[begin:end], self.times[begin:end])
 
 
 def key_hash(key: str) -> int:
@@ -144,21 +169,20 @@ class IndexFile:
         """Entries that still fit."""
         return self.max_entries - self.count
 
-    def add(self, keys: Sequence[Key]) -> None:
+    def add(self, keys: Keys) -> None:
         """Add at most `room` entries, in log order; raises `OSError` on a full disk, having added none."""
-        end = self.count + len(keys)
+        hashes, offsets, times = keys
+        count = len(hashes)
+        end = self.count + count
         if end > self._allocated:
             upto = min(self.max_entries, end + _ALLOCATE_ENTRIES)
             os.posix_fallocate(
                 self._fd, self._entry_at(self.count), self._entry_at(upto) - self._entry_at(self.count)
             )
             self._allocated = upto
-        hashes = key_hashes([key for key, _, _ in keys])
-        offsets = np.array([offset for _, offset, _ in keys], np.int64)
-        times = np.array([time for _, _, time in keys], np.int64)
         empty = self.count <= 1
         if empty:
-            self.begin_offset, self.begin_timestamp = keys[0][1], keys[0][2]
+            self.begin_offset, self.begin_timestamp = int(offsets[0]), int(times[0])
         numbers = np.arange(self.count, end, dtype=np.int64)
         slot_numbers = hashes % self.slots
         slots = np.frombuffer(self._map, ">i4", self.slots, _HEADER.size)
@@ -174,7 +198,7 @@ class IndexFile:
         older = np.empty(len(order), np.int64)
         older[1:] = numbers[order][:-1]
         older[first] = held
-        entries = np.frombuffer(self._map, _ENTRY_TYPE, len(keys), self._entry_at(self.count))
+        entries = np.frombuffer(self._map, _ENTRY_TYPE, count, self._entry_at(self.count))
         entries["hash"] = hashes
         entries["offset"] = offsets
         entries["seconds"] = np.clip((times - self.begin_timestamp) // 1000, 0, 0x7FFFFFFF)
@@ -182,7 +206,7 @@ class IndexFile:
         slots[ordered[last]] = numbers[order][last]
         self.used_slots += int((held == 0).sum())
         self.count = end
-        self.end_offset, self.end_timestamp = keys[-1][1], keys[-1][2]
+        self.end_offset, self.end_timestamp = int(offsets[-1]), int(times[-1])
         self._write_header()
 
     def truncate(self, offset: int) -> None:
@@ -316,23 +340,24 @@ class Index:
         """Store time of the newest indexed record, in ms; 0 if there is none."""
         return self.files[-1].end_timestamp if self.files else 0
 
-    def add(self, keys: Sequence[Key], now_ms: int) -> None:
+    def add(self, keys: Keys, now_ms: int) -> None:
         """Add keys in log order, opening further files as needed; raises `OSError` on a full disk."""
-        while keys:
+        while left := len(keys.hashes):
             if not self.files or self.files[-1].room <= 0:
                 self.files.append(IndexFile(self._new_path(now_ms), self._slots, self._entries))
             file = self.files[-1]
             count = file.room
-            if count < len(keys):
+            if count < left:
                 # What is lost with the newer file is indexed again from the record on behind that one's last.
-                while count and keys[count - 1][1] == keys[count][1]:
+                while count and keys.offsets[count - 1] == keys.offsets[count]:
                     count -= 1
                 if not count and file.count > 1:
                     self.files.append(IndexFile(self._new_path(now_ms), self._slots, self._entries))
                     continue
                 count = count or file.room  # more keys than a file has entries
-            file.add(keys[:count])
-            keys = keys[count:]
+            count = min(count, left)
+            file.add(keys.rows(0, count))
+            keys = keys.rows(count, left)
 
     def _new_path(self, now_ms: int) -> Path:
         newest = int(self.files[-1].path.name) if self.files else 0

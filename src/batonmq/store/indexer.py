@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from batonmq.common.clock import Clock
-from batonmq.protocol.message.layout import SIZE_MAGIC
+from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
+from batonmq.store import bulk
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
-from batonmq.store.index import Index, Key, keys_of
+from batonmq.store.index import Index, Key, Keys, keys_of
 from batonmq.store.results import QueryResult
 from batonmq.store.scan import blank_size, read_record, read_records
 
@@ -92,6 +93,7 @@ class Indexer:
             return False  # through the map that would be a SIGBUS
         piece = self._piece if self._piece.has(begin) else None
         keys: list[Key] = []
+        found: list[Keys] = []
         seen = 0
         while position < upto and seen < max_records:
             file = self._log.files.file_at(position)
@@ -101,6 +103,18 @@ class Indexer:
             base, end = file.base, file.base + file.size
             if piece is not None:
                 source, base, end = piece.data, piece.begin, piece.begin + len(piece.data)
+            least = bulk.LEAST_RECORDS * MIN_RECORD_SIZE
+            whole = None
+            if min(end, upto) - position >= least and max_records - seen >= bulk.LEAST_RECORDS:
+                whole = bulk.scan(source, position - base, min(end, upto) - base, max_records - seen)
+            if whole is not None:
+                if keys:
+                    found.append(Keys.of(keys))
+                    keys = []
+                found.append(bulk.index_keys(whole))
+                seen += len(whole.sizes)
+                position = base + whole.end
+                continue
             for record in read_records(source, position - base, min(end, upto) - base):
                 keys += [(key, record.physical_offset, record.store_timestamp) for key in keys_of(record)]
                 position += record.size
@@ -111,15 +125,18 @@ class Indexer:
                 if not blank_size(source, position - base, end - base):
                     break
                 position = file.base + file.size
+        if keys:
+            found.append(Keys.of(keys))
         try:
-            self._index.add(keys, self._clock.now_ms())
+            for some in found:
+                self._index.add(some, self._clock.now_ms())
         except OSError as error:
             if not self._stuck:
                 log.error("the index cannot be written, it ends at %d: %s", self._position, error)
             self._stuck = True
             self._index.truncate(self._position)
             return False
-        if self._stuck and keys:
+        if self._stuck and found:
             self._stuck = False
             log.warning("the index is written again, up to %d", position)
         self._position = position

@@ -194,6 +194,21 @@ def read_properties(data: Source, position: int, end: int) -> bytes | None:
     return None if record is None else record.properties
 
 
+def record_starts(data: Source, begin: int, end: int, most: int) -> list[int]:
+    """Where the first of the records that `read_records` gives begin, at most `most`, and where the last of
+    them ends; by size and magic alone."""
+    unpack = SIZE_MAGIC.unpack_from
+    last = end - MIN_RECORD_SIZE
+    starts = [begin]
+    while begin <= last and len(starts) <= most:
+        size, magic = unpack(data, begin)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < MIN_RECORD_SIZE or begin + size > end:
+            break
+        begin += size
+        starts.append(begin)
+    return starts
+
+
 def blank_size(data: Source, position: int, end: int) -> int:
     """Size of the filler that begins at `position`, 0 if there is none."""
     if end - position < SIZE_MAGIC.size:

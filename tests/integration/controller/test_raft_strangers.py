@@ -373,6 +373,38 @@ async def test_snapshots_that_nobody_can_restore_move_nothing(
     await shared.client.close()
 
 
+async def entries(controllers: Controllers, tls: ssl.SSLContext) -> None:
+    """Of one who knows the secret, in the leader's name, at the place where the leader's next entry comes."""
+    lock, stranger = SharedSecret(SECRET), Stranger(tls, SharedSecret(SECRET))
+    leader = await controllers.serve()
+    for target, address in zip(controllers.ids, controllers.raft_addresses, strict=True):
+        if target == leader:
+            continue
+        for data in (b"forged", msgspec.msgpack.encode([99, 5, []])):
+            _, term, last, _ = (await controllers.seen())[0]
+            message = Append(term, last, term, last + 1, [Entry(term, Kind.DATA, data)])
+            payload = lock.seal(encode_raft(Envelope(controllers.group, leader, target, [message])))
+            await stranger.send(address, leader, payload)
+
+
+async def test_entries_that_are_no_events_move_nothing(shared: Controllers, ca: Authority) -> None:
+    leader = await shared.serve()
+    # At the leader nothing is sent, and nothing is logged.
+    before = [read(program.log_path) for program in shared.programs]
+    await entries(shared, client_tls(ca, ca))
+    assert await shared.serve() == leader
+    for name, program, already in zip(NAMES, shared.programs, before, strict=True):
+        said = [line for line in read(program.log_path)[len(already) :].splitlines() if " WARNING " in line]
+        assert len(said) == (0 if name == leader else 2), said
+        assert all(f"{leader} sent raft g/{name} an entry, which is refused: " in line for line in said), said
+    for program in shared.programs:
+        program.kill()
+    shared.start()
+    await shared.serve()
+    assert "ignores entry" not in shared.logs() and "Traceback" not in shared.logs()
+    await shared.client.close()
+
+
 async def test_the_same_messages_of_one_who_may_take_part_count(shared: Controllers, ca: Authority) -> None:
     """Else all the refusals above would prove nothing."""
     leader = await shared.serve()

@@ -10,7 +10,7 @@ import pytest
 
 from batonmq.controller import events
 from batonmq.controller.forwarding import MAX_UNDER_WAY, Forwarding
-from batonmq.controller.handlers import FORWARDABLE
+from batonmq.controller.handlers import FORWARDABLE, Handlers
 from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
 from batonmq.net.errors import CallTimeout
@@ -19,6 +19,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.forwarding import decode_single, encode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers import controller as wire
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
 
 class Leader:
@@ -165,3 +166,28 @@ def test_an_entry_that_names_a_closed_broker_twice_counts_it_once() -> None:
     made, broker_set = machine()
     made.apply(3, events.encode(1_100, (events.ChannelClosed(7, (("s", 1), ("s", 1)), False),)))
     assert 1 not in broker_set.live
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_forwarded_heartbeats_wait_until_all_controllers_read_them(version: int) -> None:
+    """Version 0.1.0 would take such a heartbeat for one of an old connection, and its state would differ."""
+    submitted: list[events.Beat] = []
+    made = ControllerMachine()
+    made.apply(1, events.encode(1_000, (events.ApplyBrokerId("c", "s", 1, "h1:1;1"),), 1))
+    controller = SimpleNamespace(
+        machine=made,
+        leading=True,
+        entry_version=lambda: version,
+        proposer=SimpleNamespace(submit_beat=lambda beat, answer: submitted.append(beat)),
+    )
+    ext = {"clusterName": "c", "brokerName": "s", "brokerId": "1", "brokerAddr": "h1:1", "forwarded": "true"}
+    request = SimpleNamespace(command=SimpleNamespace(raw_ext=b""))
+    handlers = Handlers(cast("Any", controller))
+    if version == 1:
+        with pytest.raises(MQError) as refused:
+            handlers.on_heartbeat(cast("Any", request), BrokerHeartbeat.from_ext(ext))
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+        assert submitted == []
+    else:
+        assert handlers.on_heartbeat(cast("Any", request), BrokerHeartbeat.from_ext(ext)) is None
+        assert [beat.session for beat in submitted] == [FORWARDED]

@@ -46,7 +46,7 @@ def test_what_follows_a_challenge_at_once_is_handed_on() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [HELLO, Ack(0).encode(), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0", b"\0", b"BMQX" + bytes(60)],
+    [HELLO, Ack(0).encode(), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0", b"\0", b"BMQ\0" + bytes(60)],
 )
 def test_a_peer_that_offers_no_proof_is_refused_at_its_first_bytes(data: bytes) -> None:
     master = MasterProof(KEY, A)
@@ -55,6 +55,15 @@ def test_a_peer_that_offers_no_proof_is_refused_at_its_first_bytes(data: bytes) 
     assert not master.done
     with pytest.raises(ProofFailed, match="offers no proof"):
         SlaveProof(KEY, B).receive(MasterHandshake(0, -1, ()).encode())
+
+
+def test_proofs_of_another_version_are_named() -> None:
+    master = MasterProof(KEY, A)
+    assert master.receive(b"BMQ") == (b"", b"")
+    with pytest.raises(ProofFailed, match="version X, this broker reads version P: upgrade"):
+        master.receive(b"X")
+    with pytest.raises(ProofFailed, match="the master proves haSecret in version Q"):
+        SlaveProof(KEY, B).receive(b"BMQQ" + bytes(60))
 
 
 def test_another_secret_is_noticed_by_the_slave_first_and_by_the_master_too() -> None:

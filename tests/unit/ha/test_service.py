@@ -12,12 +12,13 @@ import time
 import pytest
 
 from batonmq.ha import flow, read_ahead
+from batonmq.ha.autoswitch import master_link
 from batonmq.ha.autoswitch.core import MasterSession
 from batonmq.ha.autoswitch.master_link import MasterLink
 from batonmq.ha.autoswitch.service import StaleEpoch
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
-from batonmq.protocol.ha_frames import Ack, SlaveHandshake
+from batonmq.protocol.ha_frames import Ack, HAFrameError, SlaveHandshake
 from batonmq.protocol.message.record import StoredMessage, encode_blank
 from batonmq.store.errors import StoreError
 
@@ -203,6 +204,41 @@ async def test_a_slave_that_becomes_a_member_amid_a_record_gets_its_rest_in_one_
     rest = [end - begin for begin, end in after if begin == pieces[-1]]
     assert rest and rest[0] > 500
     assert all(end in ends for begin, end in after if begin >= pieces[-1] and end < 60_000)
+
+
+async def test_a_record_that_no_frame_holds_comes_in_several(replicas, monkeypatch):
+    """RocketMQ's slaves read frames of 4 MiB. Here 3 kB stand for that."""
+    monkeypatch.setattr(master_link, "MAX_TRANSFER_BATCH", 3_000)
+    master, slave = await replicas(2, HAConfig(ha_transfer_batch_size=500))
+    await master.lead(1)
+    await slave.follow(master, 1)
+    await until(lambda: master.ha.tracker.agreed.members == {1, 2})
+    sizes, frame = [], MasterSession.frame
+    most_frames = None
+
+    def watched(session, batch, size, bounds, now_ms):
+        if len(sizes) == most_frames:
+            raise HAFrameError("the line is cut")
+        sizes.append(size)
+        return frame(session, batch, size, bounds, now_ms)
+
+    monkeypatch.setattr(MasterSession, "frame", watched)
+    for size in (10, 10_000, 10):
+        master.store.put([StoredMessage(topic="T", queue_id=0, body=bytes(size))])
+    master.ha.wake()
+    await until(lambda: slave.store.max_offset == master.store.max_offset)
+    assert slave.log() == master.log()
+    assert max(sizes) <= 3_000 and len(sizes) >= 6
+
+    end = slave.store.max_offset
+    most_frames = len(sizes) + 2
+    master.store.put([StoredMessage(topic="T", queue_id=0, body=bytes(10_000))])
+    master.ha.wake()
+    await until(lambda: slave.store.max_offset > end)
+    await asyncio.sleep(0.05)
+    assert slave.store.max_offset < master.store.max_offset
+    await slave.lead(2)
+    assert slave.store.max_offset == end, "half a record is cut by a new master"
 
 
 async def test_a_log_that_cannot_be_read_ahead_is_still_sent(replicas, monkeypatch, caplog):

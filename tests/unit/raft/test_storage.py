@@ -51,6 +51,27 @@ def test_what_was_saved_is_found_again() -> None:
     assert (found.snapshot, found.cut_bytes) == (None, 0)
 
 
+def test_files_of_another_version_are_named() -> None:
+    disk, storage = fresh()
+    storage.write_snapshot(SNAPSHOT)
+    (segment,) = (name for name in disk.names() if name.startswith("log-"))
+    (snapshot,) = (name for name in disk.names() if name.startswith("snapshot-"))
+    for name, magic in ((segment, b"BMQRLOG2"), (snapshot, b"BMQRSNP3")):
+        before = disk.read(name)
+        replace(disk, name, magic + before[8:])
+        with pytest.raises(StorageCorrupt, match=rf"{name}: its format has version {magic[-1:].decode()}, "):
+            reopen(disk)
+        replace(disk, name, before)
+    reopen(disk)
+
+
+def replace(disk: MemoryDisk, name: str, data: bytes) -> None:
+    disk.remove(name)
+    file = disk.open_append(name)
+    file.write(data)
+    file.sync()
+
+
 def test_an_overlapping_append_replaces_the_end_of_the_log() -> None:
     disk, storage = fresh()
     storage.save(save(1, entries(1, "a", "b", "c"), term=1))

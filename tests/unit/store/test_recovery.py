@@ -294,6 +294,16 @@ def test_a_consume_queue_whose_last_files_are_missing_is_built_again(opener, cap
     assert verify(opener.root / "store").ok
 
 
+def test_a_cut_behind_a_full_file_is_no_loss(opener, caplog):
+    store = opener()
+    results = opener.put(store, *[opener.message(b"%d" % n) for n in range(40)])
+    store.truncate(results[32].physical_offset)
+    store.close()
+    again = opener()
+    assert again.queue_bounds("T", 0).max_offset == 32
+    assert "may be missing" not in caplog.text, caplog.text
+
+
 def test_an_empty_directory_of_a_queue_without_messages_is_looked_at_once(opener, caplog):
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n) for n in range(20)])
