@@ -25,13 +25,12 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_UNIQUE_KEY,
 )
-from batonmq.protocol.message.record import MessageExt, decode_record
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record
 from batonmq.protocol.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
     from batonmq.broker.timer.counts import TimerCounts
     from batonmq.broker.timer.state import TimerState
-    from batonmq.protocol.message.record import StoredMessage
     from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
