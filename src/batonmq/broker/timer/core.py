@@ -34,6 +34,7 @@ from batonmq.protocol.message.properties import (
 from batonmq.protocol.message.record import MessageExt, StoredMessage, message_of, moved
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, TIMER_TOPIC
 
+_TIMES: Final = frozenset(TIMER_PROPERTIES)
 PRECISIONS: Final = (100, 200, 500, 1_000)
 """Steps of the wheel in ms; others are rounded as RocketMQ's `setTimerPrecisionMs` does."""
 ROOM: Final = 128
@@ -80,7 +81,7 @@ def is_timed(topic: str, properties: Mapping[str, str]) -> bool:
     """Whether a message asks for a time of delivery, and does not come from the wheel."""
     if topic == TIMER_TOPIC or PROPERTY_TIMER_OUT_MS in properties:
         return False
-    return any(name in properties for name in TIMER_PROPERTIES)
+    return not _TIMES.isdisjoint(properties)
 
 
 def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int:
