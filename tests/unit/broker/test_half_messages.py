@@ -79,6 +79,21 @@ def test_a_half_message_keeps_its_place_and_id() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["REAL_TOPIC", "REAL_QID", "__transactionId__"])
+def test_what_a_sender_writes_into_the_brokers_properties_does_not_count(name: str) -> None:
+    properties = {"TRAN_MSG": "true", name: "999", "UNIQ_KEY": "U"}
+    stored = half.to_half(message(properties), properties)
+    text = stored.properties.decode()
+    assert decode_properties(text) == {
+        "TRAN_MSG": "true",
+        "UNIQ_KEY": "U",
+        "__transactionId__": "U",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
+    assert text.count(f"{name}\x01") == 1
+
+
 def test_a_committed_message_is_the_one_that_was_sent() -> None:
     waiting = record({"TAGS": "t", "__transactionId__": "U"}, sys_flag=0x1, flag=5, reconsume_times=2)
     stored, properties = half.to_committed(waiting, ("T", 3))

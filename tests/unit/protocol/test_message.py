@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import struct
 from dataclasses import asdict
 
@@ -24,7 +25,12 @@ from batonmq.protocol.message.ids import (
     unpack_host,
 )
 from batonmq.protocol.message.layout import BODY_POSITION_V4, MAGIC_BLANK
-from batonmq.protocol.message.properties import decode_properties, encode_properties, find_property
+from batonmq.protocol.message.properties import (
+    decode_properties,
+    encode_properties,
+    find_property,
+    is_encoding,
+)
 from batonmq.protocol.message.record import (
     StoredMessage,
     decode_record,
@@ -233,3 +239,15 @@ def test_an_unnamed_algorithm_is_zlib_and_an_unknown_one_refused():
 def test_the_filler_says_how_far_the_file_goes():
     assert encode_blank(4096) == struct.pack(">ii", 4096, MAGIC_BLANK)
     assert scan_frames(encode_blank(8) + bytes(200)) == [0]
+
+
+def test_only_properties_that_stand_as_they_are_stored_are_taken_over() -> None:
+    whole = b"a\x01b\x02c\x01d\x02"
+    assert is_encoding(whole, decode_properties(whole))
+    assert not is_encoding(whole, {"a": "b"}), "one was removed"
+    rng = random.Random(5)
+    for _ in range(5_000):
+        data = bytes(rng.choice(b"ab\x01\x02\xc3") for _ in range(rng.randrange(14)))
+        properties = decode_properties(data)
+        if is_encoding(data, properties):
+            assert encode_properties(properties) == data

@@ -89,7 +89,10 @@ class PendingByCopies(Generic[T]):
         """Number of copies (or `ALL_IN_SYNC`) -> the sends that wait for them."""
 
     def __len__(self) -> int:
-        return sum([len(sends) for _, sends in self.groups])
+        count = 0  # each send asks for it
+        for _, sends in self.groups:
+            count += len(sends)
+        return count
 
     def waiting_for(self, copies: int) -> PendingAcks[T]:
         """Where to add sends that wait for `copies`; drops the groups that are done."""

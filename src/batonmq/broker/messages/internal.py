@@ -10,11 +10,11 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from batonmq.broker.messages.appender import PutStatus
+from batonmq.store.results import PutResult
 
 if TYPE_CHECKING:
     from batonmq.broker.messages.appender import Appender
     from batonmq.protocol.message.record import StoredMessage
-    from batonmq.store.results import PutResult
 
 
 class PutOutcome(NamedTuple):

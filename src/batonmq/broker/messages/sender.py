@@ -40,6 +40,7 @@ from batonmq.protocol.message.properties import (
     decode_properties,
     encode_properties,
     find_property,
+    is_encoding,
     property_start,
 )
 from batonmq.protocol.message.recall import encode_recall_handle
@@ -309,10 +310,12 @@ class Sender:
         max_message_size = self._settings.store.max_message_size
         if PROPERTY_INNER_NUM in properties:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
-        if message.topic.startswith(RETRY_PREFIX):
+        retried = message.topic.startswith(RETRY_PREFIX)
+        if retried:
             self._retry_or_dead_letter(message, properties, fields, client_version)
         try:
-            message.properties = encode_properties(properties)
+            if retried or not is_encoding(message.properties, properties):
+                message.properties = encode_properties(properties)
             stored = self._broker.redirects.apply(message, properties)
         except MessageFormatError:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None

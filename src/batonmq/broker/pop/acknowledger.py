@@ -119,8 +119,8 @@ class Acknowledger:
         bits &= ~entry.changed
         if entry.reviving or not bits:
             raise _too_late()
-        if not bits & ~entry.acked:
-            done(PutStatus.PUT_OK)  # repeated
+        if not bits & ~entry.consumed:
+            done(PutStatus.PUT_OK)  # repeated; what is acked but perhaps not safe is written once more
             return
         self._mark(entry, bits, done)
 

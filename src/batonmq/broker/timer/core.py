@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -29,10 +29,12 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TIMER_ROLL_TIMES,
     TIMER_PROPERTIES,
     encode_properties,
+    is_encoding,
 )
-from batonmq.protocol.message.record import MessageExt, StoredMessage, message_of
+from batonmq.protocol.message.record import MessageExt, StoredMessage, message_of, moved
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, TIMER_TOPIC
 
+_TIMES: Final = frozenset(TIMER_PROPERTIES)
 PRECISIONS: Final = (100, 200, 500, 1_000)
 """Steps of the wheel in ms; others are rounded as RocketMQ's `setTimerPrecisionMs` does."""
 ROOM: Final = 128
@@ -79,7 +81,7 @@ def is_timed(topic: str, properties: Mapping[str, str]) -> bool:
     """Whether a message asks for a time of delivery, and does not come from the wheel."""
     if topic == TIMER_TOPIC or PROPERTY_TIMER_OUT_MS in properties:
         return False
-    return any(name in properties for name in TIMER_PROPERTIES)
+    return not _TIMES.isdisjoint(properties)
 
 
 def deliver_at_ms(properties: Mapping[str, str], now_ms: int) -> int:
@@ -99,18 +101,20 @@ def slot_of(deliver_ms: int, precision_ms: int) -> int:
 def to_timer_topic(message: StoredMessage, properties: Mapping[str, str], slot_ms: int) -> StoredMessage:
     """The message as stored in the timer topic. Raises `MessageFormatError` if its properties leave no room
     for those of the delivery: it could never be delivered."""
-    waiting = {
-        **properties,
+    added = {
         PROPERTY_TIMER_OUT_MS: str(slot_ms),
         PROPERTY_REAL_TOPIC: message.topic,
         PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
     }
-    encoded = encode_properties(waiting)
+    if properties.keys().isdisjoint(added) and is_encoding(message.properties, properties):
+        encoded = message.properties + encode_properties(added)  # what was decoded need not be encoded again
+    else:
+        encoded = encode_properties({**properties, **added})
     if len(encoded) > MAX_PROPERTIES_BYTES - ROOM:
         raise MessageFormatError(
             f"properties of {len(encoded)} bytes leave no room for those of the delivery"
         )
-    return replace(message, topic=TIMER_TOPIC, queue_id=0, properties=encoded)
+    return moved(message, TIMER_TOPIC, 0, encoded, message.sys_flag)
 
 
 def parking_slot(out_ms: int, stored_ms: int, wheel: Wheel) -> tuple[int, bool]:

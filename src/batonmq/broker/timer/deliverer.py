@@ -15,7 +15,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.messages.internal import put
 from batonmq.broker.timer.already import AlreadyDelivered
 from batonmq.broker.timer.core import delivered, rolled
 from batonmq.broker.timer.layout import NO_UNIT, Unit
@@ -26,14 +25,13 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
     PROPERTY_UNIQUE_KEY,
 )
-from batonmq.protocol.message.record import MessageExt, decode_record
+from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record
 from batonmq.protocol.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
-    from batonmq.broker.messages.internal import PutOutcome
     from batonmq.broker.timer.counts import TimerCounts
     from batonmq.broker.timer.state import TimerState
-    from batonmq.protocol.message.record import StoredMessage
+    from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +59,36 @@ class _Due(NamedTuple):
     """The real topic, for the counts."""
 
 
-class _Flying(NamedTuple):
-    """A message on its way into the log."""
+class _Flying:
+    """Messages on their way into the log together."""
 
-    due: _Due
-    outcome: asyncio.Future[PutOutcome]
+    def __init__(self, due: list[_Due]) -> None:
+        self.outcomes: list[tuple[_Due, PutStatus, PutResult | None]] = []
+        """What became of them, in the order in which it was known."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolved when all outcomes are known."""
+        self._count = len(due)
+        if not due:
+            self.done.set_result(None)
+
+    def add(self, due: _Due, status: PutStatus, result: PutResult | None) -> None:
+        self.outcomes.append((due, status, result))
+        if len(self.outcomes) == self._count and not self.done.done():
+            self.done.set_result(None)
+
+
+class _One:
+    """Waits for one message (`Waiter`); a future for each would cost more than the append."""
+
+    __slots__ = ("_due", "_flying", "wait")
+
+    def __init__(self, due: _Due, flying: _Flying) -> None:
+        self._due = due
+        self._flying = flying
+        self.wait = True
+
+    def stored(self, status: PutStatus, result: PutResult | None) -> None:
+        self._flying.add(self._due, status, result)
 
 
 class Deliverer:
@@ -160,7 +183,7 @@ class Deliverer:
                     recalled.setdefault(key, []).append(record.properties.get(PROPERTY_REAL_TOPIC, ""))
         matched: set[str] = set()
         positions.reverse()
-        flying: deque[list[_Flying]] = deque()
+        flying: deque[_Flying] = deque()
         for at in range(0, len(positions), BATCH):
             units = [u for p in positions[at : at + BATCH] if (u := timers.log.read(p)) is not None]
             flying.append(self._submit(await self._due(units, recalled, matched)))
@@ -216,15 +239,14 @@ class Deliverer:
             except OSError as error:
                 self._log_once("timed messages cannot be read: %s", reason(error))
                 await asyncio.sleep(RETRY_S)
-        return [await self._record(unit) for unit in units]
-
-    async def _record(self, unit: Unit) -> MessageExt | None:
-        store = self._state.broker.store
-        while True:
+        for unit in units:
             end = unit.physical_offset + unit.size
-            if store.confirm_offset >= end or store.max_offset < end:
-                break
-            await asyncio.sleep(CONFIRM_S)  # right after a switch
+            while store.confirm_offset < end <= store.max_offset:  # noqa: ASYNC110 -- a switch is rare
+                await asyncio.sleep(CONFIRM_S)  # right after a switch
+        return [self._record(unit) for unit in units]
+
+    def _record(self, unit: Unit) -> MessageExt | None:
+        store = self._state.broker.store
         view = store.message_at(unit.physical_offset)
         if view is None:
             return None
@@ -236,16 +258,18 @@ class Deliverer:
 
     # -- storing
 
-    def _submit(self, due: list[_Due]) -> list[_Flying]:
-        appender = self._state.broker.appender
-        return [_Flying(one, put(appender, one.message)) for one in due]
+    def _submit(self, due: list[_Due]) -> _Flying:
+        appender, flying = self._state.broker.appender, _Flying(due)
+        for one in due:
+            appender.submit(one.message, _One(one, flying))
+        return flying
 
-    async def _settle(self, flying: list[_Flying]) -> None:
+    async def _settle(self, flying: _Flying) -> None:
         """Wait until all messages are acknowledged; those that are refused are stored again."""
-        while flying:
-            outcomes = await asyncio.gather(*[each.outcome for each in flying])
-            refused = []
-            for (one, _), (status, result) in zip(flying, outcomes, strict=True):
+        while True:
+            await flying.done
+            refused, refused_with = [], PutStatus.PUT_OK
+            for one, status, result in flying.outcomes:
                 if result is not None:
                     if status is not PutStatus.PUT_OK:
                         await self._safe(result.end_offset)
@@ -255,13 +279,15 @@ class Deliverer:
                     log.error("a timed message cannot be stored topic=%s: %s", one.topic, status.value)
                 else:
                     refused.append(one)
+                    refused_with = status
                     continue
                 self._counts.left(one.topic)
             if refused:
-                self._log_once("timed messages wait, they cannot be stored: %s", outcomes[-1].status.value)
+                self._log_once("timed messages wait, they cannot be stored: %s", refused_with.value)
                 await asyncio.sleep(RETRY_S)
             else:
                 self._failed = False
+                return
             flying = self._submit(refused)
 
     async def _safe(self, end_offset: int) -> None:

@@ -235,9 +235,16 @@ class TransactionEnds:
         original = offset if first is None else first
         if original in term.escaped:
             raise MQError(ResponseCode.SYSTEM_ERROR, "Another broker has the half message now, and checks it")
-        states = {term.window.state(offset), term.window.state(original)}
-        committed, rolled_back = not states.isdisjoint(_COMMITTED), not states.isdisjoint(_ROLLED_BACK)
-        ended = committed or rolled_back or State.DECIDED in states or term.window.is_decided(original)
+        window = term.window
+        states = (
+            (window.state(original),) if first is None else (window.state(original), window.state(offset))
+        )
+        if max(states) < State.COMMITTED and not window.is_decided(original):
+            committed = rolled_back = ended = False  # nearly always
+        else:
+            committed = any(state in _COMMITTED for state in states)
+            rolled_back = any(state in _ROLLED_BACK for state in states)
+            ended = committed or rolled_back or State.DECIDED in states or window.is_decided(original)
         if kind == MessageSysFlag.TRANSACTION_ROLLBACK:
             if original in term.commits or committed:
                 raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was committed before")

@@ -6,7 +6,7 @@ Source: RocketMQ's `TransactionalMessageBridge`, `EndTransactionProcessor` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +25,9 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQUE_KEY,
     encode_properties,
+    is_encoding,
 )
-from batonmq.protocol.message.record import MessageExt, StoredMessage, encode_record, message_of
+from batonmq.protocol.message.record import MessageExt, StoredMessage, encode_record, message_of, moved
 from batonmq.protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
 if TYPE_CHECKING:
@@ -60,28 +61,35 @@ def is_prepared(message: StoredMessage, properties: Mapping[str, str]) -> bool:
     return not (message.reconsume_times > 0 and number_of(properties, PROPERTY_DELAY_LEVEL, 0) > 0)
 
 
+_SET_HERE: Final = frozenset(
+    {
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_TRANSACTION_ID,
+        PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    }
+)
+"""Properties that the broker gives a half message; what a sender says in them does not count."""
+
+
 def to_half(message: StoredMessage, properties: Mapping[str, str]) -> StoredMessage:
     """The message as stored in the half queue. Raises `MessageFormatError` if its properties become too long,
     or leave no room for a copy to name the first one: both could be committed then."""
     if is_batch(properties):
         check_batch(message, properties)
-    stored = dict(properties)
-    unique_key = stored.get(PROPERTY_UNIQUE_KEY)
+    unique_key = properties.get(PROPERTY_UNIQUE_KEY)
+    added = {PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
     if unique_key:
-        stored[PROPERTY_TRANSACTION_ID] = unique_key
-    stored[PROPERTY_REAL_TOPIC] = message.topic
-    stored[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
-    stored.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # only the broker may mark it as a copy
-    encoded = encode_properties(stored)
+        added[PROPERTY_TRANSACTION_ID] = unique_key
+    if _SET_HERE.isdisjoint(properties) and is_encoding(message.properties, properties):
+        encoded = message.properties + encode_properties(added)  # what was decoded need not be encoded again
+    else:
+        stored = {**properties, **added}
+        stored.pop(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # only the broker may mark it as a copy
+        encoded = encode_properties(stored)
     if len(encoded) > MAX_PROPERTIES_BYTES - ROOM:
         raise MessageFormatError(f"properties of {len(encoded)} bytes leave no room for those of a copy")
-    return replace(
-        message,
-        topic=TRANS_HALF_TOPIC,
-        queue_id=HALF_QUEUE,
-        sys_flag=message.sys_flag & ~_MASK,
-        properties=encoded,
-    )
+    return moved(message, TRANS_HALF_TOPIC, HALF_QUEUE, encoded, message.sys_flag & ~_MASK)
 
 
 def real_place(record: MessageExt) -> tuple[str, int] | None:

@@ -121,6 +121,13 @@ def decode_properties(data: Buffer | str) -> dict[str, str]:
     return properties
 
 
+def is_encoding(data: bytes, properties: Mapping[str, str]) -> bool:
+    """Whether `data` is what `encode_properties` makes of `properties`, which were decoded from it: some may
+    have been removed since, but none was changed or added. May say no although it is."""
+    count = len(properties)
+    return data.isascii() and data.endswith(b"\2") and data.count(b"\1") == data.count(b"\2") == count
+
+
 def property_start(name: str) -> bytes:
     """How a property begins in encoded properties: its name and the separator."""
     return name.encode() + b"\x01"

@@ -73,6 +73,26 @@ class StoredMessage:
     """`body` is a wire batch (`encode_batch`): it is stored as one record a message."""
 
 
+def moved(
+    message: StoredMessage, topic: str, queue_id: int, properties: bytes, sys_flag: int
+) -> StoredMessage:
+    """A copy of a message that is stored elsewhere first; a quick `dataclasses.replace`."""
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=properties,
+        flag=message.flag,
+        sys_flag=sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        batch=message.batch,
+    )
+
+
 @lru_cache(maxsize=65536)
 def topic_field(topic: str) -> tuple[int, bytes]:
     """``(magic, length and topic)`` of a record for `topic`; raises `MessageFormatError` when too long."""

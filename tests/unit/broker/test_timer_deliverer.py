@@ -1,0 +1,84 @@
+"""Due messages on their way into the log: each is stored once, whatever the appender says."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batonmq.broker.messages.appender import PutStatus, Waiter
+from batonmq.broker.timer import deliverer
+from batonmq.broker.timer.counts import TimerCounts
+from batonmq.broker.timer.deliverer import Deliverer, _Due
+from batonmq.broker.timer.state import TimerState
+from batonmq.protocol.message.record import StoredMessage
+from batonmq.store.results import PutResult
+from batonmq.store.results import PutStatus as StorePutStatus
+
+OK = PutResult(StorePutStatus.PUT_OK, physical_offset=0, queue_offset=0)
+
+
+class Log:
+    """Answers each message with the next outcome for its body; PUT_OK when there is none left."""
+
+    def __init__(self, **outcomes: list[tuple[PutStatus, PutResult | None]]) -> None:
+        self._outcomes = outcomes
+        self.stored: list[str] = []
+        self.safe = False
+
+    def submit(self, message: StoredMessage, waiter: Waiter) -> None:
+        body = bytes(message.body).decode()
+        left = self._outcomes.get(body)
+        status, result = left.pop(0) if left else (PutStatus.PUT_OK, OK)
+        if result is not None:
+            self.stored.append(body)
+        asyncio.get_running_loop().call_soon(waiter.stored, status, result)
+
+    def is_acked(self, end_offset: int) -> bool:
+        safe, self.safe = self.safe, True
+        return safe
+
+
+async def deliver(log: Log, *bodies: str) -> list[str]:
+    """Topics that were counted as delivered."""
+    left: list[str] = []
+    state = SimpleNamespace(broker=SimpleNamespace(appender=log))
+    counts = SimpleNamespace(left=left.append)
+    subject = Deliverer(cast(TimerState, state), cast(TimerCounts, counts))
+    due = [_Due(StoredMessage(topic="T", queue_id=0, body=body.encode()), body) for body in bodies]
+    async with asyncio.timeout(5):
+        await subject._settle(subject._submit(due))
+    return left
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliverer, "RETRY_S", 0.001)
+
+
+async def test_nothing_is_due() -> None:
+    assert await deliver(Log()) == []
+
+
+async def test_refused_messages_are_stored_again_and_the_others_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusal: Any = (PutStatus.SERVICE_NOT_AVAILABLE, None)
+    log = Log(b=[refusal, refusal], d=[refusal])
+    assert sorted(await deliver(log, "a", "b", "c", "d")) == ["a", "b", "c", "d"]
+    assert sorted(log.stored) == ["a", "b", "c", "d"]
+    assert len([each for each in caplog.records if "SERVICE_NOT_AVAILABLE" in each.message]) == 1
+
+
+async def test_a_message_that_is_not_safe_yet_is_waited_for_and_not_stored_again() -> None:
+    log = Log(a=[(PutStatus.FLUSH_SLAVE_TIMEOUT, OK)])
+    assert await deliver(log, "a") == ["a"]
+    assert log.stored == ["a"] and log.safe
+
+
+async def test_another_master_or_no_store_at_all_ends_the_matter() -> None:
+    log = Log(a=[(PutStatus.PUT_OK, None)], b=[(PutStatus.MESSAGE_ILLEGAL, None)])
+    assert sorted(await deliver(log, "a", "b")) == ["a", "b"]
+    assert log.stored == []
