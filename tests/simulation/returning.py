@@ -336,7 +336,7 @@ class ReturningTeller:
                 self.story.acting += 1
             elif role == "MASTER" and before == "NONE":
                 self.story.returned += 1
-        if not self.cluster.whole() or self._roles.get(self.cluster.master.name) != "MASTER":
+        if not self._linked() or self._roles.get(self.cluster.master.name) != "MASTER":
             self._whole_since = None
         elif self._whole_since is None:
             self._whole_since = self.cluster.loop.now
@@ -344,6 +344,12 @@ class ReturningTeller:
             self._check_accepted(self.cluster.master)
         lives = {node.life for node in self.cluster.brokers if node.up}
         self._accepted = {q: each for q, each in self._accepted.items() if each[1] in lives}
+
+    def _linked(self) -> bool:
+        """Whether the master has all slaves that follow it. A slave that is cut off still takes itself for
+        linked to a master that was killed meanwhile."""
+        cluster = self.cluster
+        return cluster.whole() and len(cluster.ha(cluster.master)._slaves) == len(cluster.brokers) - 1
 
     def _check_accepted(self, master: Node) -> None:
         for queue, (offset, life) in self._accepted.items():

@@ -28,6 +28,7 @@ def reader_of(data: bytes) -> asyncio.StreamReader:
         control.Stop(2, IDENTITY),
         control.NameServers(3, ""),
         control.Close(4),
+        control.Ping(9),
     ],
 )
 async def test_orders_arrive_as_they_were_sent(order: control.Order) -> None:
