@@ -350,9 +350,8 @@ async def test_a_late_ack_may_be_repeated_for_ever(start: Starter) -> None:
     (popped,) = await rig.pop()
     await rig.ack(popped)
     for _ in range(20):
-        with pytest.raises(MQError):
-            await rig.ack(popped)
-    assert [len(offsets) for offsets in rig.part.acknowledger.early.values()] == [1]
+        await rig.ack(popped)  # its answer may have been lost
+    assert not rig.part.acknowledger.early
 
 
 async def test_pops_that_find_too_many_unacknowledged_batches_leave_one_timer(

@@ -16,9 +16,9 @@ from batonmq import Message, Producer
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.controller import decode_controller_members
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.controller import GetControllerMembers
-from batonmq.protocol.headers.namesrv import BrokerHeartbeat
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat, GetRouteInfo
 from batonmq.routing.through import call_through
 
 SECRET = {"haSecret": "a secret of the brokers"}
@@ -69,6 +69,17 @@ class Cluster(ReplicaGroup):
                 return
             assert time.monotonic() < deadline, f"{shown}\n{self.logs()[-6000:]}"
             await asyncio.sleep(0.05)
+
+    async def routed(self) -> None:
+        """Until the brokers have registered with the name server."""
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await self.client.call(self.cluster.namesrv_address, GetRouteInfo(TOPIC))
+                except TopicNotExistError:
+                    await asyncio.sleep(0.05)
+                else:
+                    return
 
 
 class Sending:
@@ -158,6 +169,7 @@ async def test_controllers_first_then_brokers_while_messages_are_sent(cluster: C
     logs = cluster.logs()
     for bad in ("malformed message", "is refused", "lost_bytes", "bytes are lost", "cannot be read"):
         assert bad not in logs, [line for line in logs.splitlines() if bad in line][:3]
+    await cluster.routed()
     await cluster.check(repeats=True)
 
 

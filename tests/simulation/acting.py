@@ -313,7 +313,10 @@ class ActingTeller:
         found: Counter[str] = Counter()
         self.story.escaped = 0
         for name in SETS:
-            store = self.cluster.pair(name)[0].broker.store
+            master = self.cluster.pair(name)[0]
+            if master.broker is None:  # its container starts it
+                return False
+            store = master.broker.store
             for queue_id in range(QUEUES):
                 offset = store.queue_bounds(TOPIC, queue_id).min_offset
                 while (result := store.get(TOPIC, queue_id, offset, 32)).buffers:

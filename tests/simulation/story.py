@@ -82,7 +82,6 @@ def play(
     # clauses of programs that were killed long ago.
     collecting = gc.isenabled()
     gc.disable()
-    gc.freeze()  # what is there already is not looked through at the end
     try:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(tell())
@@ -97,7 +96,6 @@ def play(
         asyncio.set_event_loop(None)
         loop.dispose()
         gc.collect()
-        gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonmq.broker.acting.core import LINKED_GRACE_MS, ActingRule, MemberViews
+from batonmq.broker.acting.core import ALONE_GRACE_MS, LINKED_GRACE_MS, ActingRule, MemberViews
 from batonmq.broker.members import MemberGroup
 
 MASTER, FIRST, SECOND = "m:1", "s:1", "s:2"
@@ -50,6 +50,13 @@ class TestRule:
         members = {1: FIRST, 2: SECOND}
         assert self.wait(ActingRule(), members) == 0
         assert self.wait(ActingRule(), members, me=2, address=SECOND) is None
+
+    def test_a_slave_that_starts_alone_gives_a_master_time_to_start(self):
+        rule = ActingRule()
+        assert self.wait(rule, {1: FIRST}, now_ms=5_000) == ALONE_GRACE_MS
+        assert self.wait(rule, {1: FIRST}, now_ms=5_400) == ALONE_GRACE_MS - 400
+        assert self.wait(rule, BOTH, now_ms=5_500) is None
+        assert self.wait(rule, {1: FIRST}, now_ms=6_000) == 0, "it has known the master since"
 
     def test_a_slave_that_no_name_server_lists_does_not_act(self):
         assert self.wait(ActingRule(), {}) is None

@@ -16,7 +16,7 @@ from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.disk import expired_count, judge, used_ratio
 from batonmq.store.errors import StoreLocked
-from batonmq.store.index import IndexFile, key_hash, key_hashes
+from batonmq.store.index import IndexFile, Keys, key_hash, key_hashes
 from batonmq.store.lock import StoreLock
 
 
@@ -54,7 +54,7 @@ def test_an_index_file_finds_newest_first_and_takes_back(tmp_path_factory, batch
     model: list[tuple[int, int]] = []
     for batch in batches:
         keys = [(f"T#{number}", len(model) + at, 5000) for at, number in enumerate(batch)]
-        file.add(keys)
+        file.add(Keys.of(keys))
         model += [(number, len(model) + at) for at, number in enumerate(batch)]
     file.truncate(cut)
     model = [entry for entry in model if entry[1] < cut]
@@ -73,7 +73,7 @@ def test_a_torn_index_file_is_repaired(tmp_path, kept):
     """Slots have reached the disk, entries from some number on have not."""
     path = tmp_path / "20250101000000000"
     file = IndexFile(path, slots=5, entries=60)
-    file.add([(f"T#{n % 7}", n * 10 + 1, 5000) for n in range(30)])
+    file.add(Keys.of([(f"T#{n % 7}", n * 10 + 1, 5000) for n in range(30)]))
     file.close()
     data = bytearray(path.read_bytes())
     begin = 40 + 5 * 4 + 20 * (kept + 1)
@@ -85,7 +85,7 @@ def test_a_torn_index_file_is_repaired(tmp_path, kept):
     for number in range(7):
         expected = [n * 10 + 1 for n in reversed(range(kept)) if n % 7 == number]
         assert torn.find(f"T#{number}", 100, 0, 10_000) == expected
-    torn.add([("T#0", 5000, 6000)])
+    torn.add(Keys.of([("T#0", 5000, 6000)]))
     assert torn.find("T#0", 1, 0, 10_000) == [5000]
     torn.close()
 

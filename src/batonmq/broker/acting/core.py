@@ -17,6 +17,9 @@ from batonmq.protocol.codes import MASTER_ID
 LINKED_GRACE_MS: Final = 2_000
 """If the slave is still linked to the master, a master that no name server lists has this long to register
 again. A restarted name server may list a slave before the master."""
+ALONE_GRACE_MS: Final = 1_000
+"""A slave that has known no master since its start, and is alone, gives a master that starts at the same time
+this long to register."""
 
 
 class MemberViews:
@@ -68,6 +71,14 @@ class ActingRule:
         if address:
             self._reported = address
 
+    def seen(self, members: Mapping[int, str]) -> None:
+        """The live members, also while this broker has no role."""
+        master = members.get(MASTER_ID)
+        if master is not None:
+            self._master, self._missing_since_ms = master, None
+            if self._reported == master:
+                self._reported = None
+
     def wait_ms(
         self, members: Mapping[int, str], broker_id: int, address: str, *, linked: bool, now_ms: int
     ) -> int | None:
@@ -75,16 +86,15 @@ class ActingRule:
 
         `broker_id` and `address`: this slave's. `linked`: whether it is linked to the master.
         """
-        master = members.get(MASTER_ID)
-        if master is not None:
-            self._master, self._missing_since_ms = master, None
-            if self._reported == master:
-                self._reported = None
+        self.seen(members)
+        if MASTER_ID in members:
             return None
         if self._missing_since_ms is None:
             self._missing_since_ms = now_ms
         if not members or min(members) != broker_id or members[broker_id] != address:
             return None
+        if not linked and self._master is None and len(members) == 1:
+            return max(0, self._missing_since_ms + ALONE_GRACE_MS - now_ms)
         if not linked or (self._reported is not None and self._reported == self._master):
             return 0
         return max(0, self._missing_since_ms + LINKED_GRACE_MS - now_ms)

@@ -77,6 +77,7 @@ class ActingPart(Part):
 
     def _members_changed(self, members: MemberGroup) -> None:
         log.info("live members of the broker set: %s", dict(members.addresses))
+        self._rule.seen(members.addresses)
         self._decide()
 
     def _decide(self) -> None:

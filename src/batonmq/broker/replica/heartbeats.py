@@ -103,8 +103,11 @@ class Heartbeats:
                 self._forward(address, header)
 
     def _forward(self, address: str, header: BrokerHeartbeat) -> None:
+        """Two may be pending: the controller may still wait for a leader that is cut off when it learns of a
+        new one, and the next heartbeat must reach that one."""
         if self._controllers.may_forward(address):
-            self._start("through", address, header, self._send_through)
+            way = "through" if ("through", address) not in self._sending else "through again"
+            self._start(way, address, header, self._send_through)
 
     def _start(
         self,

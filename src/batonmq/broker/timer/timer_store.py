@@ -139,6 +139,12 @@ class TimerStore:
             if unit is None:
                 break  # its file is gone, and with it the messages
             found.append(position)
+            if unit.previous >= position:
+                log.warning(
+                    "timer log: the unit at %d names %d as the one before it; older ones of slot %d are lost",
+                    *(position, unit.previous, slot_ms),
+                )
+                break  # damaged: following it might never end
             position = unit.previous
         return found, NO_UNIT
 
