@@ -66,7 +66,7 @@ MUTATIONS: dict[str, Mutation[Callable[[int], Shape]]] = {
     "early": Mutation("a message is put one slot before its time", _early),
     "forget-what-waits": Mutation("a new master begins with what is due now", _forget_what_waits),
     "leave-at-once": Mutation(
-        "a slot is left before its messages are acknowledged", _leave_at_once, _plot("stalled")
+        "a slot is left before its messages are acknowledged", _leave_at_once, _plot("full")
     ),
     "give-up": Mutation(
         "messages that are refused are given up", _give_up, _plot("full"), upstream="timers dropped after 3"
