@@ -214,7 +214,7 @@ async def test_the_listeners_of_the_role_are_called_in_order(slow: Broker):
     slow.role.listeners.append(Listener())
     servers = slow.client
     assert isinstance(servers, Servers)
-    servers.members["a"] = {1: SLAVE}
+    servers.members["a"] = {1: SLAVE, 2: "10.0.0.3:1"}
     part = ActingPart(slow)
     await part.start()
     try:
