@@ -75,31 +75,47 @@ class Generator(asyncio.Protocol):
             self.done.set_result(None)
 
 
+def send_fields(
+    number: int,
+    properties: str = "",
+    *,
+    topic: str = "Bench",
+    queues: int = QUEUES,
+    sys_flag: int = 0,
+    batch: bool = False,
+) -> dict[str, str]:
+    """The fields of SEND_MESSAGE_V2 of the message `number`; `properties` besides the usual ones, encoded."""
+    return {
+        "a": "bench_producer",
+        "b": topic,
+        "c": "TBW102",
+        "d": str(QUEUES),
+        "e": str(number % queues),
+        "f": str(sys_flag),
+        "g": str(1_700_000_000_000 + number),
+        "h": "0",
+        "i": f"UNIQ_KEY\x01{unique_key(number)}\x02WAIT\x01true\x02{properties}",
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+        "n": "bench",
+    }
+
+
+def unique_key(number: int) -> str:
+    return f"7F0000010A2B18B4AAC2{number:012X}"
+
+
 def send_frames(size: int, batch: int, count: int = 1000) -> list[bytes]:
     """`count` requests for the topic Bench, of `batch` messages of `size` bytes each."""
     body = b"x" * size
     code = RequestCode.SEND_MESSAGE_V2
     frames = []
     for number in range(count):
-        unique = f"7F0000010A2B18B4AAC2{number:012X}"
-        ext = {
-            "a": "bench_producer",
-            "b": "Bench",
-            "c": "TBW102",
-            "d": str(QUEUES),
-            "e": str(number % QUEUES),
-            "f": "0",
-            "g": str(1_700_000_000_000 + number),
-            "h": "0",
-            "i": f"UNIQ_KEY\x01{unique}\x02WAIT\x01true\x02",
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch > 1 else "false",
-            "n": "bench",
-        }
+        ext = send_fields(number, batch=batch > 1)
         if batch > 1:
             code = RequestCode.SEND_BATCH_MESSAGE
-            properties = f"UNIQ_KEY\x01{unique}\x02WAIT\x01true\x02".encode()
+            properties = ext["i"].encode()
             sent = encode_batch([BatchItem(body=body, properties=properties)] * batch)
         else:
             sent = body

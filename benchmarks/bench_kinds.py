@@ -33,7 +33,7 @@ from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.frame import Command, FrameReader, encode_head
 from batonmq.protocol.headers.broker.pull import GetMaxOffset, GetMaxOffsetResponse
 from batonmq.protocol.message.batch import BatchItem, encode_batch
-from benchmarks.bench_broker import QUEUES, send_frames
+from benchmarks.bench_broker import QUEUES, send_fields, send_frames, unique_key
 from benchmarks.bench_hot_path import Install, Subject, load, per_message, subject
 from benchmarks.pop import Consumer, backlog
 
@@ -67,22 +67,7 @@ class Transactions(asyncio.Protocol):
             return b""
         self.sent += 1
         number = self.sent
-        key = f"7F0000010A2B18B4AAC2{number:012X}"
-        ext = {
-            "a": "bench_producer",
-            "b": "Bench",
-            "c": "TBW102",
-            "d": str(QUEUES),
-            "e": str(number % QUEUES),
-            "f": "4",
-            "g": str(1_700_000_000_000 + number),
-            "h": "0",
-            "i": f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02TRAN_MSG\x01true\x02PGROUP\x01bench_producer\x02",
-            "j": "0",
-            "k": "false",
-            "m": "false",
-            "n": "bench",
-        }
+        ext = send_fields(number, "TRAN_MSG\x01true\x02PGROUP\x01bench_producer\x02", sys_flag=4)
         code = RequestCode.SEND_MESSAGE_V2
         head = encode_head(code, number, 0, binary=True, body_length=len(self._body), ext=ext)
         return bytes(head + self._body)
@@ -96,8 +81,8 @@ class Transactions(asyncio.Protocol):
             "commitLogOffset": str(int(ext["msgId"][-16:], 16)),
             "commitOrRollback": "8",
             "fromTransactionCheck": "false",
-            "msgId": f"7F0000010A2B18B4AAC2{number:012X}",
-            "transactionId": f"7F0000010A2B18B4AAC2{number:012X}",
+            "msgId": unique_key(number),
+            "transactionId": unique_key(number),
             "bname": "bench",
         }
         return bytes(
@@ -147,21 +132,7 @@ def with_properties(
     body = b"x" * size
     made = []
     for number in range(count):
-        ext = {
-            "a": "bench_producer",
-            "b": topic,
-            "c": "TBW102",
-            "d": str(QUEUES),
-            "e": str(number % queues),
-            "f": "0",
-            "g": str(1_700_000_000_000 + number),
-            "h": "0",
-            "i": f"UNIQ_KEY\x017F0000010A2B18B4AAC2{number:012X}\x02WAIT\x01true\x02{frames(number)}",
-            "j": "0",
-            "k": "false",
-            "m": "false",
-            "n": "bench",
-        }
+        ext = send_fields(number, frames(number), topic=topic, queues=queues)
         head = encode_head(RequestCode.SEND_MESSAGE_V2, number, 0, binary=True, body_length=size, ext=ext)
         made.append(bytes(head + body))
     return made

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from batonmq.demo.report import BLUE, GREY, RED, STYLE
+from batonmq.common.plots import BLUE, GREY, RED, STYLE
 from benchmarks import report
 from benchmarks.controller.group import KINDS, OURS
 from benchmarks.failover import percentile

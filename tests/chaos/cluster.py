@@ -104,7 +104,7 @@ def stores_of(cluster: Cluster) -> Sequence[Sequence[Path]]:
 
 
 def places_of(cluster: Cluster) -> Places:
-    """How messages of several broker sets are told from each other."""
+    """How to distinguish messages of several broker sets."""
     if not isinstance(cluster, FixedGroups):
         return Places()
     addresses = {

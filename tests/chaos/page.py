@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from batonmq.demo.report import BLUE, GREY, RED, STYLE
+from batonmq.common.plots import BLUE, GREY, RED, STYLE
 from tests.chaos.cluster import SYSTEMS
 from tests.chaos.report import scenario_of, seconds, size, where
 from tests.chaos.results import BUCKET_S, Result

@@ -1,4 +1,4 @@
-"""Groups without controllers: their layout, their scenarios, and what is told of them."""
+"""Groups without controllers: their layout, their scenarios, and what the report says about them."""
 
 from __future__ import annotations
 

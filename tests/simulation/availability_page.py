@@ -90,7 +90,7 @@ def plot(results: Sequence[Result], path: Path) -> None:
     """Cases by number of cut links, and the distribution of gaps."""
     import matplotlib as mpl
 
-    from batonmq.demo.report import BLUE, GREY, RED
+    from batonmq.common.plots import BLUE, GREY, RED
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt

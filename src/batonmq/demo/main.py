@@ -38,6 +38,7 @@ from rich.table import Table
 from batonmq.client.admin import Admin
 from batonmq.client.message import Message
 from batonmq.common.log import set_up
+from batonmq.common.plots import GREEN, GREY
 from batonmq.demo import load, report
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
@@ -341,9 +342,9 @@ class Demonstration:
                     report.Moment(
                         self._fault.killed_us + int(outage * 1e6),
                         f"first ack after {outage * 1000:.0f} ms",
-                        report.GREEN,
+                        GREEN,
                     ),
-                    report.Moment(self._fault.restarted_us, "killed broker started again", report.GREY),
+                    report.Moment(self._fault.restarted_us, "killed broker started again", GREY),
                 ],
                 delays=delays,
                 queue_offsets=report.queue_offsets(pq.read_table(self._out / "history.parquet")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import matplotlib as mpl
@@ -13,18 +12,11 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
+from batonmq.common.plots import BLUE, GREEN, GREY, RED, STYLE
+
 mpl.use("svg")
 
-BLUE, RED, GREEN, GREY = "#2b6cb0", "#c53030", "#2f855a", "#718096"
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "svg.fonttype": "none",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
+from batonmq.common.plots import BLUE, GREEN, RED
 from batonmq.spark import report
 from batonmq.spark.command import DIRECTORY, session_for
 from batonmq.spark.report import duration, moment
@@ -386,7 +387,7 @@ def _acks(
     axes.stackplot(seconds, *lines.values(), labels=names, step="post", linewidth=0)
     for election in findings.elections:
         if election.time_ms is not None:
-            axes.axvline((election.time_ms * 1000 - start_us) / 1e6, color=report.RED, linewidth=1)
+            axes.axvline((election.time_ms * 1000 - start_us) / 1e6, color=RED, linewidth=1)
     axes.set(title="Acknowledged messages a second; red: elections", xlabel="seconds", xlim=(0, seconds[-1]))
     if 1 < len(names) <= 12:
         axes.legend(fontsize=7, ncols=4, frameon=False)
@@ -418,7 +419,7 @@ def _masters(findings: Findings, start_us: int, end_us: int) -> Iterator[Figure]
                     right - left,
                     left=left,
                     height=0.7 if is_master else 0.35,
-                    color=report.BLUE if is_master else report.GREEN,
+                    color=BLUE if is_master else GREEN,
                 )
         axes.set_yticks(range(len(ids)), [f"broker {member}" for member in ids])
         axes.set(

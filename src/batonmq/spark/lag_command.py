@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batonmq.common.plots import BLUE
 from batonmq.spark import report
 from batonmq.spark.command import DIRECTORY, one_line, session_for
 from batonmq.spark.report import duration, moment
@@ -287,7 +288,7 @@ def _plots(taken: Sequence[Sample], readers: Sequence[ReaderLag]) -> list[Figure
     by_queue = report.new_figure(1.0 + 0.2 * len(queues))
     axes = by_queue.subplots()
     names = [f"{queue.reader}, {queue.topic} {queue.broker}:{queue.queue_id}" for queue in queues]
-    axes.barh(names, [queue.behind for queue in queues], color=report.BLUE)
+    axes.barh(names, [queue.behind for queue in queues], color=BLUE)
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(title="Messages behind, by queue")

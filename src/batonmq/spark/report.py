@@ -7,27 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich import table as rich_table
 from rich.console import Console
 
+from batonmq.common.plots import STYLE
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, RED, GREEN, GREY, ORANGE = "#2b6cb0", "#c53030", "#2f855a", "#718096", "#c05621"
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 FILE_WIDTH = 240
 """Most columns of a table where the output is no terminal."""
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "svg.fonttype": "none",
-}
 
 
 @dataclass(frozen=True, slots=True)

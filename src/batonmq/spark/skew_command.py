@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batonmq.common.plots import BLUE, GREY, RED
 from batonmq.spark import report
 from batonmq.spark.command import DIRECTORY, check_topic, one_line, session_for, time_ms
 
@@ -197,8 +198,8 @@ def _plots(measured: Skew, queues: Sequence[HotQueue], by: str) -> list[Figure]:
 
     bars = report.new_figure()
     axes = bars.subplots()
-    axes.bar([queue.queue for queue in queues], [queue.messages for queue in queues], color=report.BLUE)
-    axes.axhline(measured.messages / len(queues), color=report.GREY, linewidth=1)
+    axes.bar([queue.queue for queue in queues], [queue.messages for queue in queues], color=BLUE)
+    axes.axhline(measured.messages / len(queues), color=GREY, linewidth=1)
     axes.tick_params(axis="x", labelrotation=90 if len(queues) > 12 else 0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set(title="Messages by queue, and their mean")
@@ -207,8 +208,8 @@ def _plots(measured: Skew, queues: Sequence[HotQueue], by: str) -> list[Figure]:
     curve = report.new_figure()
     axes = curve.subplots()
     ranks, shares = zip(*job.shares(measured.frequencies), strict=True)
-    axes.plot(ranks, shares, color=report.RED)
-    axes.plot((0, measured.keys), (0, 1), color=report.GREY, linewidth=0.8)
+    axes.plot(ranks, shares, color=RED)
+    axes.plot((0, measured.keys), (0, 1), color=GREY, linewidth=0.8)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.set(
