@@ -17,10 +17,12 @@ from batonmq.demo.ports import free_ports
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.replication import HARuntimeInfo
+from batonmq.protocol.bodies.routes import ClusterInfo
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.replication import AddBroker, GetBrokerHAStatus, RemoveBroker
+from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import decode_records
 
@@ -163,6 +165,19 @@ class Nodes:
             except NetError:
                 pass
             assert time.monotonic() < deadline, "no slave in sync"
+            await asyncio.sleep(0.05)
+
+
+    async def registered(self, broker: BrokerConf) -> None:
+        """Until the name server lists this broker. Before, a broker that was away may lack tables, and no
+        client finds it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            answer = await self.client.call(self.namesrv.address, GetBrokerClusterInfo())
+            sets = decode(bytes(answer.body), ClusterInfo).broker_addr_table
+            if broker.name in sets and sets[broker.name].broker_addrs.get(broker.broker_id) == broker.address:
+                return
+            assert time.monotonic() < deadline, f"{broker.path.name} is not registered"
             await asyncio.sleep(0.05)
 
 

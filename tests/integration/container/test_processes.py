@@ -212,12 +212,14 @@ async def test_brokers_removed_from_a_node_and_added_again_miss_nothing(tmp_path
         await made.remove(right, "a", 1)
         assert await made.send("a", 20) == await made.send("b", 20) == 0
         await made.add(right, a1.path)
+        await made.registered(a1)
         await made.in_sync(a0)
         assert await made.bodies(a1.address) == made.acked["a"]
 
         await made.remove(left, "a")
         assert await made.bodies(a1.address) == made.acked["a"]
         await made.add(left, a0.path)
+        await made.registered(a0)
         await made.in_sync(a0)
         assert await made.send("a", 20) == await made.send("b", 20) == 0
         for conf, name in ((a0, "a"), (b0, "b")):
