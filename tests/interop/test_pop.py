@@ -25,7 +25,9 @@ def numbers(output: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", lines[-1])}
 
 
-async def test_quick_java_push_consumers_pop_from_our_broker(peer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("headers", ["JSON", "ROCKETMQ"])
+async def test_quick_java_push_consumers_pop_from_our_broker(peer, headers: str, tmp_path: Path) -> None:
+    """With binary headers, too; RocketMQ's brokers refuse those."""
     namesrv = NamesrvService(
         NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
     )
@@ -54,7 +56,7 @@ async def test_quick_java_push_consumers_pop_from_our_broker(peer, tmp_path: Pat
         await peer.admin_until(
             "success", "setConsumeMode", *where, "-t", "Popped", "-g", "pop_group", "-m", "POP"
         )
-        output = await peer.java(JAVA / "PopPush.java", address, "Popped", "pop_group", "500")
+        output = await peer.java(JAVA / "PopPush.java", address, "Popped", "pop_group", "500", headers)
         seen = numbers(output)
         assert seen["consumed"] == 500, output[-2000:]
         assert seen["receipts"] >= 550

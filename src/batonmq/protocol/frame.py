@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode, ResponseCode
+from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode, RequestCode, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError
 from batonmq.protocol.json_header import JsonHeader
 from batonmq.protocol.versions import PROTOCOL_VERSION
@@ -36,6 +36,10 @@ _U16 = struct.Struct(">H")
 _unpack_binary_head = BINARY_HEAD.unpack_from
 _unpack_lengths = _LENGTHS.unpack_from
 _unpack_u32 = _U32.unpack_from
+
+_CUT_CODES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0xFFFF}
+"""The lower 16 bits of request codes -> the codes. RocketMQ's clients write only these bits into a binary
+header (`RocketMQSerializable`), so its own brokers refuse their pops as unknown requests."""
 
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
@@ -381,7 +385,7 @@ class FrameReader:
                 if ext_end > header_end:
                     raise FrameError("fields reach beyond the header")
                 command = _Received()
-                command.code = code
+                command.code = _CUT_CODES[code] if code in _CUT_CODES and not flag & FLAG_RESPONSE else code
                 command.flag = flag
                 command.opaque = opaque
                 command.language = language

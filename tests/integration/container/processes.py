@@ -167,7 +167,6 @@ class Nodes:
             assert time.monotonic() < deadline, "no slave in sync"
             await asyncio.sleep(0.05)
 
-
     async def registered(self, broker: BrokerConf) -> None:
         """Until the name server lists this broker. Before, a broker that was away may lack tables, and no
         client finds it."""

@@ -15,6 +15,7 @@ public class PopPush {
     public static void main(String[] args) throws Exception {
         String namesrv = args[0], topic = args[1], group = args[2];
         int count = Integer.parseInt(args[3]);
+        System.setProperty("rocketmq.serialize.type", args[4]);
         Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
         AtomicInteger receipts = new AtomicInteger(), retried = new AtomicInteger(), done = new AtomicInteger();
         AtomicInteger[] of = {new AtomicInteger(), new AtomicInteger()};

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonmq.protocol.codes import LanguageCode
+from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode
 from batonmq.protocol.errors import FrameError, MQError
 from batonmq.protocol.frame import (
     Command,
@@ -141,6 +141,15 @@ def test_a_code_beyond_16_bits_goes_as_json() -> None:
     assert command.code == 200_050
     assert command.binary is False
     assert command.ext == {"a": "b"}
+
+
+@pytest.mark.parametrize(("flag", "code"), [(0, 200_050), (FLAG_ONEWAY, 200_050), (FLAG_RESPONSE, 3442)])
+def test_a_code_of_which_a_binary_header_holds_the_lower_16_bits_is_read_whole(flag: int, code: int) -> None:
+    """RocketMQ's clients write the 200050 of a pop as 3442 if `rocketmq.serialize.type` is ROCKETMQ."""
+    command = Command(200_050 & 0xFFFF, {"a": "b"}, binary=True)
+    command.flag = flag
+    (read,) = FrameReader().feed(encode(command))
+    assert (read.code, read.flag, read.binary) == (code, flag, True)
 
 
 @pytest.mark.parametrize("binary", [False, True])
