@@ -16,7 +16,7 @@ from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedLog, read_path, sync_path
-from batonmq.store.scan import read_properties, read_record, read_records
+from batonmq.store.scan import read_record, read_records
 
 log = logging.getLogger(__name__)
 
@@ -195,13 +195,6 @@ class CommitLog:
                 return memoryview(file.map)[begin : begin + record.size]
             break
         return None
-
-    def properties_at(self, offset: int, size: int) -> bytes | None:
-        """Encoded properties of the record of `size` bytes at an offset; None if the log does not have it."""
-        file = self.files.file_at(offset)
-        if file is None or offset + size > self.max_offset:
-            return None
-        return read_properties(file.map, offset - file.base, offset - file.base + size)
 
     def store_time(self, offset: int) -> int:
         """Store time in ms of the record at an offset; -1 if the log does not reach there."""

@@ -14,6 +14,7 @@ from batonmq.store.mapped import MappedFile, fetch_all
 from batonmq.store.policy import MessageFilter
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import Boundary, GetResult, GetStatus, QueueBounds
+from batonmq.store.scan import read_properties
 
 MAX_EXAMINED: Final = 1 << 20
 """Bytes of properties that one `get` filters, at least: the caller's event loop waits for it."""
@@ -86,7 +87,7 @@ class Reader:
         runs: list[tuple[MappedFile, int, int]] = []
         total = count = examined = 0
         begin = end = -1
-        file = None
+        file = looked = None
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if physical_offset >= near:
                 most, most_bytes = (
@@ -106,7 +107,13 @@ class Reader:
             if by_code is not None and not by_code(code):
                 continue
             if by_properties is not None:
-                properties = self._log.properties_at(physical_offset, size)
+                # Most records lie in the file of the one before.
+                if looked is None or not looked.base <= physical_offset < looked.base + looked.size:
+                    looked = files.file_at(physical_offset)
+                properties = None
+                if looked is not None and physical_offset + size <= max_offset:
+                    at = physical_offset - looked.base
+                    properties = read_properties(looked.map, at, at + size)
                 if properties is not None:
                     examined += len(properties) * weight
                     if not by_properties(properties):

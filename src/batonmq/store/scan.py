@@ -41,6 +41,7 @@ _FIELDS_V4 = fields_struct(
     "store_timestamp",
     "body_size",
 )
+_BEFORE_PROPERTIES_V4 = fields_struct("size", "magic", "sys_flag", "body_size")
 _STORE_TIMESTAMP_V4 = POSITIONS["store_timestamp"]
 _BODY_SIZE_V4 = POSITIONS["body_size"]
 _BORN_HOST_V6 = MessageSysFlag.BORN_HOST_V6
@@ -185,7 +186,7 @@ def read_properties(data: Source, position: int, end: int) -> bytes | None:
     # A filter reads them of every message it passes over: nothing else of the record is looked at.
     if end - position < MIN_RECORD_SIZE:
         return None
-    size, magic, _, _, _, sys_flag, _, body_size = _FIELDS_V4.unpack_from(data, position)
+    size, magic, sys_flag, body_size = _BEFORE_PROPERTIES_V4.unpack_from(data, position)
     at, stop = position + BODY_POSITION_V4 + body_size, position + size
     usual = magic == MAGIC_V1 and not sys_flag & _HOSTS_V6 and size >= MIN_RECORD_SIZE
     if usual and position <= at < stop <= end:

@@ -4,7 +4,8 @@ Every node becomes a closure. A condition gives True, False or None (unknown); a
 number, a boolean or None. A message matches if the whole is True; if a value cannot be compared
 (`EvaluationError`), the whole is not. A few properties are looked up in the encoded form, so nothing is
 decoded that the expression does not need. Before many lookups, and if they are long, all are decoded once: a
-sender could make searches in the encoded form slow.
+sender could make searches in the encoded form slow. An expression about one property is evaluated once for
+each of its values (`one_property.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from batonmq.broker.sql.numbers import (
     parse_double,
     parse_integer,
 )
+from batonmq.broker.sql.one_property import MAX_ENCODED, OneProperty, decoded
 from batonmq.broker.sql.parser import parse
 from batonmq.broker.sql.tree import NUMBERS, Kind, Node
 from batonmq.protocol.message.properties import find_property
@@ -38,8 +40,7 @@ Compare: TypeAlias = Callable[[Any, Any], int]
 CACHED: Final = 64
 """Compiled expressions that are kept; each takes commonly a kilobyte, and at most two megabytes."""
 MAX_LOOKUPS: Final = 4
-MAX_ENCODED: Final = 1024
-"""Beyond so many lookups in an expression, or bytes of properties, these are decoded first."""
+"""Beyond so many lookups in an expression the properties are decoded first."""
 _REPLACEMENT: Final = "\ufffd"
 """What Java reads in place of bytes that are not UTF-8."""
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -65,13 +66,23 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
     node, lookups = parse(expression)
     test = _test(node)
     clean = _REPLACEMENT in expression
-    longest = MAX_ENCODED if lookups <= MAX_LOOKUPS else 0
+    if len(set(lookups)) == 1 and not clean:
+        name = lookups[0].encode()
+
+        def decides(value: bytes | None) -> bool:
+            try:
+                return test({} if value is None else {name: value}) is True
+            except EvaluationError:
+                return False
+
+        return OneProperty(lookups[0], decides).matches
+    longest = MAX_ENCODED if len(lookups) <= MAX_LOOKUPS else 0
 
     def matches(properties: bytes) -> bool:
         if clean:
             properties = str(properties, "utf-8", "replace").encode()
         try:
-            return test(properties if len(properties) <= longest else _decoded(properties)) is True
+            return test(properties if len(properties) <= longest else decoded(properties)) is True
         except EvaluationError:
             return False
 
@@ -81,17 +92,7 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
 @lru_cache(maxsize=CACHED)
 def weight_of(expression: str) -> int:
     """How much more work an expression is than a common one. Raises `SqlError`."""
-    return 1 + parse(expression)[1] // MAX_LOOKUPS
-
-
-def _decoded(properties: bytes) -> dict[bytes, bytes]:
-    """As `decode_properties`, without decoding the text."""
-    decoded: dict[bytes, bytes] = {}
-    for piece in properties.split(b"\2"):
-        name, _, value = piece.partition(b"\1")
-        if value and name:
-            decoded[name] = value
-    return decoded
+    return 1 + len(parse(expression)[1]) // MAX_LOOKUPS
 
 
 def _find(properties: Properties, name: bytes) -> bytes | None:

@@ -18,8 +18,8 @@ _ORDERS: Final = ("<", "<=", ">", ">=")
 _TEXT_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
-def parse(expression: str) -> tuple[Node, int]:
-    """The condition, and how often it names a property. Raises `SqlError`."""
+def parse(expression: str) -> tuple[Node, list[str]]:
+    """The condition, and the property of each lookup in it. Raises `SqlError`."""
     parser = _Parser(expression)
     return parser.parse(), parser.lookups
 
@@ -28,7 +28,7 @@ class _Parser:
     """Recursive descent, one method for each rule of the grammar."""
 
     def __init__(self, expression: str) -> None:
-        self.lookups = 0
+        self.lookups: list[str] = []
         self._expression = expression
         self._tokens = tokens_of(expression)
         self._at = 0
@@ -178,7 +178,7 @@ class _Parser:
             case "NULL":
                 node = tree.NULL
             case "name":
-                self.lookups += 1
+                self.lookups.append(token.text)
                 node = tree.Property(token.text)
             case _:
                 raise self._unexpected("a property, a value or '('")

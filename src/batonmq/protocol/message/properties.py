@@ -135,11 +135,15 @@ def property_start(name: str) -> bytes:
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
     """Value of one property in encoded `properties`, without decoding the rest; the last one counts."""
-    needle = name + b"\x01"
+    return find_value(properties, name + b"\x01")
+
+
+def find_value(properties: bytes, mark: bytes) -> bytes | None:
+    """As `find_property`; `mark`: the `property_start` of the name."""
     at = len(properties)
-    while (at := properties.rfind(needle, 0, at)) >= 0:
+    while (at := properties.rfind(mark, 0, at)) >= 0:
         if at == 0 or properties[at - 1] == 2:
-            begin = at + len(needle)
+            begin = at + len(mark)
             end = properties.find(b"\x02", begin)
             value = properties[begin:] if end < 0 else properties[begin:end]
             if value:

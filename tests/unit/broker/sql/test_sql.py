@@ -11,6 +11,7 @@ from tests.unit.broker.sql import cases
 from batonmq.broker.sql import SqlError, compile_expression, weight_of
 from batonmq.broker.sql.errors import EvaluationError
 from batonmq.broker.sql.numbers import compare_doubles, parse_double, parse_integer
+from batonmq.broker.sql.one_property import KEPT, KEPT_SIZE, OneProperty
 from batonmq.protocol.message.properties import encode_properties
 
 PROPERTIES = encode_properties(
@@ -272,3 +273,28 @@ def test_many_lookups_and_long_properties_give_the_same_result() -> None:
 
 def test_an_expression_over_many_properties_weighs_more() -> None:
     assert [weight_of(" OR ".join(["a = 5"] * number)) for number in (1, 3, 4, 400)] == [1, 1, 2, 101]
+
+
+def test_an_expression_about_one_property_is_evaluated_once_for_each_value() -> None:
+    evaluated: list[bytes | None] = []
+
+    def decides(value: bytes | None) -> bool:
+        evaluated.append(value)
+        return value == b"7"
+
+    a = OneProperty("a", decides)
+    found = [
+        a.matches(properties) for properties in (b"a\x017\x02", b"a\x018", b"b\x017", b"", b"a\x017") * 2
+    ]
+    assert found == [True, False, False, False, True] * 2
+    assert evaluated == [b"7", b"8", None]
+
+
+def test_answers_for_many_or_long_values_do_not_fill_the_memory() -> None:
+    a = OneProperty("a", lambda value: value is not None and value.endswith(b"7"))
+    for number in range(3 * KEPT):
+        assert a.matches(b"a\x01%d\x02" % number) is (number % 10 == 7)
+    assert len(a._answers) <= KEPT
+    kept = dict(a._answers)
+    assert a.matches(b"a\x01%s7\x02" % (b"1" * KEPT_SIZE)) is True
+    assert a._answers == kept
