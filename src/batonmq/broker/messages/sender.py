@@ -20,6 +20,7 @@ from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysF
 from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
+from batonmq.protocol.message.layout import once_more
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
@@ -426,7 +427,8 @@ class Sender:
             born_timestamp=record.born_timestamp,
             born_host=record.born_host,
             store_host=self._store_host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=once_more(record.reconsume_times),
+            accepted=True,
         )
         try:
             message.properties = encode_properties(properties)
