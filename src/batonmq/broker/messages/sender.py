@@ -171,7 +171,7 @@ class Sender:
             raise rejected()
         settings = self._settings
         config = settings.broker
-        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+        if self._appender.full(config.send_thread_pool_queue_capacity):
             raise overloaded()
         if config.start_accept_send_request_time_stamp:
             self._check_opened(config.start_accept_send_request_time_stamp)
@@ -366,7 +366,7 @@ class Sender:
             ip = broker.address.rpartition(":")[0]
             raise MQError(ResponseCode.SYSTEM_ERROR, f"no master available along with {ip}")
         config = self._settings.broker
-        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+        if self._appender.full(config.send_thread_pool_queue_capacity):
             raise overloaded()
         group = broker.tables.subscriptions.get_or_create(header.group)
         if group is None:
