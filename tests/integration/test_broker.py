@@ -44,11 +44,13 @@ from batonmq.protocol.bodies.statistics import SNDBCK_PUT_NUMS
 from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
+from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse, QueryMessage
 from batonmq.protocol.headers.broker.replication import WatchTables, WatchTablesResponse
 from batonmq.protocol.headers.broker.send import (
     ConsumerSendMsgBack,
+    EndTransaction,
     SendBatchMessage,
     SendMessage,
     SendMessageResponse,
@@ -57,6 +59,7 @@ from batonmq.protocol.headers.broker.send import (
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.store import commitlog, indexer, queues
 from batonmq.store.config import FlushDiskType, StoreConfig
@@ -324,6 +327,49 @@ async def test_a_message_sent_back_returns_on_the_retry_topic_and_ends_as_dead_l
     assert dead.body == b"poison" and dead.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
     sent_back = rig.broker.broker.stats.find(SNDBCK_PUT_NUMS, "T@g")
     assert sent_back is not None and sent_back.total == 2
+
+
+async def test_a_message_sent_back_with_the_greatest_count_keeps_it(start: Starter) -> None:
+    """Senders choose the count. One more would not fit into a record, and the whole turn would fail."""
+    rig = await start()
+    most = (1 << 31) - 1
+    await rig.send(b"poison", reconsume_times=most)
+    (message,) = await rig.messages()
+    assert message.reconsume_times == most
+    back = ConsumerSendMsgBack(offset=message.physical_offset, group="g", delay_level=-1)
+    await asyncio.gather(rig.send(b"1"), rig.call(back), rig.send(b"2"))
+    (dead,) = await rig.messages(0, topic="%DLQ%g")
+    assert dead.body == b"poison" and dead.reconsume_times == most
+    assert [each.body for each in await rig.messages()] == [b"poison", b"1", b"2"]
+
+
+async def test_messages_that_wait_are_delivered_although_messages_must_be_smaller_now(start: Starter) -> None:
+    """They were acknowledged when `maxMessageSize` was greater."""
+    rig = await start(message_delay_level="1s")
+    body = bytes(5_000)
+    await rig.send(body, topic="Level", properties="DELAY\x011\x02")
+    await rig.send(body, topic="Timed", properties="TIMER_DELAY_MS\x011000\x02")
+    half = await rig.send(
+        body, topic="Half", sys_flag=4, properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02"
+    )
+    await rig.send(body, topic="Back")
+    (back,) = await rig.messages(topic="Back")
+    await rig.call(UpdateBrokerConfig(), b"maxMessageSize=1000")
+    with pytest.raises(MQError, match="msg body length limit 1000B"):
+        await rig.send(body)
+    await rig.call(ConsumerSendMsgBack(offset=back.physical_offset, group="g", delay_level=1))
+    await rig.call(
+        EndTransaction(
+            producer_group="p",
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=decode_message_id(half.msg_id)[2],
+            commit_or_rollback=8,
+            msg_id="K",
+        )
+    )
+    for topic in ("Half", "Level", "Timed", "%RETRY%g"):
+        (message,) = await rig.messages(0, topic=topic, sys_flag=HOLD)
+        assert message.body == body, topic
 
 
 async def test_sends_are_refused_until_the_time_to_open(start: Starter) -> None:

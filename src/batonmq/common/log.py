@@ -16,17 +16,24 @@ a server starts, and so in that of all its tasks and connections."""
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(server)s%(message)s"
 _DATE = "%Y-%m-%d %H:%M:%S"
+MAX_LINE = 16_384
+"""Characters of a line. A peer's text may have as many as a frame; the log must not grow by that."""
+WHOLE = {"whole": True}
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 class OneLine(logging.Formatter):
     """Shows control characters of a message as escapes: text from a peer (a client id, a name) must not look
-    like a separate log line. Tracebacks keep their lines."""
+    like a separate log line. Tracebacks keep their lines. What is longer than `MAX_LINE` is cut,
+    unless it is logged with `WHOLE` as `extra`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         server = log_identity.get()
         record.server = f"[{server}] " if server else ""
-        return super().formatMessage(record).translate(_CONTROLS)
+        line = super().formatMessage(record)
+        if len(line) > MAX_LINE and not hasattr(record, "whole"):
+            line = f"{line[:MAX_LINE]}... ({len(line) - MAX_LINE} characters more)"
+        return line.translate(_CONTROLS)
 
 
 def some(names: Collection[str], most: int = 8) -> str:

@@ -26,6 +26,7 @@ from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, start_http_server
 
+from batonmq.common.log import WHOLE
 from batonmq.common.metrics import Buckets, Kind, LabelValues, Metric, Point, Source, read
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
 
@@ -258,7 +259,7 @@ class _LogExporter(sdk.MetricExporter):
         from google.protobuf.json_format import MessageToJson
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-        log.info("%s", MessageToJson(encode_metrics(metrics_data), indent=None))
+        log.info("%s", MessageToJson(encode_metrics(metrics_data), indent=None), extra=WHOLE)
         return sdk.MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:

@@ -46,10 +46,14 @@ class Turn(NamedTuple):
 
     def fail(self) -> list[PutResult]:
         """Nothing could be written: give the queue offsets back. Returns one result a message."""
-        for queue, offset in self.before.items():
-            queue.next_offset = offset
+        _give_back(self.before)
         failed = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
         return [failed if result.status is PutStatus.PUT_OK else result for result in self.results]
+
+
+def _give_back(before: dict[ConsumeQueue, int]) -> None:
+    for queue, offset in before.items():
+        queue.next_offset = offset
 
 
 def encode_turn(
@@ -62,21 +66,38 @@ def encode_turn(
 ) -> Turn:
     """Records from commit log offset `position` on, stored at `now` ms, in files of `file_size` bytes.
 
-    `max_body`: bytes that the body of a message, or of a whole batch, may have at most.
+    `max_body`: bytes that the body of a message, or of a whole batch, may have at most. Queue offsets that an
+    exception would leave without a message are given back: consumers would find a hole there.
     """
+    before: dict[ConsumeQueue, int] = {}
+    try:
+        return _encode(batch, queues, position, now, file_size, max_body, before)
+    except BaseException:
+        _give_back(before)
+        raise
+
+
+def _encode(
+    batch: Sequence[StoredMessage],
+    queues: ConsumeQueues,
+    position: int,
+    now: int,
+    file_size: int,
+    max_body: int,
+    before: dict[ConsumeQueue, int],
+) -> Turn:
     segment = position
     file_end = position - position % file_size + file_size
     parts: list[Buffer] = []
     segments: list[tuple[int, list[Buffer]]] = []
     units: list[PendingUnit] = []
     results: list[PutResult] = []
-    before: dict[ConsumeQueue, int] = {}
     by_key = queues.by_key
     ok = PutStatus.PUT_OK
     pack_unit = UNIT.pack
     for message in batch:
         body, properties = message.body, message.properties
-        if len(body) > max_body:
+        if len(body) > max_body and not message.accepted:
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
             continue
         try:

@@ -38,7 +38,8 @@ class StoreConfig:
     mapped_file_size_consume_queue: int = number(300_000 * UNIT_SIZE, UNIT_SIZE)
     """Bytes of one consume queue file; rounded up to whole units of 20."""
     max_message_size: int = number(4 << 20, 1, 1 << 30, changeable=True)
-    """Largest message body in bytes; also of a whole batch."""
+    """Largest message body in bytes; also of a whole batch. Messages that wait, such as delayed ones, keep
+    their size when it becomes smaller."""
     max_transfer_bytes_on_message_in_memory: int = number(256 << 10, 1, changeable=True)
     """Most bytes in one pull answer, for messages that are probably in the page cache."""
     max_transfer_count_on_message_in_memory: int = number(32, 1, changeable=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.messages.appender import Appender, PutStatus
+from batonmq.broker.messages.appender import HELD_BYTES, Appender, PutStatus
 from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
@@ -259,4 +259,21 @@ async def test_a_waiter_that_fails_keeps_back_no_other(rigs: Any, copies: int) -
     rig.appender.progress()
     assert rig.log == [("b", PutStatus.PUT_OK)] and rig.appender.backlog == 0
     assert rig.visible[-1] == (("T", 0), 2)
+    await rig.appender.stop()
+
+
+async def test_a_log_that_is_held_takes_no_more_than_fits(rigs: Any) -> None:
+    """Bodies wait in memory then, and each connection may bring 64 MiB."""
+    rig = rigs(in_sync_replicas=1)
+    rig.appender.hold()
+    message = StoredMessage(topic="T", queue_id=0, body=bytes(HELD_BYTES // 16))
+    for _ in range(16):
+        assert not rig.appender.full(1000)
+        rig.appender.submit(message, RecordingWaiter(rig.log, "a", True))
+    assert rig.appender.full(1000)
+    rig.appender.resume()
+    assert not rig.appender.full(1000) and rig.appender.full(16)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(rig.log) == 16 and not rig.appender.full(1)
     await rig.appender.stop()

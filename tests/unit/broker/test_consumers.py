@@ -168,3 +168,12 @@ def test_producers() -> None:
     assert table.drop_silent(120_001, 120_000) == [first]
     assert table.unregister("p", second) and not table.unregister("p", second)  # type: ignore[arg-type]
     assert table.members("p") is None and table.any_member("p") is None
+
+
+def test_a_connection_that_changes_its_client_id_leaves_nothing_behind() -> None:
+    table, connection = ProducerTable(), FakeConnection("a:1")
+    for n in range(3):
+        table.register(f"p{n}", connection, f"id{n}", language=JAVA, version=1, now_ms=0)  # type: ignore[arg-type]
+    assert [table.connection_of(f"id{n}") for n in range(3)] == [None, None, connection]
+    table.connection_closed(connection)  # type: ignore[arg-type]
+    assert table.connection_of("id0") is None and table.connection_of("id2") is None

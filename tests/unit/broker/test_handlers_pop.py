@@ -46,7 +46,7 @@ from batonmq.protocol.headers.broker.pop import (
     PopMessageResponse,
 )
 from batonmq.protocol.json import encode
-from batonmq.protocol.message.record import StoredMessage
+from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.pop import Receipt, parse_msg_offset_info, parse_start_offset_info
 from batonmq.protocol.registry import Header
 
@@ -295,6 +295,21 @@ async def test_pops_wait_up_to_their_limit(rig: Rig) -> None:
     rig.part.popper.release_all()
     for each in waiting:
         assert (await each).code == ResponseCode.POLLING_TIMEOUT
+
+
+async def test_a_message_with_the_greatest_count_of_attempts_becomes_a_dead_letter(rig: Rig) -> None:
+    """Senders choose the count. One more would not fit into a record, and nothing would be revived."""
+    store, most = rig.broker.store, (1 << 31) - 1
+    store.put([StoredMessage(topic="TopicJ", queue_id=0, body=b"worn out", reconsume_times=most)])
+    rig.broker.appender.progress()
+    await rig.receipts(invisible_time=10_000)
+    rig.served.clock.advance(20_000)
+    await rig.restart()
+    async with asyncio.timeout(5):
+        while not store.queue_bounds("%DLQ%g", 0).max_offset:
+            await asyncio.sleep(0.02)
+    dead = decode_record(store.get("%DLQ%g", 0, 0, 1).buffers[0])
+    assert (dead.body, dead.reconsume_times) == (b"worn out", most)
 
 
 async def test_junk_in_the_revive_queues_is_passed_over(rig: Rig) -> None:

@@ -47,6 +47,7 @@ def create(topic: str, attributes: str | None = None, **fields: object) -> Heade
         (create("t", "+message.type=MIXED"), 29, "MIXED message type is not supported."),
         (create("t", read_queue_nums=-1), 29, "The topic t cannot have less than 0 queues."),
         (create("t", write_queue_nums=2**31 - 1), 29, "The topic t cannot have more than 16384 queues."),
+        (create("t", topic_filter_type="A B"), 1, "topicFilterType = [A B] value invalid"),
         (wire.DeleteTopic(topic=""), 29, "The specified topic is blank."),
         (wire.DeleteTopic(topic="TBW102"), 29, "The topic[TBW102] is conflict with system topic."),
         (wire.GetTopicConfig(topic="nope"), 17, "No topic in this broker. topic: nope"),
@@ -149,6 +150,43 @@ async def test_a_group_with_an_invalid_name_is_refused(served: Served) -> None:
     with pytest.raises(MQError) as refused:
         await ask(served.dispatcher, wire.UpdateSubscriptionGroup(), b'{"groupName":"bad group"}')
     assert refused.value.code == 29 and "bad group" in refused.value.remark
+
+
+async def test_a_group_with_too_many_retry_queues_is_refused(served: Served) -> None:
+    """A request about all queues of its retry topic would keep the broker busy for hours."""
+    for header, body in (
+        (wire.UpdateSubscriptionGroup(), b'{"groupName":"g","retryQueueNums":16385}'),
+        (
+            wire.UpdateSubscriptionGroupList(),
+            b'{"groupConfigList":[{"groupName":"g","retryQueueNums":16385}]}',
+        ),
+    ):
+        with pytest.raises(MQError) as refused:
+            await ask(served.dispatcher, header, body)
+        assert (refused.value.code, refused.value.remark) == (
+            29,
+            "The group g cannot have more than 16384 retry queues.",
+        )
+    assert "g" not in served.broker.tables.subscriptions
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (wire.UpdateSubscriptionGroup(), b'{"groupName":"g","retryMaxTimes":2147483648}'),
+        (wire.UpdateSubscriptionGroup(), b'{"groupName":"g","brokerId":9223372036854775808}'),
+        (wire.CreateTopicList(), b'{"topicConfigList":[{"topicName":"t","perm":2147483648}]}'),
+        (wire.CreateTopicList(), b'{"topicConfigList":[{"topicName":"t","topicFilterType":"X"}]}'),
+    ],
+)
+async def test_numbers_that_java_could_not_read_are_refused(
+    served: Served, header: Header, body: bytes
+) -> None:
+    """RocketMQ's slaves and name servers read these tables as a whole, or not at all."""
+    with pytest.raises(MQError) as refused:
+        await ask(served.dispatcher, header, body)
+    assert refused.value.code == 1
+    assert "g" not in served.broker.tables.subscriptions and "t" not in served.broker.tables.topics
 
 
 async def test_an_unknown_group_is_refused_without_auto_creation(served: Served) -> None:

@@ -142,6 +142,13 @@ def test_a_deleted_topic_is_recreated_only_on_request() -> None:
     assert "t" in again
 
 
+def test_a_recreated_topic_has_no_more_queues_than_others_may_have() -> None:
+    topics = table()
+    topics.recreate_missing([("t", 999_999_999)])
+    found = topics.get("t")
+    assert found is not None and found.read_queue_nums == found.write_queue_nums == 16_384
+
+
 def test_only_the_latest_deleted_topics_are_kept() -> None:
     deleted = table().deleted
     deleted.replace(f"t{number:06d}" for number in range(MAX_NAMES))

@@ -58,6 +58,16 @@ def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
     assert second.endswith("a bug") and rest[0].startswith("Traceback") and rest[-1] == "with its lines"
 
 
+def test_long_text_of_a_stranger_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    log.set_up("info", path)
+    logging.getLogger("batonmq.x").info("deleting group=%s", "g" * 1_000_000)
+    logging.getLogger("batonmq.x").info("%s", "m" * 1_000_000, extra=log.WHOLE)
+    line, metrics = path.read_text().splitlines()
+    assert metrics.endswith("m" * 1_000_000)
+    assert len(line) < 17_000 and "deleting group=ggg" in line and line.endswith(" characters more)")
+
+
 def test_some_names() -> None:
     assert log.some(["a", "b"]) == "a, b"
     assert log.some({f"n{i}": None for i in range(20)}, 2) == "n0, n1 and 18 more"

@@ -152,6 +152,18 @@ def test_messages_that_cannot_be_stored_are_refused_one_by_one(opener):
     assert large.put([]) == []
 
 
+def test_a_turn_that_cannot_be_encoded_leaves_no_hole_in_its_queues(opener):
+    store = opener()
+    opener.put(store, opener.message(b"0"))
+    odd = opener.message(b"odd")
+    odd.reconsume_times = 1 << 31
+    with pytest.raises(struct.error):
+        store.put([opener.message(b"1"), opener.message(b"1", queue_id=1), odd])
+    opener.put(store, opener.message(b"2"), opener.message(b"2", queue_id=1))
+    assert opener.bodies(store) == [b"0", b"2"]
+    assert opener.bodies(store, queue_id=1) == [b"2"]
+
+
 def test_prepared_and_rolled_back_messages_take_no_queue_offset(opener):
     store = opener()
     prepared = StoredMessage(topic="T", queue_id=0, body=b"p", sys_flag=4)

@@ -50,6 +50,8 @@ class PutStatus(Enum):
 
 
 _STORE_OK: Final = StorePutStatus.PUT_OK
+HELD_BYTES: Final = 64 << 20
+"""Bodies that may wait while the log is held (`Appender.hold`); more are refused."""
 UNLIMITED: Final = 1 << 30
 """`alive_replicas` before a name server has answered."""
 
@@ -99,6 +101,7 @@ class Appender:
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._held = False
+        self._held_bytes = 0
         self._copies = 1
         self._refusing = False
         """Whether sends are refused because too few replicas are in sync."""
@@ -114,6 +117,11 @@ class Appender:
         """Number of accepted messages whose waiters were not called yet."""
         return len(self._messages) + len(self._pending)
 
+    def full(self, capacity: int) -> bool:
+        """Whether clients' messages are to be refused, `capacity` being the most that may wait. While the log
+        is held, their bodies wait in memory, and so count too."""
+        return self.backlog >= capacity or self._held_bytes >= HELD_BYTES
+
     # -- append
 
     def submit(self, message: StoredMessage, waiter: Waiter) -> None:
@@ -123,6 +131,8 @@ class Appender:
             asyncio.get_running_loop().call_soon(self._end_of_turn)
         self._messages.append(message)
         self._waiters.append(waiter)
+        if self._held:
+            self._held_bytes += len(message.body)
 
     def hold(self) -> None:
         """Append nothing until `resume`; messages wait. To hand the role over without losing one."""
@@ -131,6 +141,7 @@ class Appender:
     def resume(self) -> None:
         """Append what has waited, or refuse it if the broker is no longer master."""
         self._held = False
+        self._held_bytes = 0
         if self._messages:
             asyncio.get_running_loop().call_soon(self._end_of_turn)
 

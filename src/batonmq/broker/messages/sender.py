@@ -20,6 +20,7 @@ from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysF
 from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
+from batonmq.protocol.message.layout import once_more
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
@@ -170,7 +171,7 @@ class Sender:
             raise rejected()
         settings = self._settings
         config = settings.broker
-        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+        if self._appender.full(config.send_thread_pool_queue_capacity):
             raise overloaded()
         if config.start_accept_send_request_time_stamp:
             self._check_opened(config.start_accept_send_request_time_stamp)
@@ -365,7 +366,7 @@ class Sender:
             ip = broker.address.rpartition(":")[0]
             raise MQError(ResponseCode.SYSTEM_ERROR, f"no master available along with {ip}")
         config = self._settings.broker
-        if self._appender.backlog >= config.send_thread_pool_queue_capacity:
+        if self._appender.full(config.send_thread_pool_queue_capacity):
             raise overloaded()
         group = broker.tables.subscriptions.get_or_create(header.group)
         if group is None:
@@ -426,7 +427,8 @@ class Sender:
             born_timestamp=record.born_timestamp,
             born_host=record.born_host,
             store_host=self._store_host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=once_more(record.reconsume_times),
+            accepted=True,
         )
         try:
             message.properties = encode_properties(properties)

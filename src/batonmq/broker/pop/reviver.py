@@ -25,6 +25,7 @@ from batonmq.protocol.bodies.pop import AckRecord, CheckPoint, OrderRecord
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.layout import once_more
 from batonmq.protocol.message.properties import (
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_ORIGIN_GROUP,
@@ -476,7 +477,7 @@ class Reviver:
             record = await (self._foreign(entry, offset) if entry.foreign else self._message(entry, offset))
             if record is None:
                 continue
-            attempts = record.reconsume_times + (0 if entry.suspend else 1)
+            attempts = record.reconsume_times if entry.suspend else once_more(record.reconsume_times)
             target, dead = self._retry_topic(topic, group), attempts > config.retry_max_times
             properties = dict(record.properties)
             properties.pop(PROPERTY_POP_CK, None)

@@ -48,6 +48,8 @@ class ProducerTable:
         members[connection] = Member(client_id, connection, language, version, now_ms)
         self._by_connection.setdefault(connection, {})[group] = None
         if new:
+            if self._client_ids.get(connection, client_id) != client_id:
+                self._forget_client(connection)  # or its former id would stay for ever
             self._by_client[client_id] = connection
             self._client_ids[connection] = client_id
         return new

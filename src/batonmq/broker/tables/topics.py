@@ -45,6 +45,8 @@ DEFAULT_QUEUES = 16
 SCHEDULE_QUEUES = 18
 """One queue for each delay level."""
 REVIVE_QUEUES = 8
+MAX_QUEUES: Final = 16_384
+"""Largest number of queues of a topic: a request about all of them must not delay other requests."""
 
 LOGGED: Final = 8
 """Largest change that logs a line per topic; the line costs more than the creation of the topic."""
@@ -267,6 +269,8 @@ class TopicTable:
         for topic, count in missing.items():
             internal = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
             count = count if internal else max(count, self._config.default_topic_queue_nums)
+            # Anybody can have a message delivered to any queue, by a send to the timer topic itself.
+            count = min(count, MAX_QUEUES)
             config = self.missing_on_master.get(topic)
             if config is None:
                 config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)

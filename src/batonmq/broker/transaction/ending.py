@@ -124,8 +124,7 @@ class TransactionEnds:
         if kind not in _ENDS:
             log.debug("%s does not know yet how transaction %s ends", request.connection, header.msg_id)
             return None  # RocketMQ does not answer
-        if self.waiting + len(term.commits) >= self._capacity:
-            raise overloaded()
+        self._check_room(term)
         if not term.ready.done():
             return self._end_later(request, header)
         return self._end(term, request, header)
@@ -138,8 +137,7 @@ class TransactionEnds:
         ends = decode_request(request.command.body, EndsBody).ends
         if not 0 < len(ends) <= MOST_ENDS:
             raise MQError(ResponseCode.INVALID_PARAMETER, f"{len(ends)} half messages, not 1 to {MOST_ENDS}")
-        if self.waiting + len(self._master_term().commits) >= self._capacity:
-            raise overloaded()
+        self._check_room(self._master_term())
         term = await self._ready_term()
         records, size = [], 0
         for end in ends:
@@ -175,9 +173,10 @@ class TransactionEnds:
             self._broker.appender.keep_whole(len(term.commits) - before)
         return None
 
-    @property
-    def _capacity(self) -> int:
-        return self._settings.broker.end_transaction_pool_queue_capacity
+    def _check_room(self, term: Term) -> None:
+        capacity = self._settings.broker.end_transaction_pool_queue_capacity
+        if self.waiting + len(term.commits) >= capacity or self._broker.appender.full(capacity):
+            raise overloaded()
 
     def _master_term(self) -> Term:
         term = self._current()

@@ -25,6 +25,7 @@ from batonmq.protocol.message.record import MessageExt, decode_record, scan_fram
 from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from batonmq.store.errors import StoreError
 from batonmq.store.results import GetStatus
+from batonmq.store.scan import blank_size
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -110,7 +111,7 @@ class Recovery:
             return 0
         found = 0
         file_size = self._store.config.mapped_file_size_commit_log
-        size = max(_CHUNK, self._store.config.max_message_size + (1 << 17))
+        size = _CHUNK
         loop = asyncio.get_running_loop()
         while at < self._log_end and not self._term.ended:
             try:
@@ -119,8 +120,13 @@ class Recovery:
                 log.warning("the log cannot be read from %d on to look for commits: %s", at, error)
                 return found
             starts = scan_frames(chunk)
-            if starts[-1] == 0:  # the filler at the end of a file
-                at += file_size - at % file_size
+            if starts[-1] == 0:
+                longer = int.from_bytes(chunk[:4], "big")
+                if size < longer <= file_size and not blank_size(chunk, 0, len(chunk)):
+                    size = longer  # one record
+                else:  # the filler at the end of a file
+                    at += file_size - at % file_size
+                    size = _CHUNK
                 continue
             found += sum(self._commits(chunk, start) for start in starts[:-1])
             at += starts[-1]

@@ -161,7 +161,8 @@ class Term:
     def half_message(self, physical_offset: int) -> MessageExt | None:
         """The half message at a commit log offset, even an unconfirmed one; None if there is none."""
         try:
-            view = self._store.read(physical_offset, self._store.config.max_message_size + (1 << 17))
+            # No record is longer than a file; `maxMessageSize` may have been greater than now.
+            view = self._store.read(physical_offset, self._store.config.mapped_file_size_commit_log)
             record = decode_record(view, check_crc=True, inflate=False)
         except (StoreError, MessageFormatError):
             return None

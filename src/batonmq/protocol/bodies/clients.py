@@ -11,6 +11,7 @@ from msgspec import field
 
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.json import Body
+from batonmq.protocol.registry import I32
 
 
 class ConsumeType(StrEnum):
@@ -167,7 +168,7 @@ class SetMessageRequestModeRequestBody(Body):
     topic: str = ""
     consumer_group: str = ""
     mode: MessageRequestMode = MessageRequestMode.PULL
-    pop_share_queue_num: int = 0
+    pop_share_queue_num: I32 = 0
 
 
 class MessageRequestModeSerializeWrapper(Body):

@@ -9,20 +9,21 @@ from msgspec import field
 
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.json import Body
+from batonmq.protocol.registry import I32, I64
 
 
 class ExponentialRetryPolicy(Body):
     """Milliseconds."""
 
-    initial: int = 5_000
-    max: int = 7_200_000
-    multiplier: int = 2
+    initial: I64 = 5_000
+    max: I64 = 7_200_000
+    multiplier: I64 = 2
 
 
 class CustomizedRetryPolicy(Body):
     """Delay before each attempt, in milliseconds."""
 
-    next: list[int] = field(
+    next: list[I64] = field(
         default_factory=lambda: [
             seconds * 1000
             for seconds in (
@@ -43,7 +44,7 @@ class SimpleSubscriptionData(Body):
     topic: str = ""
     expression_type: str | None = None
     expression: str | None = None
-    version: int = 0
+    version: I64 = 0
 
 
 class SubscriptionGroupConfig(Body):
@@ -52,14 +53,14 @@ class SubscriptionGroupConfig(Body):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: I32 = 1
+    retry_max_times: I32 = 16
     group_retry_policy: GroupRetryPolicy = field(default_factory=GroupRetryPolicy)
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    broker_id: I64 = 0
+    which_broker_when_consume_slowly: I64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: I32 = 0
+    consume_timeout_minute: I32 = 15
     subscription_data_set: list[SimpleSubscriptionData] | None = None
     attributes: dict[str, str] = field(default_factory=dict)
 
@@ -80,5 +81,5 @@ class SubscriptionGroupWrapper(Body):
     """All groups of a broker; also ``config/subscriptionGroup.json``."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
-    forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, I32]] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)

@@ -12,6 +12,7 @@ from msgspec import field
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
 from batonmq.protocol.json import Body
+from batonmq.protocol.registry import I32
 
 SINGLE_TAG = "SINGLE_TAG"
 MULTI_TAG = "MULTI_TAG"
@@ -20,11 +21,11 @@ MULTI_TAG = "MULTI_TAG"
 
 class TopicConfig(Body):
     topic_name: str = ""
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
+    read_queue_nums: I32 = 16
+    write_queue_nums: I32 = 16
+    perm: I32 = 6
     topic_filter_type: str = SINGLE_TAG
-    topic_sys_flag: int = 0
+    topic_sys_flag: I32 = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 

@@ -79,3 +79,11 @@ def span_struct(first: str, last: str) -> struct.Struct:
 
 
 SIZE_MAGIC: Final = span_struct("size", "magic")
+
+
+MAX_RECONSUME_TIMES = (1 << 31) - 1
+
+
+def once_more(reconsume_times: int) -> int:
+    """One attempt more. Senders may say any number: the greatest that a record holds stays as it is."""
+    return min(reconsume_times + 1, MAX_RECONSUME_TIMES)

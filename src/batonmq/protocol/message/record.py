@@ -68,9 +68,12 @@ class StoredMessage:
     store_host: bytes = b"\x7f\0\0\x01\0\0\0\0"
     """`pack_host` of the broker."""
     reconsume_times: int = 0
+    """See `layout.once_more`."""
     prepared_transaction_offset: int = 0
     batch: bool = False
     """`body` is a wire batch (`encode_batch`): it is stored as one record a message."""
+    accepted: bool = False
+    """It is made of a record: `maxMessageSize`, which may have become smaller since, does not concern it."""
 
 
 def moved(
@@ -90,6 +93,7 @@ def moved(
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
         batch=message.batch,
+        accepted=message.accepted,
     )
 
 
@@ -268,6 +272,7 @@ def message_of(
         store_host=record.store_host,
         reconsume_times=record.reconsume_times,
         prepared_transaction_offset=record.prepared_transaction_offset,
+        accepted=True,
     )
 
 

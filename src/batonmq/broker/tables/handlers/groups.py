@@ -11,6 +11,7 @@ import logging
 
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import PAGE_SIZE, required_body, version_of
+from batonmq.broker.tables.topics import MAX_QUEUES
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.groups import (
     GroupForbidden,
@@ -45,6 +46,11 @@ class _GroupHandlers:
     async def _update(self, *configs: SubscriptionGroupConfig) -> None:
         for config in configs:
             check_group(config.group_name, ResponseCode.INVALID_PARAMETER)
+            if config.retry_queue_nums > MAX_QUEUES:  # its retry topic will have so many
+                raise MQError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"The group {config.group_name} cannot have more than {MAX_QUEUES} retry queues.",
+                )
         self._broker.tables.subscriptions.update(*configs)
         await self._broker.tables.durable()
 

@@ -8,13 +8,17 @@ the codes and show the remarks.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import PAGE_SIZE, required_body, version_of
 from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
+from batonmq.broker.tables.topics import MAX_QUEUES
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.common import TopicList
 from batonmq.protocol.bodies.topics import (
+    MULTI_TAG,
+    SINGLE_TAG,
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
@@ -39,8 +43,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     dispatcher.on(wire.GetSystemTopicListFromBroker, topics.system_topics)
 
 
-MAX_QUEUES = 16_384
-"""Largest number of queues of a topic: a request about all of them must not delay other requests."""
+_FILTER_TYPES: Final = (SINGLE_TAG, MULTI_TAG)
 
 
 class _TopicHandlers:
@@ -54,6 +57,10 @@ class _TopicHandlers:
         mixed = self._broker.settings.broker.enable_mixed_message_type
         if not mixed and config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
             raise MQError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        if config.topic_filter_type not in _FILTER_TYPES:  # RocketMQ's programs could not read the topic
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{config.topic_filter_type}] value invalid"
+            )
         if config.read_queue_nums < 0 or config.write_queue_nums < 0:
             raise MQError(
                 ResponseCode.INVALID_PARAMETER,
