@@ -34,7 +34,7 @@ def _takes_nothing_back() -> list[Patch]:
 
 
 def _hands_nothing_over() -> list[Patch]:
-    return [(OffsetTable, "ahead_of", lambda self, table, version: [])]
+    return [(OffsetTable, "not_before", lambda self, table, version: [])]
 
 
 def _acting_offsets_look_old() -> list[Patch]:

@@ -9,6 +9,7 @@ from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import FakeConnection, ask, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
+from batonmq.broker.tables.files import TableFile
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.codes import LanguageCode, ResponseCode
@@ -61,6 +62,44 @@ async def test_commit_is_refused_for_unknown_groups_and_topics(served: Served) -
     served.broker.tables.subscriptions.get_or_create("GroupJ")
     assert await refusal(served, commit(group="NoSuch")) == (26, "Group NoSuch not exist!")
     assert await refusal(served, commit(topic="NoTopic")) == (17, "Topic NoTopic not exist!")
+
+
+async def test_an_offset_that_a_slave_hands_over_is_on_disk_before_the_answer(served: Served) -> None:
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
+    file = served.root / "config" / "consumerOffset.json"
+    offsets = served.broker.tables.offsets
+
+    def handed_over(offset: int) -> Header:
+        return UpdateConsumerOffset("GroupJ", "TopicJ", 0, offset, handed_over=True)
+
+    def on_disk() -> object:
+        return json.loads(file.read_bytes())["offsetTable"]
+
+    await ask(served.dispatcher, commit(offset=7))
+    assert not file.exists(), "ordinary commits are written at intervals"
+    await ask(served.dispatcher, handed_over(9))
+    assert on_disk() == {"TopicJ@GroupJ": {"0": 9}}
+    offsets.commit("GroupJ", "TopicJ", 0, 12)
+    await ask(served.dispatcher, handed_over(11))
+    assert on_disk() == {"TopicJ@GroupJ": {"0": 12}}, "it does not go back"
+    file.unlink()
+    file.with_name(file.name + ".bak").unlink()
+    await ask(served.dispatcher, handed_over(12))
+    assert on_disk() == {"TopicJ@GroupJ": {"0": 12}}, "an earlier attempt may not have written it"
+
+
+async def test_an_offset_that_cannot_be_written_is_not_taken_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: TableFile, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    served.broker.tables.subscriptions.get_or_create("GroupJ")
+    monkeypatch.setattr(TableFile, "write", full)
+    header = UpdateConsumerOffset("GroupJ", "TopicJ", 0, 9, handed_over=True)
+    assert await refusal(served, header) == (1, "in force until a restart: No space left on device")
+    monkeypatch.undo()
+    await ask(served.dispatcher, header)
 
 
 async def test_a_group_without_offset_starts_at_the_first_message_or_nowhere(served: Served) -> None:

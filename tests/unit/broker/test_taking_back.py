@@ -14,7 +14,7 @@ from batonmq.broker.replica.fixed_role import starts_isolated
 from batonmq.broker.tables.copying import copy_offsets
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Table
-from batonmq.broker.timer.layout import Checkpoint
+from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
 from batonmq.broker.versions import ACTING_STEP
 from batonmq.common.clock import ManualClock
 from batonmq.ha.classic.service import ClassicHAService
@@ -177,6 +177,7 @@ async def test_a_checkpoint_of_timers_is_taken_if_it_has_delivered_more(served: 
         further = Checkpoint(9_000, 104, 4, 4, version(2))
         assert await take(served, "timercheck", Slave({GetTimerCheckPoint: further.encode()}))
         assert service.state.done.read_ms == 9_000 and service.state.read_ms == 9_000
+        assert decode_checkpoint(checkpoint.encode()).read_ms == 9_000, "a kill would lose it"
         older = Checkpoint(6_000, 104, 4, 4, version(1))
         assert not await take(served, "timercheck", Slave({GetTimerCheckPoint: older.encode()}))
         off = MQError(ResponseCode.SYSTEM_ERROR, "The timer checkpoint is null")
@@ -208,6 +209,7 @@ async def test_commits_to_an_acting_slave_that_its_master_missed_are_handed_over
         ("g", "T", 0, 9),
         ("g", "T", 2, 8),
     ]
+    assert all(each.handed_over for each in sent)
     assert offsets.of("g", "T") == {0: 9, 1: 30, 2: 8}
     master.asked.clear()
     await copy_offsets(master, offsets, store, frozenset())
@@ -243,6 +245,43 @@ async def test_a_master_that_refuses_a_late_offset_is_followed_all_the_same(
     with caplog.at_level(logging.WARNING):
         await copy_offsets(master, offsets, store, frozenset())
     assert "offset 9 of group=g topic=T is not handed over: " in caplog.text
+
+
+async def test_an_offset_that_an_attempt_may_have_handed_over_is_handed_over_again() -> None:
+    """The master has it, but perhaps not on disk: the answer was lost."""
+    offsets = OffsetTable(ManualClock())
+    offsets.act(True)
+    offsets.commit("g", "T", 0, 9)
+    failed = MQError(ResponseCode.SYSTEM_ERROR, "in force until a restart: no space left")
+    master = Slave({GetAllConsumerOffset: offsets_of(1, {0: 5}, "T@g"), UpdateConsumerOffset: failed})
+    store: Any = type("Store", (), {"recreated_topics": set()})()
+    with pytest.raises(MQError, match="no space left"):
+        await copy_offsets(master, offsets, store, frozenset())
+    assert offsets.of("g", "T") == {0: 9}
+    master.answers = {GetAllConsumerOffset: offsets_of(1, {0: 9}, "T@g"), UpdateConsumerOffset: b""}
+    await copy_offsets(master, offsets, store, frozenset())
+    assert [type(header) for header in master.asked[2:]] == [GetAllConsumerOffset, UpdateConsumerOffset]
+    assert offsets.of("g", "T") == {0: 9} and offsets.version == version(1)
+    await copy_offsets(master, offsets, store, frozenset())
+    assert type(master.asked[-1]) is GetAllConsumerOffset
+
+
+async def test_a_commit_while_a_slave_hands_over_is_handed_over_too() -> None:
+    class Slow(Slave):
+        async def fetch(self, header: Header) -> bytes:
+            if isinstance(header, UpdateConsumerOffset) and header.commit_offset == 9:
+                offsets.commit("g", "T", 0, 11)
+            return await super().fetch(header)
+
+    offsets = OffsetTable(ManualClock())
+    offsets.act(True)
+    offsets.commit("g", "T", 0, 9)
+    master = Slow({GetAllConsumerOffset: offsets_of(1, {0: 5}, "T@g"), UpdateConsumerOffset: b""})
+    store: Any = type("Store", (), {"recreated_topics": set()})()
+    await copy_offsets(master, offsets, store, frozenset())
+    sent = [each.commit_offset for each in master.asked if isinstance(each, UpdateConsumerOffset)]
+    assert sent == [9, 11]
+    assert offsets.of("g", "T") == {0: 11}
 
 
 def test_who_starts_isolated() -> None:

@@ -6,9 +6,10 @@ GET_ALL_SUBSCRIPTIONGROUP_CONFIG).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.versions import age
 from batonmq.common.log import some
@@ -16,6 +17,7 @@ from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.groups import SubscriptionGroupWrapper
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, UpdateConsumerOffset
 from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter, GetAllResetOffset
@@ -24,13 +26,18 @@ from batonmq.protocol.json import decode
 
 if TYPE_CHECKING:
     from batonmq.broker.tables.filters import FilterTable
-    from batonmq.broker.tables.offsets import OffsetTable
+    from batonmq.broker.tables.offsets import Offset, OffsetTable
     from batonmq.broker.tables.persistence import Master, Member
     from batonmq.broker.tables.subscriptions import SubscriptionTable
     from batonmq.broker.tables.topics import TopicTable
     from batonmq.store.store import MessageStore
 
 log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 100
+"""Offsets that a slave hands over at the same time: the master writes them to disk together."""
+_LASTING: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
+"""Refusals of an offset that another attempt would not change."""
 
 
 async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -> None:
@@ -60,25 +67,40 @@ async def copy_offsets(
     """
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
     version = read.data_version or DataVersion()
-    ahead = offsets.ahead_of(read.offset_table, version)
-    for topic, group, queue_id, offset in ahead:
-        await _hand_over(master, topic, group, queue_id, offset)
+    handed: set[Offset] = set()
+    # More than once: clients with an old route commit here meanwhile.
+    while late := [each for each in offsets.not_before(read.offset_table, version) if each not in handed]:
+        await _hand_over(master, late)
+        handed.update(late)
     offsets.end_acting()
     for topic in recreated:
         offsets.remove_topic(topic)
     # Only after the fetch: if it fails, these offsets must still be dropped later.
     store.recreated_topics.difference_update(recreated)
     offsets.replace(read.offset_table, version)
-    for topic, group, queue_id, offset in ahead:
-        offsets.commit(group, topic, queue_id, offset)
+    for topic, group, queue_id, offset in handed:
+        if offset > offsets.of(group, topic).get(queue_id, -1):
+            offsets.commit(group, topic, queue_id, offset)
 
 
-async def _hand_over(master: Master, topic: str, group: str, queue_id: int, offset: int) -> None:
-    """A commit to a slave that acted as master, after the master had taken back its offsets."""
-    header = UpdateConsumerOffset(consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset)
+async def _hand_over(master: Master, late: list[Offset]) -> None:
+    """Commits to a slave that acted as master, after the master had taken back its offsets. A master that is
+    not RocketMQ's has them on disk then. Raises `NetError`, `MQError`."""
+    for first in range(0, len(late), AT_ONCE):
+        calls = (_hand_one_over(master, each) for each in late[first : first + AT_ONCE])
+        for failure in await asyncio.gather(*calls, return_exceptions=True):
+            if failure is not None:
+                raise failure
+
+
+async def _hand_one_over(master: Master, late: Offset) -> None:
+    topic, group, queue_id, offset = late
+    header = UpdateConsumerOffset(group, topic, queue_id, offset, handed_over=True)
     try:
         await master.fetch(header)
     except MQError as error:
+        if error.code not in _LASTING:
+            raise
         log.warning("offset %d of group=%s topic=%s is not handed over: %s", offset, group, topic, error)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from batonmq.broker.versions import ACTING_STEP, age, next_version
 from batonmq.common.clock import Clock
@@ -19,7 +20,11 @@ from batonmq.protocol.json import decode, encode
 
 log = logging.getLogger(__name__)
 
+OFFSETS = "consumerOffset"
+"""Name of the table."""
 NOT_FOUND = -1
+Offset: TypeAlias = tuple[str, str, int, int]
+"""(topic, group, queue, offset)."""
 
 
 def _split(key: str) -> tuple[str, str] | None:
@@ -215,26 +220,24 @@ class OffsetTable:
         """This broker is master, or has handed over what was committed to it while it acted."""
         self._acting = None
 
-    def ahead_of(
-        self, table: Mapping[str, Mapping[int, int]], version: DataVersion
-    ) -> list[tuple[str, str, int, int]]:
-        """(topic, group, queue, offset) of what was committed to this slave while it acted, where the
-        master's `table` has less.
+    def not_before(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> list[Offset]:
+        """What was committed to this slave while it acted, unless the master's `table` has more.
 
-        If the slave was restarted since, its version says that it acted: both were away, and the master
+        The master may have the same offset from an earlier attempt to hand it over, and not on disk yet. If
+        the slave was restarted since, its version says that it acted: both were away, and the master
         served without asking it.
         """
         committed: Mapping[str, Iterable[int]] = self._acting or {}
         if self.version.counter - version.counter >= ACTING_STEP // 2:
             committed = self._offsets
-        found = []
+        found: list[Offset] = []
         for key, queue_ids in committed.items():
             pair, queues = _split(key), self._offsets.get(key, {})
             if pair is None:
                 continue
             for queue_id in sorted(queue_ids):
                 offset = queues.get(queue_id, NOT_FOUND)
-                if offset > table.get(key, {}).get(queue_id, NOT_FOUND):
+                if offset >= table.get(key, {}).get(queue_id, 0):
                     found.append((*pair, queue_id, offset))
         return found
 

@@ -23,6 +23,7 @@ from batonmq.broker.tables.copying import (
 )
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
+from batonmq.broker.tables.offsets import OFFSETS
 from batonmq.broker.tables.persistence import Master, Table
 from batonmq.common.tasks import Tasks
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 TOPICS = "topics"
 DELETED_TOPICS = "deletedTopics"
 GROUPS = "subscriptionGroup"
-OFFSETS = "consumerOffset"
 FILTERS = "consumerFilter"
 RESETS = "resetOffset"
 

@@ -47,6 +47,13 @@ class Tables:
         """Wait until slaves and disk have all changes so far; a slow slave is given up after a while. Raises
         `MQError` if the disk fails."""
         await self.watch.wait_until_copied()
+        await self.written()
+
+    async def written(self, *names: str) -> None:
+        """Wait until these tables, and all changes so far of others, are on disk. Raises `MQError` if the
+        disk fails."""
+        for name in names:
+            self.persistence.save(name)
         try:
             await self.persistence.written()
         except OSError as error:

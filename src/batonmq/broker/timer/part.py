@@ -112,7 +112,10 @@ class TimerPart(Part):
             data = await member.fetch(GetTimerCheckPoint())
         except MQError:
             return False  # its timer wheel is off
-        return self.service.take_back(data)
+        if not self.service.take_back(data):
+            return False
+        await self.service.flush()
+        return True
 
     async def _copy_metrics(self, master: Master) -> None:
         try:

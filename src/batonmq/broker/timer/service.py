@@ -138,7 +138,7 @@ class TimerService:
         await self._tasks.cancel()
         if self.state.opened:
             if not failed:
-                await self._flush()
+                await self.flush()
             self.state.opened = False
             self.state.timers.close()
 
@@ -173,9 +173,9 @@ class TimerService:
     async def _flush_regularly(self) -> None:
         while True:
             await asyncio.sleep(self.state.broker.settings.broker.timer_flush_interval_ms / 1_000)
-            await self._flush()
+            await self.flush()
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
         """Bring files to disk, then let the checkpoint say so."""
         state, durable = self.state, self._durable
         now = state.checkpoint()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 
 from batonmq.broker.context import Broker
-from batonmq.net.dispatch import Dispatcher, Reply, Request
+from batonmq.broker.tables.offsets import NOT_FOUND, OFFSETS
+from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import QueryCorrectionOffsetBody
@@ -61,7 +62,7 @@ class _OffsetHandlers:
 
     # -- a group's offsets
 
-    def commit(self, request: Request, header: UpdateConsumerOffset) -> Reply:
+    def commit(self, request: Request, header: UpdateConsumerOffset) -> Outcome:
         broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in broker.tables.subscriptions:
@@ -72,7 +73,19 @@ class _OffsetHandlers:
             group, topic, queue_id
         ):
             return Reply(remark="Offset has been previously reset")
+        if header.handed_over:
+            return self._take_over(request, header)
         broker.tables.offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
+        return Reply()
+
+    async def _take_over(self, request: Request, header: UpdateConsumerOffset) -> Reply:
+        """A slave that acted as master forgets the offset after this answer, so it must be on disk before."""
+        offsets = self._broker.tables.offsets
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if header.commit_offset > offsets.of(group, topic).get(queue_id, NOT_FOUND):
+            offsets.commit(group, topic, queue_id, header.commit_offset, request.connection.peer)
+        # Even if it was here: an earlier attempt may have failed at the disk.
+        await self._broker.tables.written(OFFSETS)
         return Reply()
 
     def query(self, request: Request, header: QueryConsumerOffset) -> Reply:

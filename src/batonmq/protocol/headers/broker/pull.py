@@ -68,6 +68,9 @@ class UpdateConsumerOffset(Header):
     topic: str
     queue_id: I32
     commit_offset: I64
+    handed_over: bool | None = None
+    """From a slave that acted as master, not in RocketMQ: no offset goes back, and the answer comes when the
+    offset is on disk."""
 
 
 class GetMaxOffsetResponse(Header):
