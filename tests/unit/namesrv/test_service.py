@@ -226,11 +226,13 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed(
 
 async def test_a_short_timeout_counts_right_after_the_name_server_s_start(ns: Running) -> None:
     """Its timeout ends before the first check for silent brokers: a slave may wait to act as master."""
-    await ns.ask(broker("a", heartbeat_timeout_millis=150), encode(registration()))
+    its = RemotingClient()  # the name server closes the connection of a silent broker
+    await ns.ask(broker("a", heartbeat_timeout_millis=150), encode(registration()), its)
     ns.clock.advance(200)
     async with asyncio.timeout(2):
         while (await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table:
             await asyncio.sleep(0.01)
+    await its.close()
 
 
 async def test_members_are_told_of_a_new_least_id(tmp_path: Path) -> None:
