@@ -131,11 +131,14 @@ class TransactionLoad(Load):
     async def check(self) -> Verdict:
         log = await self._read_topic()
         return check_transactions(
-            [*self.transactions.values()], log, [delivery.key for delivery in self.deliveries]
+            [*self.transactions.values()],
+            log,
+            [delivery.key for delivery in self.deliveries],
+            acting=self.acting,
         )
 
     def check_store(self, log: Sequence[Found]) -> Verdict:
-        return check_transactions([*self.transactions.values()], log)
+        return check_transactions([*self.transactions.values()], log, acting=self.acting)
 
 
 class PopLoad(Load):
@@ -219,7 +222,12 @@ class PopLoad(Load):
         log = await self._read_topic()
         acks = await read_acks(self._group, self._namesrv)
         return check_pops(
-            self.sends, log, self.receipts, invisible_us=int(INVISIBLE_S * 1e6), stored_acks=acks
+            self.sends,
+            log,
+            self.receipts,
+            invisible_us=int(INVISIBLE_S * 1e6),
+            stored_acks=acks,
+            acting=self.acting,
         )
 
     def check_store(self, log: Sequence[Found]) -> Verdict:

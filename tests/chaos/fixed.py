@@ -69,6 +69,7 @@ class FixedGroups:
     ) -> None:
         """`layout`: a key of `LAYOUTS`. `more`: further keys of all brokers."""
         directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
         self.layout = layout
         self.names = LAYOUTS[layout]
         self.replicas = NODES

@@ -20,6 +20,7 @@ from batonmq.protocol.errors import MQError, code_name
 from batonmq.protocol.frame import Command
 from batonmq.protocol.message.record import MessageExt, decode_records
 from tests.chaos.check import Found, Send, Verdict, check
+from tests.chaos.feature_check import Span
 
 QUEUES = 4
 PRODUCERS = 4
@@ -103,6 +104,8 @@ class Load:
         self.sends: list[Send] = []
         self.deliveries: list[Found] = []
         self.places = ONE_SET
+        self.acting: list[Span] = []
+        """When a slave may have acted as master; set before `check`."""
         self._namesrv = namesrv
         self._stopping = False
         self._producers: list[asyncio.Task[None]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ from batonmq.protocol.errors import MQError
 from tests.chaos import histories
 from tests.chaos.check import Kind, Verdict
 from tests.chaos.cluster import places_of, stores_of
+from tests.chaos.feature_check import Span
 from tests.chaos.feature_loads import LOADS
 from tests.chaos.fixed import FixedGroups
 from tests.chaos.ground import READY_TIMEOUT_S, WHOLE_TIMEOUT_S, Ground, take_times
 from tests.chaos.load import QUEUES, Load, now_us
 from tests.chaos.reads import Reads, topic_copied
-from tests.chaos.results import Result
+from tests.chaos.results import Result, RoundResult
 from tests.chaos.scenarios import Scenario
 from tests.chaos.stores import compare_replicas, complaints, read_topics
 
@@ -94,8 +96,10 @@ class GroupRun:
         histories.write(
             self._cluster.directory / f"history-{scenario.name}.parquet",
             load.sends,
-            self._cluster.broker_name,
+            [self._cluster.broker_name] if self._fixed is None else self._fixed.names,
         )
+        if self._fixed is not None:
+            load.acting = acting_spans(result.rounds, began_us)
         result.take(await self._check(load, healed=result.whole_s is not None))
         for each in result.rounds:
             if each.deposed:
@@ -145,6 +149,17 @@ class GroupRun:
                 for text in await asyncio.to_thread(complaints, root):
                     verdict.violated(Kind.CORRUPT, text)
         return verdict
+
+
+def acting_spans(rounds: Sequence[RoundResult], began_us: int) -> list[Span]:
+    """When slaves may have acted as master: from each fault until all was whole."""
+    return [
+        Span(
+            began_us + int(each.struck_s * 1e6),
+            sys.maxsize if each.whole_s is None else began_us + int((each.healed_s + each.whole_s) * 1e6),
+        )
+        for each in rounds
+    ]
 
 
 def _topic(scenario: Scenario) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.check import Found, Kind, Send
-from tests.chaos.feature_check import Handle, Prepared, Receipt, check_pops, check_timers, check_transactions
+from tests.chaos.feature_check import (
+    Handle,
+    Prepared,
+    Receipt,
+    Span,
+    check_pops,
+    check_timers,
+    check_transactions,
+)
 
 S = 1_000_000
 
@@ -50,6 +58,25 @@ def test_wrong_ends_of_transactions_are_found(
     stored: tuple[str, ...], delivered: tuple[str, ...], kind: Kind
 ) -> None:
     assert dict(check_transactions(GOOD, log(*stored), delivered).counts) == {kind: 1}
+
+
+def test_what_was_undecided_while_a_slave_acted_may_be_committed_by_two_brokers() -> None:
+    """By the acting slave, and by the master that returns."""
+    ended = Prepared("a", 0, 1, 1 * S, True, ended_us=2 * S)
+    open_ = Prepared("b", 0, 1, 1 * S, True)
+    rolled_back = Prepared("c", 0, 1, 1 * S, False)
+
+    def found(acting: Span, *stored: str) -> dict[object, int]:
+        verdict = check_transactions([ended, open_, rolled_back], log(*stored), stored, acting=[acting])
+        return dict(verdict.counts)
+
+    during, later = Span(1 * S, 3 * S), Span(3 * S, 4 * S)
+    assert found(during, "a", "a", "b", "b") == {}
+    assert found(during, "a", "a", "a", "b") == {Kind.MULTIPLIED: 1}
+    assert found(later, "a", "b", "b") == {}
+    assert found(later, "a", "a", "b") == {Kind.MULTIPLIED: 1}
+    assert found(during, "a", "b", "c") == {Kind.RESURRECTED: 1}
+    assert found(during, "a") == {Kind.LOST: 1}
 
 
 def test_the_files_of_a_replica_need_no_deliveries() -> None:
@@ -97,6 +124,24 @@ def test_wrong_receipts_are_found() -> None:
     assert pops() == {Kind.UNDELIVERED: 1}
     assert pops(Receipt("a", 0, 1 * S, 2 * S), stored=()) == {Kind.LOST: 1}
     assert pops(Receipt("a", 0, 1 * S, 2 * S), stored=("a", "b", "b")) == {Kind.MULTIPLIED: 1}
+
+
+def test_what_an_acting_slave_handed_out_may_come_again() -> None:
+    def found(acting: Span, *receipts: Receipt) -> dict[object, int]:
+        return dict(check_pops(SENDS, log("a"), receipts, invisible_us=5 * S, acting=[acting]).counts)
+
+    during, later = Span(1 * S, 3 * S), Span(3 * S, 9 * S)
+    acked, again = Receipt("a", 0, 1 * S, 2 * S), Receipt("a", 3 * S, 4 * S, 6 * S)
+    assert found(during, acked, again) == {}
+    assert found(later, acked, again) == {Kind.AGAIN: 1}
+    unacked = Receipt("a", 0, 1 * S)
+    assert found(during, unacked, again) == {}
+    assert found(later, unacked, again) == {Kind.EARLY: 1}
+    # The answer to an ack that only the slave's memory had is lost.
+    failed = Receipt("a", 0, 1 * S, failed=True, handle=FIRST)
+    assert found(during, failed) == {}
+    assert found(Span(20 * S, 21 * S), failed) == {Kind.UNDELIVERED: 1}
+    assert found(during, unacked) == {Kind.UNDELIVERED: 1}
 
 
 def test_of_a_message_that_is_stored_twice_each_copy_has_its_own_ack() -> None:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from batonmq.demo.cluster import Place
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.record import MessageExt
 from tests.chaos import report
-from tests.chaos.__main__ import main, plan
+from tests.chaos.__main__ import plan
 from tests.chaos.check import Kind, Send, check
 from tests.chaos.cluster import host_names, places_of, stores_of
 from tests.chaos.fixed import FixedGroups
@@ -20,6 +19,7 @@ from tests.chaos.ground import take_times
 from tests.chaos.load import body_of, found
 from tests.chaos.page import BEGIN, END, FIXED_BEGIN, FIXED_END, write_page
 from tests.chaos.results import Result, RoundResult
+from tests.chaos.run import acting_spans
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, GROUP, GROUPS, find
 
 
@@ -103,10 +103,11 @@ def test_plan_of_all_kinds() -> None:
     ]
 
 
-@pytest.mark.parametrize("load", ["transactions", "pop"])
-def test_loads_that_acting_slaves_may_deliver_again_are_refused(load: str) -> None:
-    done = CliRunner().invoke(main, ["-g", "controllers", "-g", "classic", "--load", load])
-    assert done.exit_code == 2 and f"--load {load} needs groups with controllers" in done.output
+def test_a_slave_may_act_from_a_fault_until_all_is_whole() -> None:
+    rounds = [RoundResult("a", 1.0, 5.0, 0, whole_s=0.5), RoundResult("b", 9.0, 12.0, 0)]
+    first, second = acting_spans(rounds, 1_000_000)
+    assert first == (2_000_000, 6_500_000)
+    assert second.from_us == 10_000_000 and second.to_us > 10**12, "it did not heal"
 
 
 def result(groups: str = "containers") -> Result:
