@@ -13,7 +13,8 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.story import Shape, shape_of
 from tests.simulation.transaction_batches import run_batches
 
-SEEDS = 6
+SEEDS = [*range(6), 8]
+"""8: a power cut left a hole in the index, and a repeated commit delivered a message again."""
 PATIENCE = 12
 """Seeds tried before a mutation counts as unnoticed."""
 
@@ -41,7 +42,7 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_batches_end_as_their_producer_decides(seed):
     story, teller = run_batches(seed, shape_of(seed))
     assert story.masters

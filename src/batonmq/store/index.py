@@ -118,6 +118,7 @@ class IndexFile:
         "_fd",
         "_first_entry",
         "_map",
+        "_unsynced",
         "begin_offset",
         "begin_timestamp",
         "count",
@@ -154,6 +155,8 @@ class IndexFile:
             os.close(self._fd)
             raise
         self._allocated = 0
+        self._unsynced = writable
+        """Whether something may have been written since the last fsync."""
         (
             self.begin_timestamp,
             self.end_timestamp,
@@ -171,6 +174,7 @@ class IndexFile:
 
     def add(self, keys: Keys) -> None:
         """Add at most `room` entries, in log order; raises `OSError` on a full disk, having added none."""
+        self._unsynced = True
         hashes, offsets, times = keys
         count = len(hashes)
         end = self.count + count
@@ -211,6 +215,7 @@ class IndexFile:
 
     def truncate(self, offset: int) -> None:
         """Take back, newest first, every entry of a record at or behind commit log `offset`."""
+        self._unsynced = True
         while self.count > 1:
             value, physical_offset, _, older = self._entry(self.count - 1)
             if physical_offset < offset:
@@ -250,7 +255,13 @@ class IndexFile:
     def flush(self) -> int:
         """fsync; returns the store time up to which the file is on disk. May run in a thread."""
         until = self.end_timestamp
-        sync_path(self.path)  # reaches pages written through the map, and lets other threads run meanwhile
+        if self._unsynced:
+            self._unsynced = False  # first: entries may be added meanwhile
+            try:
+                sync_path(self.path)  # reaches pages written through the map, and lets other threads run
+            except OSError:
+                self._unsynced = True
+                raise
         return until
 
     def repair(self) -> None:
@@ -307,21 +318,26 @@ class Index:
 
     def __init__(self, directory: Path, slots: int, entries: int, *, safe_until: int | None) -> None:
         """Open what is there. After a crash `safe_until` is the store time of the checkpoint: files with
-        later entries may be torn and are deleted, to be built again."""
+        later entries may be torn, and files without entries may have lost them. Such a file is deleted, and
+        all that follow it, because the index is built again only from its end on."""
         self._directory = directory
         self._slots = slots
         self._entries = entries
         self.files: list[IndexFile] = []
         directory.mkdir(parents=True, exist_ok=True)
         size = _HEADER.size + slots * _SLOT_SIZE + entries * _ENTRY.size
+        lost = False
         for path in sorted(p for p in directory.iterdir() if p.name.isdigit()):
-            if path.stat().st_size != size:
-                path.unlink()  # cut short by a crash, or of another configuration: an index can be rebuilt
+            if lost or path.stat().st_size != size:  # cut short by a crash, or of another configuration
+                path.unlink()
+                lost = True
                 continue
             file = IndexFile(path, slots, entries)
-            if safe_until is not None and file.end_timestamp > safe_until:
+            # The clock may have been set back: a later file may have earlier times.
+            if safe_until is not None and (file.count <= 1 or file.end_timestamp > safe_until):
                 file.close()
                 path.unlink()
+                lost = True
             else:
                 self.files.append(file)
         if safe_until is not None and self.files and self.files[-1].room > 0:
@@ -397,11 +413,11 @@ class Index:
         return paths
 
     def flush(self) -> int:
-        """fsync the newest two files (an older one was, when it had been the newest); returns the store time
-        up to which the index is on disk. May run in a thread."""
+        """fsync what was written since the last call; returns the store time of the newest entry on disk. May
+        run in a thread."""
         until = 0
-        for file in self.files[-2:]:
-            until = max(until, file.flush())
+        for file in list(self.files):
+            until = file.flush() or until
         return until
 
     def close(self) -> None:
