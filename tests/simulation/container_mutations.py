@@ -68,7 +68,7 @@ def _neighbour_that_is_gone() -> list[Patch]:
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "shared-client": (
         Mutation("a broker that is removed closes the client of its process", _closes_the_shared_client),
-        (6,),
+        (3, 7),
     ),
     "removed-early": (Mutation("a broker is removed while it starts", _removes_while_it_starts), (5, 7)),
     "left-in-table": (
