@@ -155,7 +155,7 @@ class IndexFile:
             os.close(self._fd)
             raise
         self._allocated = 0
-        self._unsynced = writable
+        self._unsynced = False
         """Whether something may have been written since the last fsync."""
         (
             self.begin_timestamp,
@@ -266,6 +266,7 @@ class IndexFile:
 
     def repair(self) -> None:
         """After a crash: drop entries that did not reach the disk, and point the slots to those that did."""
+        self._unsynced = True
         entries = np.frombuffer(self._map, _ENTRY_TYPE, self.count - 1, self._entry_at(1))
         offsets = entries["offset"].astype(np.int64)
         unwritten = (offsets == 0) & (entries["hash"] == 0)  # the log's first record is at 0, too

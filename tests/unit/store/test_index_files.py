@@ -81,6 +81,22 @@ def test_a_flush_reaches_every_file_that_was_written_since_the_last_one(
     index.close()
 
 
+def test_a_file_that_is_only_read_since_the_start_is_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on disk, and may expire while another thread flushes."""
+    filled(tmp_path, [1_000, 2_000, 3_000]).close()
+    synced: list[Path] = []
+    monkeypatch.setattr(index_module, "sync_path", synced.append)
+    index = Index(tmp_path, SLOTS, ENTRIES, safe_until=None)
+    assert index.flush() == 3_000
+    assert synced == []
+    index.add(Keys.of([("T#k30", 3_000, 4_000)]), 4_000)
+    assert index.flush() == 4_000
+    assert synced == [index.files[-1].path]
+    index.close()
+
+
 def test_a_file_whose_flush_failed_is_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = filled(tmp_path, [1_000])
 
