@@ -59,7 +59,8 @@ def served(cut: Case) -> bool:
 
     - A link that is cut in one direction is of no use: connections need both.
     - Controllers decide if one of them, the leader, has links to another one: a majority. The leader remains
-      while it has. Brokers may reach it through another controller.
+      while it has, unless another one reaches more controllers: that one becomes the leader. Brokers may
+      reach it through another controller.
     - The master serves while its SyncStateSet acknowledges. A slave that is cut off leaves the set only by a
       decision, and another master is elected only by one, if the former cannot reach the leader.
     - No decision depends on what clients reach.
@@ -71,11 +72,13 @@ def served(cut: Case) -> bool:
     def decides(leader: str, broker: str) -> bool:
         return any(linked(broker, through) and linked(through, leader) for through in CONTROLLERS)
 
-    leaders = [x for x in CONTROLLERS if any(linked(x, y) for y in CONTROLLERS if y != x)]
+    reached = {x: sum(linked(x, y) for y in CONTROLLERS) for x in CONTROLLERS}
+    most = max(reached.values())
+    leaders = [x for x in CONTROLLERS if reached[x] == most]
     if LEADER in leaders:
         leaders = [LEADER]
     both = linked(MASTER, SLAVE)
-    if not leaders:
+    if most == 1:
         return both and linked(CLIENT, MASTER)
 
     def by(leader: str) -> bool:

@@ -71,9 +71,8 @@ and up to 3 s that the client waits for the former master.
 
 ## What the rules leave out
 
-- **Two hops.** A controller passes a request on to the leader, never to another follower. A broker that
-  reaches only a follower that has lost the leader counts as cut off.
-- **The leader stays** while it has a majority, also where another controller would reach more brokers.
+- **Brokers do not choose the leader.** It moves to a controller that reaches more controllers
+  ([raft.md](../raft.md)), but not to one that reaches more brokers, because each controller passes requests on.
 - **What clients reach decides nothing.** A master that its clients do not reach stays master.
 
 `python -m tests.simulation availability --page` writes this page. `make test` runs a sample of the cases, and

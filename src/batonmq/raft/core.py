@@ -13,7 +13,7 @@ replication runs beside the leader's own fsync (dissertation, 10.2.1). Saves are
 
 `RaftCore` holds the inputs and outputs, the rules for terms, the role changes and the commit rule. Its parts
 are `election`, `follower`, `snapshot_receiver`, `replication`, `heartbeats` (check-quorum, leases),
-`transfer` and `read_index`. They share the state in `server.Server` and know nothing of the core.
+`transfer`, `reach` and `read_index`. They share the state in `server.Server` and know nothing of the core.
 
 Sections in comments are those of the dissertation.
 """
@@ -55,6 +55,7 @@ from batonmq.raft.messages import (
     encode,
 )
 from batonmq.raft.quorum import reached_by_majority
+from batonmq.raft.reach import Reach
 from batonmq.raft.read_index import ReadIndex
 from batonmq.raft.replication import Replication
 from batonmq.raft.server import Server
@@ -95,11 +96,12 @@ class RaftCore(Server):
         self._handed_out = snapshot.index if snapshot else 0
         """Up to here the shell has the entries."""
         self.election = Election(self, rng)
-        self.follower = Follower(self, self.election)
+        self.transfer = Transfer(self)
+        self.reach = Reach(self, self.transfer)
+        self.follower = Follower(self, self.election, self.reach)
         self.receiver = SnapshotReceiver(self, self.election)
         self.replication = Replication(self)
-        self.transfer = Transfer(self)
-        self.heartbeats = Heartbeats(self, self.replication, self.transfer)
+        self.heartbeats = Heartbeats(self, self.replication, self.transfer, self.reach)
         self.reads = ReadIndex(self, self.replication, self.heartbeats)
         self.handlers = self._handlers()
         """Role -> type of message -> who handles it, once its term equals the node's (pre-votes excepted).
@@ -351,6 +353,8 @@ class RaftCore(Server):
             return True  # true in any term: what is committed stays
         pre_vote = isinstance(message, PreVote)
         vote = isinstance(message, RequestVote)
+        if pre_vote:
+            self.reach.asked(sender)
         if pre_vote or vote:
             self.election.answer_removed(sender)
             # No leader hands over to one that is no voter.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from batonmq.raft.election import Election
 from batonmq.raft.messages import Append, AppendReply, Entry, Heartbeat, HeartbeatReply
+from batonmq.raft.reach import Reach
 from batonmq.raft.server import Server
 
 
 class Follower:
     """Keeps one node's log equal to its leader's."""
 
-    def __init__(self, server: Server, election: Election) -> None:
+    def __init__(self, server: Server, election: Election, reach: Reach) -> None:
         self._server = server
         self._election = election
+        self._reach = reach
 
     def on_append(self, sender: str, message: Append) -> None:
         self._election.leader_contact(sender)
@@ -71,6 +73,7 @@ class Follower:
         server.commit(min(message.commit, server.log.last_index))
         if message.round:
             promise_ms = server.config.lease_promise_ms
-            server.outbox.send_term(
-                sender, HeartbeatReply(server.term, message.round, message.sent_ms, promise_ms)
+            reply = HeartbeatReply(
+                server.term, message.round, message.sent_ms, promise_ms, self._reach.askers()
             )
+            server.outbox.send_term(sender, reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batonmq.raft.messages import Heartbeat, HeartbeatReply
 from batonmq.raft.quorum import reached_by_majority
+from batonmq.raft.reach import Reach
 from batonmq.raft.replication import Replication
 from batonmq.raft.server import Server
 from batonmq.raft.state import Role
@@ -13,16 +14,20 @@ from batonmq.raft.transfer import Transfer
 class Heartbeats:
     """Rounds of heartbeats. A round that a majority answered confirms the leader as of its beginning."""
 
-    def __init__(self, server: Server, replication: Replication, transfer: Transfer) -> None:
+    def __init__(
+        self, server: Server, replication: Replication, transfer: Transfer, reach: Reach
+    ) -> None:
         self._server = server
         self._replication = replication
         self._transfer = transfer
+        self._reach = reach
         self.deadline_ms = server.now_ms
         self._round = 0
 
     def begin(self) -> None:
         """This node was elected: the first round is due now."""
         self.deadline_ms = self._server.now_ms
+        self._reach.begin()
 
     def tick(self) -> None:
         server = self._server
@@ -43,6 +48,7 @@ class Heartbeats:
         self.start_round()
         for progress in server.peers.values():
             progress.retransmit(server.now_ms, config)
+        self._reach.move()
 
     def start_round(self) -> int:
         """Send a round of heartbeats; returns its number."""
@@ -65,6 +71,7 @@ class Heartbeats:
         if progress is None:
             return False
         progress.acked_round = max(progress.acked_round, message.round)
+        progress.asked_by = frozenset(message.asked_by)
         if message.promise_ms:
             length = int(message.promise_ms * (1 - self._server.config.max_clock_drift))
             progress.lease_until_ms = max(progress.lease_until_ms, message.sent_ms + length)

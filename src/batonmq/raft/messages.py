@@ -152,6 +152,8 @@ class HeartbeatReply(msgspec.Struct, array_like=True, tag=8):
     sent_ms: Number
     promise_ms: Number = 0
     """For so long from now on the sender gives no vote, whatever it receives, even if it restarts."""
+    asked_by: list[str] = []
+    """Voters that lately asked the sender for pre-votes (`reach.py`)."""
 
 
 class InstallSnapshot(msgspec.Struct, array_like=True, tag=9):

@@ -41,6 +41,8 @@ class Progress:
     """Until when it gives no vote, by this clock: counted from the sending of a heartbeat that it answered
     with such a promise, less the clocks' drift."""
     contact_ms: int = 0
+    asked_by: frozenset[str] = frozenset()
+    """Voters that asked the peer for pre-votes, as it last reported."""
     snapshot_offset: int = 0
 
     def clear_inflight(self) -> None:

@@ -10,7 +10,7 @@ A script is a list of commands, one a line, `#` starts a comment:
     save n0                           its disk makes durable what waits
     deliver [from=n0] [to=n1] [n=1]   messages under way arrive, in order
     drop [from=n0] [to=n1]            they are lost
-    cut n0 / heal                     n0's messages, to and fro, are lost from now on / no more
+    cut n0 [n1] / heal                n0's messages (to and from n1) are lost from now on / no more
     settle                            save and deliver until nothing is under way
     elect n0                          timeout, then settle, showing only who becomes what
     propose n0 a b                    each word is a proposal
@@ -51,7 +51,7 @@ class Script:
         self.bootstrap: dict[str, Members] = {}
         self.config = RaftConfig()
         self.under_way: list[tuple[str, str, Message]] = []
-        self.cut_off: set[str] = set()
+        self.cut: list[set[str]] = []
         self.now_ms = 0
         self.reads = 0
         self.lines: list[str] = []
@@ -164,12 +164,15 @@ class Script:
         for chosen in self.selected(options.get("from"), to):
             self.under_way.remove(chosen)
 
-    def do_cut(self, name: str) -> None:
-        self.cut_off.add(name)
-        self.under_way = [m for m in self.under_way if name not in m[:2]]
+    def do_cut(self, *names: str) -> None:
+        self.cut.append(set(names))
+        self.under_way = [m for m in self.under_way if not self.is_cut(m[0], m[1])]
+
+    def is_cut(self, sender: str, target: str) -> bool:
+        return any(names <= {sender, target} for names in self.cut)
 
     def do_heal(self) -> None:
-        self.cut_off.clear()
+        self.cut.clear()
 
     def do_settle(self) -> None:
         for _ in range(100):
@@ -251,7 +254,7 @@ class Script:
 
     def post(self, sender: str, messages: list[tuple[str, Message]]) -> None:
         for target, message in messages:
-            if target in self.cores and not self.cut_off & {sender, target}:
+            if target in self.cores and not self.is_cut(sender, target):
                 # Through the wire's encoding, as each node has its own copy.
                 copy = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message)
                 self.under_way.append((sender, target, copy))
@@ -293,7 +296,7 @@ def _message(message: Message) -> str:
     for field in message.__struct_fields__:
         value = getattr(message, field)
         if field == "sent_ms" or (
-            field in ("rejected", "refused", "transfer", "hint_index", "hint_term", "promise_ms")
+            field in ("rejected", "refused", "transfer", "hint_index", "hint_term", "promise_ms", "asked_by")
             and not value
         ):
             continue
