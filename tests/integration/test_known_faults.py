@@ -4,10 +4,10 @@ A number in a name is that of the issue at apache/rocketmq.
 
 Elsewhere:
 
-- #9500, a bad half message freezes the rounds of checks: `test_transactions.py`, "a message that cannot be handled
-  does not stop the round".
-- #10668, timers after a cut of the log: `tests/unit/broker/test_timer_files.py`, "a cut of the commit log takes its
-  messages back".
+- #9500, a bad half message freezes the rounds of checks: `test_transactions.py`, "a message that cannot be
+  handled does not stop the round".
+- #10668, timers after a cut of the log: `tests/unit/broker/test_timer_files.py`, "a cut of the commit log
+  takes its messages back".
 - rocketmq-clients #913, a receive waits at one broker: `tests/unit/client/test_simple_consumer.py`.
 """
 
@@ -57,7 +57,7 @@ async def test_8479_pops_of_a_deleted_topic_do_not_stop_the_revival_of_others(
 async def test_10827_a_repeated_ordered_pop_gets_its_batch_whoever_else_pops(
     start: Starter,  # noqa: F811
 ) -> None:
-    """The answer was lost. The same attempt waits neither for the pops of others nor for the invisible time."""
+    """The answer was lost. The same attempt waits neither for others nor for the invisible time."""
     rig = await start()
     await rig.send(b"a", b"b")
     lost = await rig.bodies(order=True, attempt_id="x", invisible_time=3_600_000)

@@ -71,8 +71,8 @@ and up to 3 s that the client waits for the former master.
 
 ## What the rules leave out
 
-- **Brokers do not choose the leader.** It moves to a controller that reaches more controllers
-  ([raft.md](../raft.md)), but not to one that reaches more brokers, because each controller passes requests on.
+- **Brokers do not choose the leader.** The leadership moves to a controller that reaches more controllers
+  ([raft.md](../raft.md)). Which brokers it reaches does not matter: each controller passes requests on.
 - **What clients reach decides nothing.** A master that its clients do not reach stays master.
 
 `python -m tests.simulation availability --page` writes this page. `make test` runs a sample of the cases, and

@@ -14,9 +14,7 @@ from batonmq.raft.transfer import Transfer
 class Heartbeats:
     """Rounds of heartbeats. A round that a majority answered confirms the leader as of its beginning."""
 
-    def __init__(
-        self, server: Server, replication: Replication, transfer: Transfer, reach: Reach
-    ) -> None:
+    def __init__(self, server: Server, replication: Replication, transfer: Transfer, reach: Reach) -> None:
         self._server = server
         self._replication = replication
         self._transfer = transfer

@@ -1,8 +1,8 @@
 """Which voter reaches more of the others than the leader does: the leadership moves to it.
 
-Links between single nodes can be down. A voter that does not reach the leader, but reaches a follower, asks that
-follower for pre-votes in vain, because the follower sticks to its leader. So each follower reports to the leader
-who asked it, and the leader hands over (3.10) to a follower between it and the others: that one reaches them all.
+Links between single nodes can be down. A voter that reaches a follower but not the leader asks that follower
+for pre-votes in vain, because the follower sticks to its leader. So each follower reports to the leader who
+asked it, and the leader hands over (3.10) to a follower that reaches them all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ASKED_TIMEOUTS: Final = 2
 SILENT_TIMEOUTS: Final = 2
 """So many election timeouts without an answer, and the leader does not reach a voter."""
 STAY_TIMEOUTS: Final = 5
-"""So many election timeouts a leader stays, and waits after an attempt: links that come and go cost little."""
+"""So many election timeouts a leader stays, and waits after an attempt: a bad link costs little."""
 
 
 class Reach:
