@@ -59,8 +59,8 @@ def served(cut: Case) -> bool:
 
     - A link that is cut in one direction is of no use: connections need both.
     - Controllers decide if one of them, the leader, has links to another one: a majority. The leader remains
-      while it has, unless another one reaches more controllers: that one becomes the leader. Brokers may
-      reach it through another controller.
+      while it has. If another one reaches more controllers, that one becomes the leader, but first a master
+      that the former leader does not reach is replaced. Brokers may reach it through another controller.
     - The master serves while its SyncStateSet acknowledges. A slave that is cut off leaves the set only by a
       decision, and another master is elected only by one, if the former cannot reach the leader.
     - No decision depends on what clients reach.
@@ -72,23 +72,22 @@ def served(cut: Case) -> bool:
     def decides(leader: str, broker: str) -> bool:
         return any(linked(broker, through) and linked(through, leader) for through in CONTROLLERS)
 
+    def by(*leaders: str) -> bool:
+        """With these leaders, one after the other."""
+        for leader in leaders:
+            if decides(leader, MASTER):
+                return linked(CLIENT, MASTER)
+            if decides(leader, SLAVE):
+                return linked(CLIENT, SLAVE)
+        return linked(MASTER, SLAVE) and linked(CLIENT, MASTER)
+
     reached = {x: sum(linked(x, y) for y in CONTROLLERS) for x in CONTROLLERS}
-    most = max(reached.values())
-    leaders = [x for x in CONTROLLERS if reached[x] == most]
-    if LEADER in leaders:
-        leaders = [LEADER]
-    both = linked(MASTER, SLAVE)
-    if most == 1:
-        return both and linked(CLIENT, MASTER)
-
-    def by(leader: str) -> bool:
-        if decides(leader, MASTER):
-            return linked(CLIENT, MASTER)
-        if decides(leader, SLAVE):
-            return linked(CLIENT, SLAVE)
-        return both and linked(CLIENT, MASTER)
-
-    return any(by(leader) for leader in leaders)
+    most = max(reached, key=reached.__getitem__)
+    if reached[LEADER] > 1:
+        return by(LEADER, most)
+    if reached[most] > 1:
+        return any(by(x) for x in FOLLOWERS)
+    return by()
 
 
 def all_cases() -> Iterator[Case]:

@@ -14,7 +14,7 @@ from batonmq.raft.transfer import Transfer
 
 ASKED_TIMEOUTS: Final = 2
 """A voter without leader asks again within so many election timeouts."""
-SILENT_TIMEOUTS: Final = 2
+SILENT_TIMEOUTS: Final = 3
 """So many election timeouts without an answer, and the leader does not reach a voter."""
 STAY_TIMEOUTS: Final = 5
 """So many election timeouts a leader stays, and waits after an attempt: a bad link costs little."""
