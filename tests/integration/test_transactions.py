@@ -15,6 +15,7 @@ from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
+from batonmq.broker.transaction import half as half_module
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
 from batonmq.ha.config import HAConfig
@@ -419,3 +420,44 @@ async def test_a_commit_without_its_op_message_is_found_in_the_log(start: Starte
     assert sorted(header.msg_id or "" for header, _ in again.checks) == [rolled_back.key, undecided.key]
     await asyncio.sleep(1.2)
     assert sorted(await again.bodies()) == ["A", "B", "D"]
+
+
+@pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "3000"}])
+async def test_a_repeated_commit_after_a_restart_delivers_a_waiting_message_once(
+    start: Starter, later: dict[str, str]
+) -> None:
+    """The committed message is still in the topic of its delay, not in its own."""
+    keys = {**QUICK, "transaction_time_out": 60_000, "message_delay_level": "3s 5s"}
+    rig = await start(**keys)
+    half = await rig.prepare("A", **later)
+    await rig.end(half, COMMIT)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 1)
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**keys)
+    assert await again.bodies() == []
+    await again.end(half, COMMIT)
+    await asyncio.sleep(4.5)
+    assert await again.bodies() == ["A"]
+
+
+async def test_a_copy_is_decided_by_a_commit_that_only_the_index_tells_of(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit names the first copy, which the offset has passed, and its op message is lost."""
+    monkeypatch.setattr(half_module, "PUT_BACK_AFTER_MS", 300)
+    keys = {**QUICK, "transaction_check_max": 10_000}
+    rig = await start(**keys)
+    half = await rig.prepare("A")
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) >= 1)
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    copies = len(rig.stored(TRANS_HALF_TOPIC))
+    await rig.client.close()
+    await rig.service.stop()
+    monkeypatch.undo()
+    again = await start(**keys)
+    again.decisions["A"] = COMMIT
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == copies)
+    assert await again.bodies() == ["A"]

@@ -19,7 +19,7 @@ from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.transaction.askers import SharedRequest
 from batonmq.broker.transaction.batch import rows_of
 from batonmq.broker.transaction.core import State
-from batonmq.broker.transaction.half import ends_too_late, first_copy, real_place, to_committed
+from batonmq.broker.transaction.half import LATER, ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.transactions import TransactionEnds as EndsBody
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
@@ -29,6 +29,7 @@ from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import HOST_V6_EXTRA, POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+from batonmq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -54,6 +55,8 @@ _INDEXED: Final = 50_000
 """Records that are indexed at a time before a look-up."""
 _SAME_KEY: Final = 64
 """Most messages with the unique key of a half message that are compared."""
+_WAITING_IN: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Where committed messages with a delay wait."""
 _LOOKS: Final = 16
 """Half messages that are looked up in the index in one loop turn."""
 _SYS_FLAG_AT: Final = POSITIONS["sys_flag"]
@@ -250,9 +253,12 @@ class TransactionEnds:
             return ended
         if rolled_back:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if ended or original in term.commits or term.window.remembers(original):
+        if ended or original in term.commits or window.remembers(original):
             return ended
-        return self._was_delivered(term, record, original) if delivered is None else original in delivered
+        before = self._was_delivered(term, record, original) if delivered is None else original in delivered
+        if before and window.is_undecided(offset):
+            term.decide(record, State.COMMITTED)  # a copy: else it would be checked until it is given up
+        return before
 
     def _was_delivered(self, term: Term, record: MessageExt, original: int) -> bool:
         """Whether an earlier master has committed this half message, according to the index."""
@@ -262,15 +268,19 @@ class TransactionEnds:
             return False
         if store.build_index(_INDEXED) and store.build_index(_INDEXED):
             raise overloaded()  # the index does not cover the whole log yet
-        for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
-            prepared_at = _committed_from(view)
-            if prepared_at is None:
-                continue
-            if prepared_at == record.physical_offset:
-                return True
-            half = term.half_message(prepared_at)
-            if half is not None and original in (half.queue_offset, first_copy(half)):
-                return True
+        topics = [place[0]]
+        if not record.properties.keys().isdisjoint(LATER):
+            topics += _WAITING_IN
+        for topic in topics:
+            for view in store.query_by_key(topic, unique_key, _SAME_KEY).records:
+                prepared_at = _committed_from(view)
+                if prepared_at is None:
+                    continue
+                if prepared_at == record.physical_offset:
+                    return True
+                half = term.half_message(prepared_at)
+                if half is not None and original in (half.queue_offset, first_copy(half)):
+                    return True
         return False
 
     def _apply(self, term: Term, asker: Asker, record: MessageExt, kind: int) -> Reply | None:

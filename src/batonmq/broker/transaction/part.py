@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.messages.answers import sending_forbidden
 from batonmq.broker.part import Part
@@ -13,7 +13,7 @@ from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.checker import Checker
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
-from batonmq.broker.transaction.half import is_prepared, to_half
+from batonmq.broker.transaction.half import LATER, is_prepared, to_half
 from batonmq.broker.transaction.metrics import METRICS, sources
 from batonmq.broker.transaction.recovery import Recovery
 from batonmq.broker.transaction.resume import ResumeHandler
@@ -22,20 +22,13 @@ from batonmq.common.tasks import Tasks
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
 from batonmq.protocol.message.errors import MessageFormatError
-from batonmq.protocol.message.properties import (
-    PROPERTY_DELAY_LEVEL,
-    PROPERTY_TRANSACTION_PREPARED,
-    TIMER_PROPERTIES,
-    property_start,
-)
+from batonmq.protocol.message.properties import PROPERTY_TRANSACTION_PREPARED, property_start
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.role import RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.protocol.message.record import StoredMessage
-
-_LATER: Final = frozenset((PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES))
 
 
 class TransactionPart(Part):
@@ -118,7 +111,7 @@ class _HalfMessages:
         broker = self._broker
         if broker.settings.broker.reject_transaction_message:
             raise sending_forbidden(broker.address, "transaction message")
-        if not properties.keys().isdisjoint(_LATER):
+        if not properties.keys().isdisjoint(LATER):
             if is_batch(properties):
                 raise MessageFormatError("a batch cannot be delayed")
             # The delay starts at the commit. Refuse now what the commit would refuse.
