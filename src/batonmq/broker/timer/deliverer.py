@@ -46,9 +46,11 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 1.0
 """Longest sleep: the wall clock may be set meanwhile."""
 CONFIRM_S: Final = 0.02
-"""Interval at which a new master looks whether its log is confirmed."""
+"""Interval at which the log and the wheel are looked at again while they are behind."""
 CONFIRM_LOOKS: Final = 100
 """So often it looks before it delivers messages that may have been delivered."""
+ENQUEUE_LOOKS: Final = 100
+"""So often it looks whether messages reach the wheel, before it delivers without them."""
 HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """The store will never take such a message; only a RocketMQ broker can have accepted it."""
 
@@ -123,9 +125,23 @@ class Deliverer:
                 except TimeoutError:
                     continue
             else:
+                await self._enqueued()
+                if state.timers.next_ms != due_ms:
+                    continue
                 if due_ms >= self._already_until_ms:
                     self._already = None
                 await self._deliver_slot(due_ms)
+
+    async def _enqueued(self) -> None:
+        """Wait until the wheel has what is in the timer topic now: it may recall what is due. After a start
+        or a switch that can be many messages."""
+        state, looks = self._state, 0
+        goal = state.broker.store.queue_bounds(TIMER_TOPIC, 0).max_offset
+        while (offset := state.queue_offset) < goal and looks < ENQUEUE_LOOKS:
+            if state.refused or state.broker.settings.broker.timer_stop_enqueue:
+                return
+            await asyncio.sleep(CONFIRM_S)
+            looks = looks + 1 if state.queue_offset == offset else 0
 
     async def _confirmed(self) -> None:
         """Wait until consumers can see what was in the log when this broker became master."""
