@@ -386,6 +386,25 @@ async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start:
     assert rig.broker.broker.store.queue_bounds("%DLQ%g", 0).max_offset == 1
 
 
+async def test_a_popped_message_comes_back_although_messages_must_be_smaller_now(start: Starter) -> None:
+    """It was acknowledged when `maxMessageSize` was greater. So do its next retry and its dead letter."""
+    rig = await start()
+    body = bytes(5_000)
+    await rig.call(
+        UpdateSubscriptionGroup(), encode(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+    )
+    await rig.send(body)
+    assert await rig.bodies(invisible_time=300) == [body]
+    await rig.call(UpdateBrokerConfig(), b"maxMessageSize=1000")
+    with pytest.raises(MQError, match="msg body length limit 1000B"):
+        await rig.send(body)
+    for _ in range(2):
+        assert await rig.bodies(invisible_time=300, poll_time=5_000) == [body]
+    await asyncio.sleep(1)
+    assert rig.broker is not None
+    assert rig.broker.broker.store.get("%DLQ%g", 0, 0, 1).size > len(body)
+
+
 async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     rig = await start()
     for n in range(20):
