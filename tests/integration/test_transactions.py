@@ -16,15 +16,18 @@ from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.broker.transaction import half as half_module
+from batonmq.broker.transaction import recovery
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
 from batonmq.ha.config import HAConfig
 from batonmq.net import Dispatcher, RemotingClient
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
 from batonmq.protocol.headers.broker.send import (
     ResumeCheckHalfMessage,
     SendBatchMessage,
+    SendMessageV2,
 )
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.batch import BatchItem, encode_batch
@@ -103,6 +106,21 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
         await rig.client.close()
         if not rig.service.broker.role.stopping:
             await rig.service.stop()
+
+
+def plain(topic: str) -> SendMessageV2:
+    """A message without a transaction."""
+    return SendMessageV2(
+        producer_group="p",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+        properties="",
+    )
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 5) -> None:
@@ -420,6 +438,43 @@ async def test_a_commit_without_its_op_message_is_found_in_the_log(start: Starte
     assert sorted(header.msg_id or "" for header, _ in again.checks) == [rolled_back.key, undecided.key]
     await asyncio.sleep(1.2)
     assert sorted(await again.bodies()) == ["A", "B", "D"]
+
+
+async def test_a_commit_behind_a_record_longer_than_a_read_is_found_in_the_log(start: Starter) -> None:
+    rig = await start()
+    half = await rig.prepare("A")
+    await rig.call(UpdateBrokerConfig(), f"maxMessageSize={2 * recovery._CHUNK}".encode())
+    await rig.call(plain("Large"), bytes(recovery._CHUNK + 1))
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**QUICK)
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == 1)
+    assert again.checks == [] and await again.bodies() == ["A"]
+
+
+async def test_a_commit_at_the_end_of_a_log_too_long_to_search_is_found(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old undecided message must not make the last commits come again."""
+    monkeypatch.setattr(recovery, "MOST_BYTES", 1 << 20)
+    rig = await start()
+    await rig.prepare("old")
+    for _ in range(6):
+        await rig.call(plain("Large"), bytes(3 << 20))
+    half = await rig.prepare("A")
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**QUICK)
+    again.decisions["old"] = ROLLBACK
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == 2)
+    assert {header.msg_id for header, _ in again.checks} == {"old"}
+    assert await again.bodies() == ["A"]
 
 
 @pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "3000"}])
