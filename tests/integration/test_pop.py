@@ -691,6 +691,24 @@ async def test_an_ordered_group_follows_a_reset(start: Starter) -> None:
     assert await rig.bodies(order=True) == [b"b"]
 
 
+async def test_a_reset_holds_for_an_ordered_queue_whose_messages_are_acknowledged_just_then(
+    start: Starter,
+) -> None:
+    """The ack and the pop that uses the reset come in one read of the socket. Another queue fills that pop."""
+    rig = await start()
+    await rig.create(queues=2)
+    await rig.send(b"a")
+    await rig.send(b"b", b"c", queue=1)
+    for group in [f"g{number}" for number in range(8)]:  # which queue a pop takes first is random
+        (popped,) = await rig.pop(group=group, queue_id=1, order=True, max_msg_nums=1)
+        await rig.call(ResetOffset(topic="T", group=group, timestamp=0, is_force=True))
+        _, found = await asyncio.gather(
+            rig.ack(popped, group=group), rig.bodies(group=group, order=True, max_msg_nums=1)
+        )
+        found += await rig.bodies(group=group, order=True)
+        assert sorted(found)[:2] == [b"a", b"b"], group
+
+
 async def test_a_recreated_topic_is_popped_from_its_beginning(start: Starter) -> None:
     rig = await start()
     await rig.send(*(b"old%d" % n for n in range(5)))
