@@ -694,7 +694,7 @@ async def test_an_ordered_group_follows_a_reset(start: Starter) -> None:
 async def test_a_reset_holds_for_an_ordered_queue_whose_messages_are_acknowledged_just_then(
     start: Starter,
 ) -> None:
-    """The ack and the pop that uses the reset come in one read of the socket. Another queue fills that pop."""
+    """The ack and the pop that uses the reset come in one read. Another queue may fill that pop."""
     rig = await start()
     await rig.create(queues=2)
     await rig.send(b"a")

@@ -285,6 +285,18 @@ async def test_a_batch_acknowledges_what_it_can(rig: Rig) -> None:
     assert entry.unacknowledged == [1]
 
 
+async def test_a_batch_of_acks_with_numbers_beyond_javas_leaves_nothing_in_the_log(rig: Rig) -> None:
+    """RocketMQ brokers of the group read the revive queues, too."""
+    rig.served.put(0, b"a")
+    end, huge = rig.broker.store.max_offset, 1 << 63
+    for times in ((-huge - 1, 2 * huge), (0, huge)):
+        ack = BatchAck("g", "TopicJ", "0", 0, 0, 0, *times, bit_set_of([0]))
+        body = BatchAckMessageRequestBody("broker-a", [ack])
+        assert await rig.refused(BatchAckMessage(), body) == ResponseCode.SYSTEM_ERROR
+    await asyncio.sleep(0.01)
+    assert rig.broker.store.max_offset == end
+
+
 async def test_pops_wait_up_to_their_limit(rig: Rig) -> None:
     rig.broker.settings.broker = type(rig.broker.settings.broker)(broker_name="broker-a", pop_polling_size=1)
     waiting = [asyncio.ensure_future(rig.pop(poll_time=60_000)) for _ in range(2)]
