@@ -165,6 +165,7 @@ def ack_of(receipt: Receipt, **fields: Any) -> AckMessage:
         ({"max_msg_nums": -(2**31)}, ResponseCode.INVALID_PARAMETER),
         ({"invisible_time": 0}, ResponseCode.INVALID_PARAMETER),
         ({"invisible_time": 2**63 - 1}, ResponseCode.INVALID_PARAMETER),
+        ({"attempt_id": "a" * 1_025, "order": True}, ResponseCode.INVALID_PARAMETER),
         ({"consumer_group": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"exp": "a > 5", "exp_type": "SQL92"}, ResponseCode.SYSTEM_ERROR),
         ({"exp": "||", "exp_type": "TAG"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
