@@ -14,9 +14,12 @@ from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, 
 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.service import BrokerService
 from batonmq.broker.transaction import half as half_module
 from batonmq.broker.transaction import recovery
+from batonmq.broker.transaction.core import State
+from batonmq.broker.transaction.ending import _Commit
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
 from batonmq.ha.config import HAConfig
@@ -359,6 +362,24 @@ async def test_a_late_commit_of_a_message_that_was_given_up_delivers_it(start: S
     await until(lambda: rig.stored(TRANS_CHECK_MAX_TIME_TOPIC))
     await rig.end(half, COMMIT)
     assert await rig.bodies() == ["A"]
+
+
+async def test_a_late_commit_that_is_refused_does_not_hold_the_offset(start: Starter) -> None:
+    """The op message that says that the message was given up comes while the commit is under way. It comes
+    once, so the message must not count as unsafe again."""
+    rig = await start()
+    half = await rig.prepare("A")
+    term = rig.term
+    term.grow()
+    term.window.set(0, State.MOVED)
+    record = term.half_message(half.physical_offset)
+    assert record is not None
+    commit = _Commit(rig.part.ends, term, record, 0, "T")
+    term.window.set(0, State.COMMITTING)
+    term.window.op_read(0, [0], moved=True)
+    commit.stored(PutStatus.SERVICE_NOT_AVAILABLE, None)
+    term.window.advance()
+    assert term.window.offset == 1
 
 
 async def test_a_message_that_cannot_be_handled_does_not_stop_the_round(start: Starter) -> None:

@@ -89,7 +89,9 @@ class _Commit:
         term = self._term
         askers = term.commits.pop(self._original, [])
         if result is None and status is not PutStatus.PUT_OK:
-            term.window.set(self._record.queue_offset, self._state_before)
+            if term.window.state(self._record.queue_offset) == State.COMMITTING:
+                # Else an op message about an earlier move has come meanwhile.
+                term.window.set(self._record.queue_offset, self._state_before)
             self._handlers.failed(askers, status)
             return
         if not term.ended:
