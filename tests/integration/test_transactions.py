@@ -34,6 +34,7 @@ from batonmq.protocol.headers.broker.send import (
 )
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -281,6 +282,21 @@ async def test_a_delayed_transaction_is_delayed_when_it_is_committed(start: Star
     assert await rig.bodies() == []
     await asyncio.sleep(1.3)
     assert await rig.bodies() == ["A"]
+
+
+@pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+async def test_a_delayed_message_with_as_many_properties_as_are_accepted_can_be_committed(
+    start: Starter, later: dict[str, str]
+) -> None:
+    rig = await start(message_delay_level="1s 5s")
+    for length in range(MAX_PROPERTIES_BYTES - 200, 0, -1):
+        try:
+            half = await rig.prepare("A", **later, x="y" * length)
+        except MQError as error:
+            assert error.code == ResponseCode.MESSAGE_ILLEGAL
+        else:
+            break
+    await rig.end(half, COMMIT)
 
 
 # -- checks

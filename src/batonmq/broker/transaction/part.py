@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from batonmq.broker.messages.answers import sending_forbidden
 from batonmq.broker.part import Part
@@ -18,17 +18,27 @@ from batonmq.broker.transaction.metrics import METRICS, sources
 from batonmq.broker.transaction.recovery import Recovery
 from batonmq.broker.transaction.resume import ResumeHandler
 from batonmq.broker.transaction.term import Term
+from batonmq.common.config import INT_MAX
 from batonmq.common.tasks import Tasks
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
 from batonmq.protocol.message.errors import MessageFormatError
-from batonmq.protocol.message.properties import PROPERTY_TRANSACTION_PREPARED, property_start
+from batonmq.protocol.message.properties import (
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    property_start,
+)
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.role import RoleState
     from batonmq.common.metrics import Metric, Source
     from batonmq.protocol.message.record import StoredMessage
+
+_MOST_CHECKS: Final = str(INT_MAX)
+"""The longest number of checks that a copy may have in its properties."""
 
 
 class TransactionPart(Part):
@@ -115,8 +125,11 @@ class _HalfMessages:
             if is_batch(properties):
                 raise MessageFormatError("a batch cannot be delayed")
             # The delay starts at the commit. Refuse now what the commit would refuse.
-            plain = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
-            broker.redirects.apply(message, plain)
+            committed = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
+            if PROPERTY_UNIQUE_KEY in properties:
+                committed[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
+            committed[PROPERTY_TRANSACTION_CHECK_TIMES] = _MOST_CHECKS
+            broker.redirects.apply(message, committed)
         stored = to_half(message, properties)
         self._counts.prepared(message.topic)
         return stored
