@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import signal
 import socket
@@ -167,6 +168,24 @@ async def test_many_messages_of_one_slot_come_once_each_and_in_order(start: Star
 
 
 # -- what is refused
+
+
+async def test_a_disk_that_fails_for_a_while_does_not_end_all_deliveries(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    timers = rig.broker.part(TimerPart).state.timers
+    chain, failures = timers.chain, [OSError(errno.EIO, "Input/output error")] * 2
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return chain(*args)
+
+    monkeypatch.setattr(timers, "chain", failing)
+    await rig.send(properties=timed(TIMER_DELAY_MS=500))
+    await until(rig, 1, timeout_s=6)
+    assert not failures
 
 
 async def test_what_is_no_time_or_too_late_is_illegal(start: Starter) -> None:

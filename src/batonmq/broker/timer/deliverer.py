@@ -12,7 +12,9 @@ import asyncio
 import logging
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.timer.already import AlreadyDelivered
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from batonmq.store.results import PutResult
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BATCH: Final = 100
 """Messages delivered together: about 5 ms of the loop's time."""
@@ -159,22 +163,23 @@ class Deliverer:
         state.firing_ms = slot_ms
         try:
             done = NO_UNIT
-            while (newest := timers.newest(slot_ms)) > done:  # messages may come while others are delivered
+            # Messages may come while others are delivered.
+            while (newest := await self._wheel(partial(timers.newest, slot_ms))) > done:
                 await self._deliver_chain(slot_ms, done)
                 done = newest
-            await self._leave(slot_ms)
+            # To deliver the messages again would be no better than to try this again.
+            await self._wheel(partial(timers.done, slot_ms))
         finally:
             state.firing_ms = None
         state.moved()
 
-    async def _leave(self, slot_ms: int) -> None:
+    async def _wheel(self, work: Callable[[], T]) -> T:
+        """Read or write the wheel, again and again while the disk fails."""
         while True:
             try:
-                self._state.timers.done(slot_ms)
-                return
+                return work()
             except OSError as error:
-                # To deliver the messages again would be no better.
-                self._log_once("the timer wheel cannot be written: %s", reason(error))
+                self._log_once("the timer wheel cannot be read or written: %s", reason(error))
                 await asyncio.sleep(RETRY_S)
 
     async def _deliver_chain(self, slot_ms: int, until: int) -> None:
@@ -184,7 +189,7 @@ class Deliverer:
         recalls: list[Unit] = []
         begin: int | None = None
         while begin != NO_UNIT:
-            found, begin = timers.chain(slot_ms, until, WALK, begin)
+            found, begin = await self._wheel(partial(timers.chain, slot_ms, until, WALK, begin))
             for position in found:
                 unit = timers.log.read(position)
                 if unit is not None and unit.recalls:
