@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, RawProducer
+from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, Half, RawProducer
 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
@@ -332,6 +332,61 @@ async def test_a_message_is_given_up_after_the_last_check_and_can_be_resumed(sta
     rig.decisions["A"] = COMMIT
     (given_up,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
     await rig.call(ResumeCheckHalfMessage(topic="T", msg_id=given_up.offset_message_id))
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    assert await rig.bodies() == ["A"]
+
+
+async def given_up(rig: Rig) -> tuple[Half, ResumeCheckHalfMessage]:
+    """A half message that was given up, and the request to check it again."""
+    await rig.connect()
+    half = await rig.prepare("A")
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 1)
+    (record,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
+    return half, ResumeCheckHalfMessage(topic="T", msg_id=record.offset_message_id)
+
+
+async def test_a_message_that_is_resumed_twice_is_delivered_once(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=10)
+    _, resume = await given_up(rig)
+    await asyncio.gather(rig.call(resume), rig.call(resume))
+    await rig.call(resume)
+    rig.decisions["A"] = COMMIT
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == len(rig.stored(TRANS_HALF_TOPIC)))
+    assert len(rig.stored(TRANS_HALF_TOPIC)) == 2 and await rig.bodies() == ["A"]
+    with pytest.raises(MQError, match="committed or rolled back"):
+        await rig.call(resume)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_message_that_was_committed_late_cannot_be_resumed(start: Starter, restart: bool) -> None:
+    rig = await start(**QUICK, transaction_check_max=2)
+    half, resume = await given_up(rig)
+    await rig.end(half, COMMIT)
+    if restart:
+        await rig.client.close()
+        await rig.service.stop()
+        rig = await start(**QUICK)
+    with pytest.raises(MQError, match="committed or rolled back"):
+        await rig.call(resume)
+    assert await rig.bodies() == ["A"]
+
+
+async def test_a_late_commit_does_not_deliver_again_what_was_resumed(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=2)
+    half, resume = await given_up(rig)
+    rig.decisions["A"] = COMMIT
+    await rig.call(resume)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    await rig.end(half, COMMIT)
+    assert await rig.bodies() == ["A"]
+
+
+async def test_a_resumed_message_is_not_delivered_again_after_a_late_commit(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=5)
+    half, resume = await given_up(rig)
+    await rig.call(resume)
+    await rig.end(half, COMMIT)
+    rig.decisions["A"] = COMMIT
     await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
     assert await rig.bodies() == ["A"]
 

@@ -28,7 +28,11 @@ from batonmq.protocol.headers.broker.send import EndTransaction, EndTransactions
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import HOST_V6_EXTRA, POSITIONS
-from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+from batonmq.protocol.message.properties import (
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_UNIQUE_KEY,
+)
 from batonmq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
@@ -65,6 +69,8 @@ _PREPARED_AT: Final = POSITIONS["prepared_transaction_offset"]
 _ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
 _MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
+_GIVEN_UP: Final = (State.MOVED, State.MOVED_SAFE)
+"""Or stored again at the end of the queue."""
 _ROLLED_BACK: Final = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
 
 
@@ -157,7 +163,7 @@ class TransactionEnds:
         delivered = await self._look_up(term, records)
         if self._master_term() is not term:
             raise overloaded()
-        open_ones = [record for record in records if not self._ended_before(term, record, kind, delivered)]
+        open_ones = [record for record in records if not self.ended_before(term, record, kind, delivered)]
         for record in records:
             first = first_copy(record)
             if not term.is_safe(record.queue_offset if first is None else first):
@@ -205,7 +211,7 @@ class TransactionEnds:
     def _end(self, term: Term, request: Request, header: EndTransaction) -> Reply | None:
         record = self._checked(term, header)
         kind = header.commit_or_rollback
-        if self._ended_before(term, record, kind):
+        if self.ended_before(term, record, kind):
             return Reply()
         return self._apply(term, request, record, kind)
 
@@ -219,7 +225,7 @@ class TransactionEnds:
             for record in records:
                 first = first_copy(record)
                 original = record.queue_offset if first is None else first
-                if original in found or term.window.remembers(original):
+                if original in found or _is_known(term, record, original):
                     continue
                 if self._was_delivered(term, record, original):
                     found.add(original)
@@ -230,7 +236,7 @@ class TransactionEnds:
             self._looking = [other for other in self._looking if other is not found]
         return found
 
-    def _ended_before(
+    def ended_before(
         self, term: Term, record: MessageExt, kind: int, delivered: Container[int] | None = None
     ) -> bool:
         """Whether the half message was already ended this way. Raises `MQError` if it was ended the other
@@ -255,7 +261,7 @@ class TransactionEnds:
             return ended
         if rolled_back:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if ended or original in term.commits or window.remembers(original):
+        if ended or original in term.commits or _is_known(term, record, original):
             return ended
         before = self._was_delivered(term, record, original) if delivered is None else original in delivered
         if before and window.is_undecided(offset):
@@ -281,7 +287,11 @@ class TransactionEnds:
                 if prepared_at == record.physical_offset:
                     return True
                 half = term.half_message(prepared_at)
-                if half is not None and original in (half.queue_offset, first_copy(half)):
+                if half is None:
+                    continue
+                # A message that was given up and resumed is another half message, but was born once.
+                same = half.born_timestamp == record.born_timestamp
+                if same or original in (half.queue_offset, first_copy(half)):
                     return True
         return False
 
@@ -340,6 +350,14 @@ class TransactionEnds:
     def failed(self, askers: list[Asker], status: PutStatus) -> None:
         for asker in askers:
             asker.fail(not_stored(status, self._settings.store.max_message_size))
+
+
+def _is_known(term: Term, record: MessageExt, original: int) -> bool:
+    """Whether this master knows all decisions about a half message. One that was given up and resumed has two
+    places in the queue that do not name each other, and may have been committed at the other one."""
+    if record.queue_offset == original and PROPERTY_TRANSACTION_CHECK_TIMES in record.properties:
+        return False  # resumed
+    return term.window.remembers(original) and term.window.state(original) not in _GIVEN_UP
 
 
 def _committed_from(view: Buffer) -> int | None:

@@ -52,7 +52,7 @@ class TransactionPart(Part):
         self.term: Term | None = None
         """The term of this master or acting master; None on a slave."""
         self.ends = TransactionEnds(broker, lambda: self.term)
-        self._resume = ResumeHandler(broker, lambda: self.term)
+        self._resume = ResumeHandler(broker, self.ends, lambda: self.term)
         broker.redirects.add(_HalfMessages(broker, self.counts))
 
     def handlers(self, dispatcher: Dispatcher) -> None:
