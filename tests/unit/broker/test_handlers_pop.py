@@ -14,6 +14,7 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection, ask, become_slave
 
+from batonmq.broker.pop.assignments import _Routes
 from batonmq.broker.pop.part import PopPart
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -29,7 +30,7 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, CheckPoint, bit_set_of
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.clients import (
     GetAllMessageRequestMode,
@@ -549,3 +550,17 @@ async def test_a_reset_survives_a_switch_although_the_log_was_further(rig: Rig) 
     assert [each.offset for each in await rig.receipts(max_msg_nums=1)] == [2]
     await rig.restart()
     assert [each.offset for each in await rig.receipts()] == [3]
+
+
+async def test_the_routes_of_what_cannot_be_a_topic_are_not_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoTopics:
+        async def ask(self, header: Header) -> None:
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+    routes = _Routes(rig.broker)
+    monkeypatch.setattr(routes, "_name_servers", NoTopics)
+    assert await routes.queues("Nowhere") is None
+    assert await routes.queues("x" * 1_000_000) is None
+    assert list(routes._routes) == ["Nowhere"]
