@@ -273,6 +273,14 @@ async def test_a_heartbeat_with_numbers_beyond_javas_is_refused() -> None:
         assert len(broker.tables.filters) == 0 and broker.tables.consumers.group("g") is None
 
 
+async def test_a_client_id_of_megabytes_is_not_kept() -> None:
+    broker, dispatcher = setup()
+    with pytest.raises(MQError, match="at most 1024"):
+        await ask(dispatcher, wire.Heartbeat(), heartbeat(clientID="c" * 1_025))
+    assert broker.tables.consumers.group("GroupJ") is None
+    await ask(dispatcher, wire.Heartbeat(), heartbeat(clientID="c" * 1_024))
+
+
 async def test_only_tag_filters_are_accepted() -> None:
     _, dispatcher = setup()
     await ask(
