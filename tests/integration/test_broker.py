@@ -124,10 +124,11 @@ def v2(topic: str = "T", queue: int = 0, **fields: Any) -> SendMessageV2:
 
 def configs(root: Path, **keys: Any) -> tuple[BrokerConfig, StoreConfig, HAConfig]:
     flush = keys.pop("flush_disk_type", FlushDiskType.ASYNC_FLUSH)
+    file_size = keys.pop("mapped_file_size_commit_log", 16 << 20)
     broker = {"broker_name": "b", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1", "listen_port": 0}
     store = StoreConfig(
         store_path_root_dir=str(root),
-        mapped_file_size_commit_log=16 << 20,
+        mapped_file_size_commit_log=file_size,
         max_hash_slot_num=1000,
         max_index_num=5000,
         flush_disk_type=flush,
@@ -370,6 +371,19 @@ async def test_messages_that_wait_are_delivered_although_messages_must_be_smalle
     for topic in ("Half", "Level", "Timed", "%RETRY%g"):
         (message,) = await rig.messages(0, topic=topic, sys_flag=HOLD)
         assert message.body == body, topic
+
+
+async def test_messages_may_be_larger_as_soon_as_max_message_size_says_so(start: Starter) -> None:
+    """On connections that are open already, too; their frames were limited to 16 MiB before."""
+    rig = await start(mapped_file_size_commit_log=32 << 20)
+    await rig.send()
+    body = bytes(17 << 20)
+    await rig.call(UpdateBrokerConfig(), b"maxMessageSize=18000000")
+    await rig.call(v2("T", 0), body, timeout_ms=20_000)
+    other = Rig(rig.broker, RemotingClient())
+    await other.call(v2("T", 0), body, timeout_ms=20_000)
+    await other.client.close()
+    assert rig.broker.broker.store.queue_bounds("T", 0).max_offset == 3
 
 
 async def test_sends_are_refused_until_the_time_to_open(start: Starter) -> None:

@@ -386,6 +386,25 @@ async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start:
     assert rig.broker.broker.store.queue_bounds("%DLQ%g", 0).max_offset == 1
 
 
+async def test_a_popped_message_comes_back_although_messages_must_be_smaller_now(start: Starter) -> None:
+    """It was acknowledged when `maxMessageSize` was greater. So do its next retry and its dead letter."""
+    rig = await start()
+    body = bytes(5_000)
+    await rig.call(
+        UpdateSubscriptionGroup(), encode(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+    )
+    await rig.send(body)
+    assert await rig.bodies(invisible_time=300) == [body]
+    await rig.call(UpdateBrokerConfig(), b"maxMessageSize=1000")
+    with pytest.raises(MQError, match="msg body length limit 1000B"):
+        await rig.send(body)
+    for _ in range(2):
+        assert await rig.bodies(invisible_time=300, poll_time=5_000) == [body]
+    await asyncio.sleep(1)
+    assert rig.broker is not None
+    assert rig.broker.broker.store.get("%DLQ%g", 0, 0, 1).size > len(body)
+
+
 async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     rig = await start()
     for n in range(20):
@@ -670,6 +689,24 @@ async def test_an_ordered_group_follows_a_reset(start: Starter) -> None:
     assert len(await rig.pop(order=True)) == 2
     await rig.call(ResetOffset(topic="T", group="g", timestamp=0, is_force=True, queue_id=0, offset=1))
     assert await rig.bodies(order=True) == [b"b"]
+
+
+async def test_a_reset_holds_for_an_ordered_queue_whose_messages_are_acknowledged_just_then(
+    start: Starter,
+) -> None:
+    """The ack and the pop that uses the reset come in one read. Another queue may fill that pop."""
+    rig = await start()
+    await rig.create(queues=2)
+    await rig.send(b"a")
+    await rig.send(b"b", b"c", queue=1)
+    for group in [f"g{number}" for number in range(8)]:  # which queue a pop takes first is random
+        (popped,) = await rig.pop(group=group, queue_id=1, order=True, max_msg_nums=1)
+        await rig.call(ResetOffset(topic="T", group=group, timestamp=0, is_force=True))
+        _, found = await asyncio.gather(
+            rig.ack(popped, group=group), rig.bodies(group=group, order=True, max_msg_nums=1)
+        )
+        found += await rig.bodies(group=group, order=True)
+        assert sorted(found)[:2] == [b"a", b"b"], group
 
 
 async def test_a_recreated_topic_is_popped_from_its_beginning(start: Starter) -> None:

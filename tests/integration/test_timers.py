@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import signal
 import socket
@@ -22,7 +23,8 @@ from tests.integration.test_broker import Rig, configs
 from batonmq import Message, Producer, QueueReader
 from batonmq.broker.admin.runtime_info import runtime_info
 from batonmq.broker.service import BrokerService
-from batonmq.broker.timer.layout import decode_checkpoint
+from batonmq.broker.timer.enqueuer import BATCH
+from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
 from batonmq.broker.timer.metrics import SNAPSHOT, TIMING
 from batonmq.broker.timer.part import TimerPart
 from batonmq.common.metrics import read
@@ -168,6 +170,24 @@ async def test_many_messages_of_one_slot_come_once_each_and_in_order(start: Star
 # -- what is refused
 
 
+async def test_a_disk_that_fails_for_a_while_does_not_end_all_deliveries(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    timers = rig.broker.part(TimerPart).state.timers
+    chain, failures = timers.chain, [OSError(errno.EIO, "Input/output error")] * 2
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return chain(*args)
+
+    monkeypatch.setattr(timers, "chain", failing)
+    await rig.send(properties=timed(TIMER_DELAY_MS=500))
+    await until(rig, 1, timeout_s=6)
+    assert not failures
+
+
 async def test_what_is_no_time_or_too_late_is_illegal(start: Starter) -> None:
     rig = await start(timer_max_delay_sec=100)
     for properties in (
@@ -240,6 +260,44 @@ async def test_a_recall_follows_its_message_through_rolls(start: Starter) -> Non
     await rig.call(RecallMessage(topic="T", recall_handle=far.recall_handle))
     await asyncio.sleep(1)
     assert [message.body for message in await until(rig, 1)] == [b"kept"]
+
+
+async def test_a_new_master_reads_what_recalls_a_message_before_it_delivers_it(start: Starter) -> None:
+    rig = await start(recall_message_enable=True)
+    service = rig.broker.part(TimerPart).service
+    service.rest()
+    due = now_ms() + 1_500
+    gone = await rig.send(b"gone", properties=timed("gone", TIMER_DELIVER_MS=due))
+    later = [rig.send(properties=timed(f"{n}", TIMER_DELAY_MS=60_000)) for n in range(2 * BATCH)]
+    await asyncio.gather(*later)
+    assert gone.recall_handle and now_ms() < due
+    await rig.call(RecallMessage(topic="T", recall_handle=gone.recall_handle))
+    await asyncio.sleep(2.6)
+    service.lead()
+    await asyncio.sleep(1)
+    assert service.state.timers.waiting == len(later)
+    assert await rig.messages() == []
+
+
+async def test_a_slave_forgets_what_its_master_has_delivered(start: Starter) -> None:
+    """Else it delivers all of that again if it becomes master while its wheel has one message more than that
+    of the last master, which only unique keys would prevent."""
+    rig = await start()
+    service = rig.broker.part(TimerPart).service
+    service.follow()
+    sent_ms, due = now_ms(), now_ms() + 1_000
+    for _ in range(3):
+        await rig.send(properties=f"TIMER_DELIVER_MS\1{due}\2")
+    service.replace(Checkpoint(read_ms=sent_ms - 5_000, master_queue_offset=3).encode())
+    await asyncio.sleep(0.2)
+    assert service.state.timers.waiting == 3
+    service.replace(Checkpoint(read_ms=due + 5_000, master_queue_offset=3).encode())
+    await asyncio.sleep(0.2)
+    assert (service.state.timers.waiting, service.state.timers.next_ms) == (0, None)
+    service.replace(Checkpoint(read_ms=due + 4_000, master_queue_offset=2).encode())  # of another master
+    service.lead()
+    await asyncio.sleep(2)
+    assert await rig.messages() == []
 
 
 async def test_only_timed_messages_have_a_handle(start: Starter) -> None:

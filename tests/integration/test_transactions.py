@@ -10,23 +10,31 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, RawProducer
+from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, UNKNOWN, Half, RawProducer
 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.service import BrokerService
+from batonmq.broker.transaction import half as half_module
+from batonmq.broker.transaction import recovery
+from batonmq.broker.transaction.core import State
+from batonmq.broker.transaction.ending import _Commit
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
 from batonmq.ha.config import HAConfig
 from batonmq.net import Dispatcher, RemotingClient
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
 from batonmq.protocol.headers.broker.send import (
     ResumeCheckHalfMessage,
     SendBatchMessage,
+    SendMessageV2,
 )
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import (
     TRANS_CHECK_MAX_TIME_TOPIC,
@@ -102,6 +110,21 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
         await rig.client.close()
         if not rig.service.broker.role.stopping:
             await rig.service.stop()
+
+
+def plain(topic: str) -> SendMessageV2:
+    """A message without a transaction."""
+    return SendMessageV2(
+        producer_group="p",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+        properties="",
+    )
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 5) -> None:
@@ -261,6 +284,21 @@ async def test_a_delayed_transaction_is_delayed_when_it_is_committed(start: Star
     assert await rig.bodies() == ["A"]
 
 
+@pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+async def test_a_delayed_message_with_as_many_properties_as_are_accepted_can_be_committed(
+    start: Starter, later: dict[str, str]
+) -> None:
+    rig = await start(message_delay_level="1s 5s")
+    for length in range(MAX_PROPERTIES_BYTES - 200, 0, -1):
+        try:
+            half = await rig.prepare("A", **later, x="y" * length)
+        except MQError as error:
+            assert error.code == ResponseCode.MESSAGE_ILLEGAL
+        else:
+            break
+    await rig.end(half, COMMIT)
+
+
 # -- checks
 
 
@@ -294,6 +332,61 @@ async def test_a_message_is_given_up_after_the_last_check_and_can_be_resumed(sta
     rig.decisions["A"] = COMMIT
     (given_up,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
     await rig.call(ResumeCheckHalfMessage(topic="T", msg_id=given_up.offset_message_id))
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    assert await rig.bodies() == ["A"]
+
+
+async def given_up(rig: Rig) -> tuple[Half, ResumeCheckHalfMessage]:
+    """A half message that was given up, and the request to check it again."""
+    await rig.connect()
+    half = await rig.prepare("A")
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 1)
+    (record,) = rig.stored(TRANS_CHECK_MAX_TIME_TOPIC)
+    return half, ResumeCheckHalfMessage(topic="T", msg_id=record.offset_message_id)
+
+
+async def test_a_message_that_is_resumed_twice_is_delivered_once(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=10)
+    _, resume = await given_up(rig)
+    await asyncio.gather(rig.call(resume), rig.call(resume))
+    await rig.call(resume)
+    rig.decisions["A"] = COMMIT
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == len(rig.stored(TRANS_HALF_TOPIC)))
+    assert len(rig.stored(TRANS_HALF_TOPIC)) == 2 and await rig.bodies() == ["A"]
+    with pytest.raises(MQError, match="committed or rolled back"):
+        await rig.call(resume)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_message_that_was_committed_late_cannot_be_resumed(start: Starter, restart: bool) -> None:
+    rig = await start(**QUICK, transaction_check_max=2)
+    half, resume = await given_up(rig)
+    await rig.end(half, COMMIT)
+    if restart:
+        await rig.client.close()
+        await rig.service.stop()
+        rig = await start(**QUICK)
+    with pytest.raises(MQError, match="committed or rolled back"):
+        await rig.call(resume)
+    assert await rig.bodies() == ["A"]
+
+
+async def test_a_late_commit_does_not_deliver_again_what_was_resumed(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=2)
+    half, resume = await given_up(rig)
+    rig.decisions["A"] = COMMIT
+    await rig.call(resume)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
+    await rig.end(half, COMMIT)
+    assert await rig.bodies() == ["A"]
+
+
+async def test_a_resumed_message_is_not_delivered_again_after_a_late_commit(start: Starter) -> None:
+    rig = await start(**QUICK, transaction_check_max=5)
+    half, resume = await given_up(rig)
+    await rig.call(resume)
+    await rig.end(half, COMMIT)
+    rig.decisions["A"] = COMMIT
     await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 2)
     assert await rig.bodies() == ["A"]
 
@@ -340,6 +433,24 @@ async def test_a_late_commit_of_a_message_that_was_given_up_delivers_it(start: S
     await until(lambda: rig.stored(TRANS_CHECK_MAX_TIME_TOPIC))
     await rig.end(half, COMMIT)
     assert await rig.bodies() == ["A"]
+
+
+async def test_a_late_commit_that_is_refused_does_not_hold_the_offset(start: Starter) -> None:
+    """The op message that says that the message was given up comes while the commit is under way. It comes
+    once, so the message must not count as unsafe again."""
+    rig = await start()
+    half = await rig.prepare("A")
+    term = rig.term
+    term.grow()
+    term.window.set(0, State.MOVED)
+    record = term.half_message(half.physical_offset)
+    assert record is not None
+    commit = _Commit(rig.part.ends, term, record, 0, "T")
+    term.window.set(0, State.COMMITTING)
+    term.window.op_read(0, [0], moved=True)
+    commit.stored(PutStatus.SERVICE_NOT_AVAILABLE, None)
+    term.window.advance()
+    assert term.window.offset == 1
 
 
 async def test_a_message_that_cannot_be_handled_does_not_stop_the_round(start: Starter) -> None:
@@ -419,3 +530,81 @@ async def test_a_commit_without_its_op_message_is_found_in_the_log(start: Starte
     assert sorted(header.msg_id or "" for header, _ in again.checks) == [rolled_back.key, undecided.key]
     await asyncio.sleep(1.2)
     assert sorted(await again.bodies()) == ["A", "B", "D"]
+
+
+async def test_a_commit_behind_a_record_longer_than_a_read_is_found_in_the_log(start: Starter) -> None:
+    rig = await start()
+    half = await rig.prepare("A")
+    await rig.call(UpdateBrokerConfig(), f"maxMessageSize={2 * recovery._CHUNK}".encode())
+    await rig.call(plain("Large"), bytes(recovery._CHUNK + 1))
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**QUICK)
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == 1)
+    assert again.checks == [] and await again.bodies() == ["A"]
+
+
+async def test_a_commit_at_the_end_of_a_log_too_long_to_search_is_found(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old undecided message must not make the last commits come again."""
+    monkeypatch.setattr(recovery, "MOST_BYTES", 1 << 20)
+    rig = await start()
+    await rig.prepare("old")
+    for _ in range(6):
+        await rig.call(plain("Large"), bytes(3 << 20))
+    half = await rig.prepare("A")
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**QUICK)
+    again.decisions["old"] = ROLLBACK
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == 2)
+    assert {header.msg_id for header, _ in again.checks} == {"old"}
+    assert await again.bodies() == ["A"]
+
+
+@pytest.mark.parametrize("later", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "3000"}])
+async def test_a_repeated_commit_after_a_restart_delivers_a_waiting_message_once(
+    start: Starter, later: dict[str, str]
+) -> None:
+    """The committed message is still in the topic of its delay, not in its own."""
+    keys = {**QUICK, "transaction_time_out": 60_000, "message_delay_level": "3s 5s"}
+    rig = await start(**keys)
+    half = await rig.prepare("A", **later)
+    await rig.end(half, COMMIT)
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) == 1)
+    await rig.client.close()
+    await rig.service.stop()
+    again = await start(**keys)
+    assert await again.bodies() == []
+    await again.end(half, COMMIT)
+    await asyncio.sleep(4.5)
+    assert await again.bodies() == ["A"]
+
+
+async def test_a_copy_is_decided_by_a_commit_that_only_the_index_tells_of(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit names the first copy, which the offset has passed, and its op message is lost."""
+    monkeypatch.setattr(half_module, "PUT_BACK_AFTER_MS", 300)
+    keys = {**QUICK, "transaction_check_max": 10_000}
+    rig = await start(**keys)
+    half = await rig.prepare("A")
+    await until(lambda: rig.offset(TRANS_HALF_TOPIC) >= 1)
+    await rig.end(half, COMMIT)
+    rig.term.ops.stop()
+    copies = len(rig.stored(TRANS_HALF_TOPIC))
+    await rig.client.close()
+    await rig.service.stop()
+    monkeypatch.undo()
+    again = await start(**keys)
+    again.decisions["A"] = COMMIT
+    await again.connect()
+    await until(lambda: again.offset(TRANS_HALF_TOPIC) == copies)
+    assert await again.bodies() == ["A"]

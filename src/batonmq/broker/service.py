@@ -59,6 +59,8 @@ P = TypeVar("P", bound=Part)
 
 DRAIN_MS: Final = 5_000
 """Longest time that a stop waits for unanswered sends."""
+FRAME_ROOM: Final = 1 << 20
+"""Bytes of a frame beside the largest message."""
 READERS: Final = 4
 """Threads for pulls that read from disk."""
 VIP_PORT_DISTANCE: Final = 2
@@ -103,9 +105,7 @@ class BrokerService:
         self._rng = rng if rng is not None else random.Random()
         self._tls = tls if tls is not None else TlsConfig()
         self._ha_security = security_of(ha_config, self._tls)
-        limits = limits if limits is not None else Limits()
-        frame_bytes = max(limits.max_frame_bytes, store_config.max_message_size + (1 << 20))
-        self._limits = replace(limits, max_frame_bytes=frame_bytes)
+        self._limits = limits if limits is not None else Limits()
         self._own_client = client is None
         self._client = client if client is not None else RemotingClient(tls=client_context(self._tls))
         self._own_readers = readers is None
@@ -313,7 +313,10 @@ class BrokerService:
             server = RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
             await server.start()
             self._servers.append(server)
+            self._allow_frames()
             return server
+
+        self._settings.listeners.append(lambda before: self._allow_frames())
 
         first = await serve(config.listen_port)
         broker.address = f"{config.broker_ip1}:{first.port}"
@@ -331,6 +334,11 @@ class BrokerService:
             await serve(self._vip_port)
         assert self.metrics is not None
         await self.metrics.start()
+
+    def _allow_frames(self) -> None:
+        """Let clients send messages of `maxMessageSize`."""
+        for server in self._servers:
+            server.allow_frames(self._settings.store.max_message_size + FRAME_ROOM)
 
     # -- stop
 

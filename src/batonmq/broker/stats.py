@@ -68,6 +68,8 @@ class _Window:
 
     def add(self, now_ms: int, total: int, events: int) -> None:
         samples = self._samples
+        if samples and now_ms < samples[-1][0]:
+            samples.clear()  # the clock was set back; until it is there again no rate would change
         if samples and now_ms - samples[-1][0] < self._step_ms:
             return
         samples.append((now_ms, total, events))

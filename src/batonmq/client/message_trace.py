@@ -35,6 +35,8 @@ MAX_QUEUED = 2_048
 MAX_BATCH = 100
 """Traces in one message."""
 MAX_BATCH_BYTES = 128_000
+MAX_KEY_BYTES = 30_000
+"""Of all keys of one message, whose properties have at most 32,767 bytes."""
 SEND_TIMEOUT_MS = 5_000
 
 _TYPES = {
@@ -202,11 +204,16 @@ class MessageTrace(Hook):
     async def _flush(self) -> None:
         while self._queue:
             batch: list[Trace] = []
-            size = 0
+            keys: dict[str, None] = {}
+            size = key_bytes = 0
             while self._queue and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
+                more = [key for key in self._queue[0].keys if key not in keys]
+                key_bytes += sum(len(key.encode()) + 1 for key in more)
+                if batch and key_bytes > MAX_KEY_BYTES:
+                    break
+                keys |= dict.fromkeys(more)
                 batch.append(self._queue.popleft())
                 size += len(batch[-1].text)
-            keys = dict.fromkeys(key for trace in batch for key in trace.keys)
             message = Message(self.topic, "".join(trace.text for trace in batch).encode(), keys=keys)
             try:
                 await self._producer.send(message, timeout_ms=SEND_TIMEOUT_MS)

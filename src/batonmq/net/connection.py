@@ -100,6 +100,10 @@ class Connection(asyncio.Protocol):
     def __str__(self) -> str:
         return self.peer
 
+    def allow_frames(self, max_bytes: int) -> None:
+        """The peer's frames may be so long from now on (`Limits.max_frame_bytes`)."""
+        self._reader.allow(max_bytes)
+
     # -- the transport's side ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

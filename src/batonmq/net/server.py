@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.connection import Connection
@@ -110,6 +111,15 @@ class RemotingServer:
                 connection.abort()
         await asyncio.sleep(0)
         await self._server.wait_closed()
+
+    def allow_frames(self, max_bytes: int) -> None:
+        """Frames may be at least so long from now on, on open connections too. A limit that is higher
+        stays."""
+        if max_bytes <= self._limits.max_frame_bytes:
+            return
+        self._limits = replace(self._limits, max_frame_bytes=max_bytes)
+        for connection in self.connections:
+            connection.allow_frames(max_bytes)
 
     # -- connections ---------------------------------------------------------------------------------------
 

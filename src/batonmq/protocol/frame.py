@@ -341,6 +341,10 @@ class FrameReader:
         """Bytes of an unfinished frame kept so far."""
         return self._held
 
+    def allow(self, max_length: int) -> None:
+        """Frames may be so long from now on."""
+        self._max_length = max_length
+
     def feed(self, data: bytes) -> list[Command]:
         """All frames that are complete with ``data``.
 

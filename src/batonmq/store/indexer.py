@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 READ_BYTES = 1024 * 1024
 """An index that is further behind the log has it read by another thread, so much at once."""
 
+MAX_KEY = 65_535
+"""Characters of topic and key: the properties of a message have at most 32,767 bytes."""
+
 
 class _Piece:
     """A part of the log that was read from its file: touching a page of the map that is out of memory waits
@@ -178,6 +181,8 @@ class Indexer:
         result = QueryResult(
             index_timestamp=self._index.end_timestamp, index_offset=max(0, self._index.end_offset)
         )
+        if len(wanted) > MAX_KEY:
+            return result  # no message has it, and to hash it would take long
         for offset in self._index.find(topic, key, limit * 4, begin_ms, end_ms):
             view = self._log.message_at(offset)
             if view is None or len(result.records) >= limit:

@@ -96,8 +96,18 @@ class Damage(NamedTuple):
     """Nothing that looks like a record begins here (zeros, or one that does not fit): an ordinary end."""
 
 
+_SHORT_TAGS: Final = 64
+"""Bytes of tags whose codes are remembered: senders could fill all memory with longer ones."""
+
+
 @lru_cache(maxsize=65536)
+def _short_tag_hash(tags: bytes) -> int:
+    return java_hash(tags.decode("utf-8", "replace"))
+
+
 def _tag_hash(tags: bytes) -> int:
+    if len(tags) <= _SHORT_TAGS:
+        return _short_tag_hash(tags)
     return java_hash(tags.decode("utf-8", "replace"))
 
 

@@ -56,3 +56,10 @@ def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     table.update("T0", "g", 0, 2, "c", False, 0)
     assert len(table) == 2 and table.first_offset("T0", "g", 0, 0, "c", True) == 2
     assert table.sweep(lambda group, client: False, 1000, 1, 1) == {} and len(table) == 0
+
+
+def test_a_client_id_of_megabytes_is_not_kept() -> None:
+    table = BroadcastOffsets()
+    table.update("T", "g", 0, 1, "c" * 1_024, True, 0)
+    table.update("T", "g", 0, 1, "c" * 1_025, True, 0)
+    assert len(table) == 1

@@ -66,6 +66,11 @@ def test_an_invalid_expression_removes_the_filter(
     assert len([r for r in caplog.records if "refused" in r.getMessage()]) == 1
 
 
+def test_the_log_does_not_repeat_a_long_expression_type(caplog: pytest.LogCaptureFixture) -> None:
+    FilterTable(Clock()).register("g", [sql("a = 1", kind="X" * 100_000)])
+    assert [len(record.getMessage()) < 200 for record in caplog.records] == [True]
+
+
 def test_unused_filters_are_forgotten_after_a_while() -> None:
     clock = Clock()
     table, consumers, connection = FilterTable(clock), ConsumerTable(), FakeConnection()
@@ -157,3 +162,10 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for group in "bc":
         table.register(group, [sql("a = 'yyyyyyyyyyyyyyyyyyyy'", 5)])
     assert expression(table, "c") is not None
+
+
+def test_a_filter_for_what_cannot_be_a_topic_is_not_kept() -> None:
+    """The limits count filters and the characters of expressions, not those of names."""
+    table = FilterTable(Clock())
+    assert table.register("g", [sql("a = 1", topic="T" * 1_000_000), sql("a =", topic="T" * 256)]) > 0
+    assert len(table) == 0 and len(table.encode()) < 100 and not table._refused

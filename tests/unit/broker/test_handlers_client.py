@@ -262,6 +262,25 @@ async def test_a_heartbeat_registers_its_sql_filters_if_they_are_enabled() -> No
     assert json_of(served) == json.loads(broker.tables.filters.encode())
 
 
+async def test_a_heartbeat_with_numbers_beyond_javas_is_refused() -> None:
+    """RocketMQ's brokers could not read the filters, nor its tools the connections of the group."""
+    sql = {"topic": "T", "subString": "a > 5", "subVersion": 7, "expressionType": "SQL92"}
+    for fields in ({"subVersion": 1 << 63}, {"codeSet": [1 << 31]}):
+        consumer = {"groupName": "g", "subscriptionDataSet": [{**sql, **fields}]}
+        broker, dispatcher = setup(enable_property_filter=True)
+        with pytest.raises(MQError, match="HeartbeatData"):
+            await ask(dispatcher, wire.Heartbeat(), heartbeat(consumerDataSet=[consumer]))
+        assert len(broker.tables.filters) == 0 and broker.tables.consumers.group("g") is None
+
+
+async def test_a_client_id_of_megabytes_is_not_kept() -> None:
+    broker, dispatcher = setup()
+    with pytest.raises(MQError, match="at most 1024"):
+        await ask(dispatcher, wire.Heartbeat(), heartbeat(clientID="c" * 1_025))
+    assert broker.tables.consumers.group("GroupJ") is None
+    await ask(dispatcher, wire.Heartbeat(), heartbeat(clientID="c" * 1_024))
+
+
 async def test_only_tag_filters_are_accepted() -> None:
     _, dispatcher = setup()
     await ask(

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection, ask, become_slave
 
+from batonmq.broker.pop.assignments import _Routes
 from batonmq.broker.pop.part import PopPart
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.bodies.clients import (
@@ -29,7 +30,7 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, CheckPoint, bit_set_of
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.clients import (
     GetAllMessageRequestMode,
@@ -165,6 +166,7 @@ def ack_of(receipt: Receipt, **fields: Any) -> AckMessage:
         ({"max_msg_nums": -(2**31)}, ResponseCode.INVALID_PARAMETER),
         ({"invisible_time": 0}, ResponseCode.INVALID_PARAMETER),
         ({"invisible_time": 2**63 - 1}, ResponseCode.INVALID_PARAMETER),
+        ({"attempt_id": "a" * 1_025, "order": True}, ResponseCode.INVALID_PARAMETER),
         ({"consumer_group": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"exp": "a > 5", "exp_type": "SQL92"}, ResponseCode.SYSTEM_ERROR),
         ({"exp": "||", "exp_type": "TAG"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
@@ -283,6 +285,18 @@ async def test_a_batch_acknowledges_what_it_can(rig: Rig) -> None:
     await rig.call(BatchAckMessage(), BatchAckMessageRequestBody("broker-a", [lost, ack, odd]))
     (entry,) = rig.part.check_points
     assert entry.unacknowledged == [1]
+
+
+async def test_a_batch_of_acks_with_numbers_beyond_javas_leaves_nothing_in_the_log(rig: Rig) -> None:
+    """RocketMQ brokers of the group read the revive queues, too."""
+    rig.served.put(0, b"a")
+    end, huge = rig.broker.store.max_offset, 1 << 63
+    for times in ((-huge - 1, 2 * huge), (0, huge)):
+        ack = BatchAck("g", "TopicJ", "0", 0, 0, 0, *times, bit_set_of([0]))
+        body = BatchAckMessageRequestBody("broker-a", [ack])
+        assert await rig.refused(BatchAckMessage(), body) == ResponseCode.SYSTEM_ERROR
+    await asyncio.sleep(0.01)
+    assert rig.broker.store.max_offset == end
 
 
 async def test_pops_wait_up_to_their_limit(rig: Rig) -> None:
@@ -536,3 +550,17 @@ async def test_a_reset_survives_a_switch_although_the_log_was_further(rig: Rig) 
     assert [each.offset for each in await rig.receipts(max_msg_nums=1)] == [2]
     await rig.restart()
     assert [each.offset for each in await rig.receipts()] == [3]
+
+
+async def test_the_routes_of_what_cannot_be_a_topic_are_not_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoTopics:
+        async def ask(self, header: Header) -> None:
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+    routes = _Routes(rig.broker)
+    monkeypatch.setattr(routes, "_name_servers", NoTopics)
+    assert await routes.queues("Nowhere") is None
+    assert await routes.queues("x" * 1_000_000) is None
+    assert list(routes._routes) == ["Nowhere"]

@@ -330,6 +330,17 @@ async def test_bad_bodies_are_refused(group: Group, body: bytes) -> None:
         assert error.value.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.parametrize("name", ["consumer_group", "client_id", "attempt", "topic", "broker_name"])
+async def test_names_that_nobody_has_are_not_kept_with_locks(group: Group, name: str) -> None:
+    queue = {"topic": "T", "broker_name": "b", "queue_id": 0}
+    asked = {"consumer_group": "g", "client_id": "c", "attempt": "1"}
+    (queue if name in queue else asked)[name] = "x" * 1_025
+    body = LockAttemptBody(**asked, mq_set=[MessageQueue(**queue)])  # type: ignore[arg-type]
+    with pytest.raises(MQError) as error:
+        await ask(group.network.dispatchers[group.master.address], wire.LockBatchMq(), body)
+    assert error.value.code == ResponseCode.INVALID_PARAMETER
+
+
 def test_strict_locks_need_what_they_ask() -> None:
     with pytest.raises(ConfigError, match="lockInStrictMode=true: with totalReplicas=3 it needs"):
         make_broker(lock_in_strict_mode=True, total_replicas=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from batonmq.broker.tables import locks as tables_locks
 from batonmq.broker.tables.locks import LOCK_LIFETIME_MS, LockTable
 
 
@@ -105,3 +106,14 @@ def test_only_a_new_owner_counts_as_one(locks: LockTable[int]) -> None:
     locks.try_lock("g", [0], "c2", now_ms=100_000)
     assert locks.new_owners == 3
     assert sorted(locks) == [("g", "c1", [1]), ("g", "c2", [0])]
+
+
+def test_the_number_of_locks_is_bounded(locks: LockTable[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_locks, "MOST_LOCKS", 3)
+    assert locks.try_lock("g", range(5), "c1", now_ms=0) == {0, 1, 2}
+    assert locks.full and locks.try_lock("g2", [0], "c2", now_ms=0) == set()
+    assert locks.try_lock("g", [0], "c1", now_ms=1) == {0}, "a lock that is held is renewed"
+    locks.unlock("g", [1], "c1")
+    assert locks.try_lock("g2", [0], "c2", now_ms=1) == {0}
+    locks.drop_expired(LOCK_LIFETIME_MS + 2)
+    assert not locks.full and locks.try_lock("g", range(5), "c1", now_ms=LOCK_LIFETIME_MS + 2) == {0, 1, 2}

@@ -43,6 +43,17 @@ def test_the_minute_window_holds_one_minute() -> None:
     assert stats.get_rate("g", "other") == 0.0
 
 
+def test_rates_go_on_after_the_clock_was_set_back() -> None:
+    stats = BrokerStats(now_ms=DAY)
+    for second in range(10, 60, 10):
+        stats.count_put("t", 10, 1_000)
+        stats.sample(DAY + second * 1_000)
+    for second in range(0, 40, 10):
+        stats.count_put("t", 20, 1_000)
+        stats.sample(second * 1_000)
+    assert stats.put_rate("t") == 2.0
+
+
 def test_samples_too_close_together_are_ignored() -> None:
     stats = BrokerStats(now_ms=0)
     stats.count_put("t", 1, 1)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from batonmq.broker.context import Broker
 from batonmq.broker.messages.appender import PutStatus, Waiter
-from batonmq.broker.timer import deliverer
+from batonmq.broker.timer import already, deliverer
+from batonmq.broker.timer.already import AlreadyDelivered
 from batonmq.broker.timer.counts import TimerCounts
 from batonmq.broker.timer.deliverer import Deliverer, _Due
 from batonmq.broker.timer.state import TimerState
-from batonmq.protocol.message.record import StoredMessage
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.store.results import PutResult
 from batonmq.store.results import PutStatus as StorePutStatus
 
@@ -51,6 +55,40 @@ async def deliver(log: Log, *bodies: str) -> list[str]:
     async with asyncio.timeout(5):
         await subject._settle(subject._submit(due))
     return left
+
+
+class FailingQueue:
+    """A queue with one delivered message, whose disk fails at the first reads."""
+
+    def __init__(self, failures: int) -> None:
+        properties = encode_properties({"UNIQ_KEY": "k", "TIMER_OUT_MS": "1"})
+        message = StoredMessage(topic="T", queue_id=0, body=b"x", properties=properties)
+        self.record = encode_record(message, queue_offset=0, physical_offset=0, store_timestamp=1)
+        self.message = message
+        self.failures = failures
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        return 0
+
+    def get(self, topic: str, queue_id: int, offset: int, count: int) -> Any:
+        buffers = [memoryview(self.record)] if offset == 0 else []
+        return SimpleNamespace(next_offset=1, fetch=self.fetch, buffers=buffers)
+
+    def fetch(self) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(("failures", "found"), [(already.ATTEMPTS - 1, True), (already.ATTEMPTS, False)])
+async def test_a_disk_that_fails_does_not_end_all_deliveries(
+    failures: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(already, "RETRY_S", 0.001)
+
+    queue = FailingQueue(failures)
+    broker = SimpleNamespace(store=queue, readers=None)
+    assert await AlreadyDelivered(cast(Broker, broker), 0).take(queue.message) is found
 
 
 @pytest.fixture(autouse=True)

@@ -352,3 +352,13 @@ def test_topics_that_a_client_makes_up_take_bounded_memory(monkeypatch: pytest.M
     assert waiting.counts() == {"T0": 1, "T2": 1, "T3": 1}
     assert counts.enqueued_by_topic == {"T0": 1, "T1": 1, "T2": 1}
     assert counts.delivered_by_topic == {"T1": 1, "T4": 1}
+
+
+def test_a_rate_forgets_what_was_counted_before_the_clock_was_set_back() -> None:
+    rate = timer_counts.Rate()
+    for second in range(5):
+        rate.add(T0 + second * 1_000)
+    early = T0 - 3_600_000
+    for second in range(100):
+        rate.add(early + second * 1_000)
+    assert rate.per_second(early + 99_000) == 1.0 and len(rate._seconds) <= 11

@@ -198,6 +198,22 @@ async def test_traces_are_bounded_and_their_failure_hurts_nobody(
         assert len(broker.sends) == 25
 
 
+async def test_traces_of_messages_with_long_keys_are_sent_in_several_messages() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        cluster.topic(TRACES, a=1)
+        trace = MessageTrace(cluster.namesrv, interval_s=60)
+        await trace.start()
+        async with Producer("p", cluster.namesrv, hooks=[trace]) as producer:
+            for number in range(100):
+                await producer.send(Message("t", b"x", keys=f"{number:0400}"))
+        await trace.close()
+        assert trace.dropped == 0
+        found = traces_of(broker)
+        assert len(found) == 100 and all(fields[7] in keys for fields, keys in found)
+
+
 def test_separators_inside_a_field_do_not_make_two_traces() -> None:
     trace = trace_format.publish(
         time_ms=1,

@@ -19,7 +19,7 @@ from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.protocol.tags import java_hash
-from batonmq.store import commitlog, indexer, mapped, reader
+from batonmq.store import commitlog, index, indexer, mapped, reader
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.results import Boundary, GetStatus, PutStatus
 from batonmq.store.verify import read_store, verify
@@ -450,6 +450,18 @@ def test_a_file_deleted_by_hand_is_indexed_by_its_map(opener, monkeypatch):
         more = store.build_index(50)
     assert found_numbers(store, 500) == [[n] for n in range(500)]
     store._log.files.files[0].path.with_suffix(".gone").rename(store._log.files.files[0].path)
+
+
+def test_a_key_longer_than_any_message_has_is_not_searched(opener, monkeypatch):
+    """Its hash code would take seconds, and everybody would wait."""
+    store = opener()
+    opener.put(store, *keyed(opener, 5))
+    store.build_index()
+    asked = []
+    monkeypatch.setattr(index, "java_hash", lambda key: asked.append(len(key)) or 0)
+    assert not store.query_by_key("T", "k" * (1 << 20), 10).records
+    assert not store.query_by_key("T", "k" * 32_767, 10).records
+    assert asked == [32_769]
 
 
 def test_a_query_finds_what_is_behind_what_was_read_ahead(opener, monkeypatch):

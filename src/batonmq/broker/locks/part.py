@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.locks.quorum import LockQuorum
 from batonmq.broker.part import Part
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 LOCKS = "queueLocks"
+MAX_NAME: Final = 1_024
+"""Characters of a topic, group, broker, client id or attempt in a lock."""
 
 
 class LocksPart(Part):
@@ -47,6 +49,10 @@ class LocksPart(Part):
 
     async def _lock(self, request: Request, header: LockBatchMq) -> Reply:
         asked = required_body(request, LockAttemptBody)
+        names = [asked.consumer_group, asked.client_id, asked.attempt]
+        names += [name for queue in asked.mq_set for name in (queue.topic, queue.broker_name)]
+        if any(len(name) > MAX_NAME for name in names):  # they are kept
+            raise MQError(ResponseCode.INVALID_PARAMETER, f"a name of more than {MAX_NAME} characters")
         locked = await self.quorum.lock(asked)
         return Reply(
             body=encode(LockBatchResponseBody(lock_ok_mq_set=[q for q in asked.mq_set if q in locked]))

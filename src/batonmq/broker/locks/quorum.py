@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.locks.core import LockRound, quorum_of
+from batonmq.broker.tables.locks import MOST_LOCKS
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.common.tasks import Tasks
 from batonmq.net.errors import NetError
@@ -89,13 +90,11 @@ class LockQuorum:
         return {id: address for address, id in by_address.items()}
 
     def _own(self, asked: LockAttemptBody) -> set[MessageQueue]:
-        return self._broker.tables.locks.try_lock(
-            asked.consumer_group,
-            asked.mq_set,
-            asked.client_id,
-            self._broker.clock.monotonic_ms(),
-            asked.attempt,
-        )
+        locks, now_ms = self._broker.tables.locks, self._broker.clock.monotonic_ms()
+        mine = locks.try_lock(asked.consumer_group, asked.mq_set, asked.client_id, now_ms, asked.attempt)
+        if locks.full:
+            self._warn(self._broker.address, f"no more queues are locked: {MOST_LOCKS} are")
+        return mine
 
     async def _durably(self, asked: LockAttemptBody) -> set[MessageQueue]:
         mine = self._own(asked)

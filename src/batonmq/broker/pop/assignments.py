@@ -35,7 +35,7 @@ from batonmq.protocol.headers.broker.clients import (
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import RETRY_PREFIX
+from batonmq.protocol.names import RETRY_PREFIX, topic_error
 from batonmq.routing.name_servers import NameServers, name_server_addresses
 from batonmq.routing.routes import parse_route
 
@@ -98,6 +98,8 @@ class _Routes:
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
         """The queues that can be read; None if the topic does not exist."""
+        if topic_error(topic) is not None:
+            return None  # its name would be kept, and may have megabytes
         now_ms = self._broker.clock.monotonic_ms()
         known = self._routes.get(topic)
         if known is not None and now_ms - known[0] < ROUTE_AGE_MS:

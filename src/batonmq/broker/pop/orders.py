@@ -68,14 +68,24 @@ class Orders:
     def reset(self, key: QueueOfGroup, offset: int, number: int) -> None:
         """An administrator set the offset: the batch does not count any more. Also for groups without order:
         the record makes the reset survive a switch of the master. `number`: of the reset."""
-        self._batches.pop(key, None)
+        self._drop(key)
         self._write(key, Batch(OrderInfo()), offset, lambda status, result: None, reset=number)
+
+    def _drop(self, key: QueueOfGroup) -> None:
+        """The batch does not count any more, and nor do its acks of this loop turn: to store them would bring
+        it back."""
+        batch = self._batches.pop(key, None)
+        self._dirty.pop(key, None)
+        if batch is not None:
+            waiting, batch.waiting = batch.waiting, []
+            for _, done in waiting:
+                done(PutStatus.PUT_OK)
 
     def forget_topics(self) -> None:
         """A topic was deleted."""
         topics = self._broker.tables.topics
         for key in [key for key in self._batches if key[0] not in topics]:
-            del self._batches[key]
+            self._drop(key)
             self._changed = True
         for key in [key for key in self._stored_at if key[0] not in topics]:
             self._journal.floors.release(self._queue_of(key), self._stored_at.pop(key))

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 MAX_INVISIBLE_MS: Final = 1 << 40
 """Longer invisible times are refused: a due time must fit Java's long."""
+MAX_ATTEMPT_ID: Final = 1_024
+"""Characters. It is kept with the batch of an ordered group, in memory and in the log; clients send UUIDs."""
 MAX_POLL_MS: Final = 60_000
 """Longest time that a pop waits, whatever it asks for; RocketMQ's proxies ask for up to 20 s."""
 FETCH_MS: Final = 10_000
@@ -308,6 +310,10 @@ class Popper:
         if not 0 < header.invisible_time <= MAX_INVISIBLE_MS:
             raise MQError(
                 ResponseCode.INVALID_PARAMETER, f"the invisible time {header.invisible_time} ms is illegal"
+            )
+        if header.attempt_id is not None and len(header.attempt_id) > MAX_ATTEMPT_ID:
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER, f"an attemptId of {len(header.attempt_id)} characters"
             )
         topic = self._check_topic(header.topic, header.queue_id, call.peer, checked=True)
         self._check_group(header.consumer_group)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+MAX_CLIENT_ID: Final = 1_024
+"""Characters of a client id; proxies name any for their clients."""
 MAX_CLIENTS: Final = 10_000
 """Clients of all groups and topics. Further ones are not tracked until others are forgotten; RocketMQ has no
 limit."""
@@ -55,7 +57,7 @@ class BroadcastOffsets:
         clients = self._clients.get((topic, group), {})
         client = clients.get(client_id)
         if client is None:
-            if self._count >= MAX_CLIENTS:
+            if self._count >= MAX_CLIENTS or len(client_id) > MAX_CLIENT_ID:
                 return
             client = clients[client_id] = _Client(from_proxy, now_ms)
             self._clients[topic, group] = clients

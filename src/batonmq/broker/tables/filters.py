@@ -16,6 +16,7 @@ from msgspec import field
 
 from batonmq.broker.sql import SqlError, compile_expression, weight_of
 from batonmq.protocol.json import Body, decode, encode
+from batonmq.protocol.names import topic_error
 from batonmq.protocol.tags import SQL_EXPRESSION, is_tag_type
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class ConsumerFilter:
 def compile_filter(expression: str | None, expression_type: str | None) -> Callable[[bytes], bool]:
     """The function for a filter that is not by tags. Raises `SqlError`."""
     if expression_type != SQL_EXPRESSION:
-        raise SqlError(f"expression type {expression_type} is unknown, there are TAG and {SQL_EXPRESSION}")
+        raise SqlError(
+            f"expression type {expression_type!s:.40} is unknown, there are TAG and {SQL_EXPRESSION}"
+        )
     if not expression:
         raise SqlError("the expression is empty")
     return compile_expression(expression)
@@ -119,6 +122,8 @@ class FilterTable:
         for subscription in subscriptions:
             if is_tag_type(subscription.expression_type) or not self._is_news(group, subscription):
                 continue
+            if topic_error(subscription.topic) is not None:
+                continue  # there is no such topic, and its name may have megabytes
             known = self.get(subscription.topic, group)
             if known is not None and known.wants(subscription):
                 known.data.client_version, known.data.dead_time = subscription.sub_version, 0

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 LOCK_LIFETIME_MS = 60_000
 """Another consumer may take a lock that its owner has not renewed for longer than this."""
+
+MOST_LOCKS: Final = 500_000
+"""Locks of a broker; further ones are not granted. Anybody may ask for any number of queues, even of topics
+that do not exist, and each lock takes some hundred bytes. RocketMQ has no limit."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -39,8 +43,13 @@ class LockTable(Generic[Queue]):
     def __init__(self, lifetime_ms: int = LOCK_LIFETIME_MS) -> None:
         self._lifetime_ms = lifetime_ms
         self._groups: dict[str, dict[Queue, _Lock]] = {}
+        self._count = 0
         self.new_owners = 0
         """Number of locks that were given to another owner than before, so far."""
+
+    @property
+    def full(self) -> bool:
+        return self._count >= MOST_LOCKS
 
     def try_lock(
         self, group: str, queues: Iterable[Queue], client_id: str, now_ms: int, attempt: str = ""
@@ -50,6 +59,10 @@ class LockTable(Generic[Queue]):
         mine: set[Queue] = set()
         for queue in queues:
             lock = held.get(queue)
+            if lock is None:
+                if self.full:
+                    continue
+                self._count += 1
             if lock is None or lock.expired(now_ms, self._lifetime_ms):
                 held[queue] = _Lock(client_id, now_ms, attempt)
                 self.new_owners += 1
@@ -96,7 +109,8 @@ class LockTable(Generic[Queue]):
 
     def _drop(self, group: str, queue: Queue) -> None:
         held = self._groups.get(group, {})
-        held.pop(queue, None)
+        if held.pop(queue, None) is not None:
+            self._count -= 1
         if not held:
             self._groups.pop(group, None)
 
@@ -112,7 +126,9 @@ class LockTable(Generic[Queue]):
     def drop_expired(self, now_ms: int) -> None:
         """Drop expired locks, so that disconnected groups use no memory."""
         for group in list(self._groups):
-            held = {q: k for q, k in self._groups[group].items() if not k.expired(now_ms, self._lifetime_ms)}
+            before = self._groups[group]
+            held = {q: k for q, k in before.items() if not k.expired(now_ms, self._lifetime_ms)}
+            self._count -= len(before) - len(held)
             if held:
                 self._groups[group] = held
             else:

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.timer.enqueuer import records_of
+from batonmq.common.files import reason
 from batonmq.protocol.message.properties import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 MOST: Final = 500_000
 """Records read at most; then messages are delivered twice rather than kept waiting."""
+ATTEMPTS: Final = 10
+"""To read from a disk that fails; then, too, messages are delivered twice rather than kept waiting."""
+RETRY_S: Final = 0.5
 _UNIQUE, _OUT, _ROLLS = (
     name.encode() for name in (PROPERTY_UNIQUE_KEY, PROPERTY_TIMER_OUT_MS, PROPERTY_TIMER_ROLL_TIMES)
 )
@@ -71,12 +75,25 @@ class AlreadyDelivered:
         broker = self._broker
         marks: Counter[Mark] = Counter()
         offset = broker.store.offset_by_time(topic, queue_id, self._since_ms)
+        failures = 0
         while self._read < MOST:
             result = broker.store.get(topic, queue_id, offset, 1_000)
             if result.next_offset <= offset:
                 return marks
-            if result.fetch is not None:
-                await asyncio.get_running_loop().run_in_executor(broker.readers, result.fetch)
+            try:
+                if result.fetch is not None:
+                    await asyncio.get_running_loop().run_in_executor(broker.readers, result.fetch)
+            except OSError as error:
+                failures += 1
+                if failures < ATTEMPTS:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                log.error(
+                    "messages of topic=%s queue=%d cannot be read, some may be delivered twice: %s",
+                    *(topic, queue_id, reason(error)),
+                )
+                return marks
+            failures = 0
             for record in records_of(result.buffers):
                 self._read += 1
                 mark = mark_of(record.properties)

@@ -21,6 +21,8 @@ class Rate:
 
     def add(self, now_ms: int) -> None:
         second = now_ms // 1_000
+        if self._seconds and second < self._seconds[-1][0]:
+            self._seconds.clear()  # the clock was set back; until it is there again no second would leave
         if self._seconds and self._seconds[-1][0] == second:
             self._seconds[-1] = (second, self._seconds[-1][1] + 1)
         else:

@@ -12,7 +12,9 @@ import asyncio
 import logging
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.timer.already import AlreadyDelivered
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 BATCH: Final = 100
 """Messages delivered together: about 5 ms of the loop's time."""
 BATCHES: Final = 8
@@ -46,9 +50,11 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 1.0
 """Longest sleep: the wall clock may be set meanwhile."""
 CONFIRM_S: Final = 0.02
-"""Interval at which a new master looks whether its log is confirmed."""
+"""Interval at which the log and the wheel are looked at again while they are behind."""
 CONFIRM_LOOKS: Final = 100
 """So often it looks before it delivers messages that may have been delivered."""
+ENQUEUE_LOOKS: Final = 100
+"""So often it looks whether messages reach the wheel, before it delivers without them."""
 HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """The store will never take such a message; only a RocketMQ broker can have accepted it."""
 
@@ -123,9 +129,23 @@ class Deliverer:
                 except TimeoutError:
                     continue
             else:
+                await self._enqueued()
+                if state.timers.next_ms != due_ms:
+                    continue
                 if due_ms >= self._already_until_ms:
                     self._already = None
                 await self._deliver_slot(due_ms)
+
+    async def _enqueued(self) -> None:
+        """Wait until the wheel has what is in the timer topic now: it may recall what is due. After a start
+        or a switch that can be many messages."""
+        state, looks = self._state, 0
+        goal = state.broker.store.queue_bounds(TIMER_TOPIC, 0).max_offset
+        while (offset := state.queue_offset) < goal and looks < ENQUEUE_LOOKS:
+            if state.refused or state.broker.settings.broker.timer_stop_enqueue:
+                return
+            await asyncio.sleep(CONFIRM_S)
+            looks = looks + 1 if state.queue_offset == offset else 0
 
     async def _confirmed(self) -> None:
         """Wait until consumers can see what was in the log when this broker became master."""
@@ -143,22 +163,23 @@ class Deliverer:
         state.firing_ms = slot_ms
         try:
             done = NO_UNIT
-            while (newest := timers.newest(slot_ms)) > done:  # messages may come while others are delivered
+            # Messages may come while others are delivered.
+            while (newest := await self._wheel(partial(timers.newest, slot_ms))) > done:
                 await self._deliver_chain(slot_ms, done)
                 done = newest
-            await self._leave(slot_ms)
+            # To deliver the messages again would be no better than to try this again.
+            await self._wheel(partial(timers.done, slot_ms))
         finally:
             state.firing_ms = None
         state.moved()
 
-    async def _leave(self, slot_ms: int) -> None:
+    async def _wheel(self, work: Callable[[], T]) -> T:
+        """Read or write the wheel, again and again while the disk fails."""
         while True:
             try:
-                self._state.timers.done(slot_ms)
-                return
+                return work()
             except OSError as error:
-                # To deliver the messages again would be no better.
-                self._log_once("the timer wheel cannot be written: %s", reason(error))
+                self._log_once("the timer wheel cannot be read or written: %s", reason(error))
                 await asyncio.sleep(RETRY_S)
 
     async def _deliver_chain(self, slot_ms: int, until: int) -> None:
@@ -168,7 +189,7 @@ class Deliverer:
         recalls: list[Unit] = []
         begin: int | None = None
         while begin != NO_UNIT:
-            found, begin = timers.chain(slot_ms, until, WALK, begin)
+            found, begin = await self._wheel(partial(timers.chain, slot_ms, until, WALK, begin))
             for position in found:
                 unit = timers.log.read(position)
                 if unit is not None and unit.recalls:

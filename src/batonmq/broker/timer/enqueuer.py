@@ -79,7 +79,6 @@ class Enqueuer:
         self._state = state
         self._counts = counts
         self._grown = asyncio.Event()
-        self._refused = False
 
     def wake(self) -> None:
         """The queue has grown, or the master has put more messages into its wheel."""
@@ -95,12 +94,12 @@ class Enqueuer:
             try:
                 more = await self.put_some()
             except OSError as error:
-                if not self._refused:
+                if not self._state.refused:
                     log.error("timed messages wait outside the timer wheel: %s", reason(error))
-                self._refused = True
+                self._state.refused = True
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._refused = False
+            self._state.refused = False
             if more:
                 await asyncio.sleep(0)
             else:
@@ -110,6 +109,8 @@ class Enqueuer:
         """Put up to `BATCH` messages; False if there are none. Raises `OSError`."""
         state, store = self._state, self._state.broker.store
         self.take_back()
+        if not state.leading:
+            state.forget_delivered()
         offset = state.queue_offset
         entries: list[Entry] = []
         topics: list[tuple[str, int]] = []

@@ -101,12 +101,9 @@ class TimerService:
             return
         self.rest()
         self._enqueuer.take_back()
-        done = state.done
-        if state.queue_offset <= done.master_queue_offset:
-            # Otherwise the wheel has messages that the master may not have put into its own.
-            state.timers.forget_before(done.read_ms)
-        waiting_ms = state.timers.next_ms
-        since_ms = done.read_ms if waiting_ms is None else min(done.read_ms or waiting_ms, waiting_ms)
+        state.forget_delivered()
+        read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
+        since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._spawn(self._enqueuer.run())

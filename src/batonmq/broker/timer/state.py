@@ -28,6 +28,8 @@ class TimerState:
         """Whether this broker delivers: it is master, or acts as one."""
         self.queue_offset = 0
         """First message of the timer topic that is not in the wheel."""
+        self.refused = False
+        """Whether the disk has refused the last messages for the wheel."""
         self.firing_ms: int | None = None
         """Slot that is being delivered."""
         self.done = Checkpoint()
@@ -54,6 +56,13 @@ class TimerState:
         """The state now, `log_end` not necessarily on disk."""
         master = self.queue_offset if self.leading else max(self.done.master_queue_offset, self.queue_offset)
         return Checkpoint(self.read_ms, self.timers.log.end, self.queue_offset, master, self.version)
+
+    def forget_delivered(self) -> None:
+        """On a slave: take out of the wheel what the master has delivered. Raises `OSError`."""
+        done = self.done
+        if self.queue_offset <= done.master_queue_offset:
+            # Otherwise the wheel has messages that the master may not have put into its own.
+            self.timers.forget_before(done.read_ms)
 
     def moved(self, *, acting: bool = False) -> None:
         """The master has made progress: slaves copy the checkpoint of another version. `acting`: a slave

@@ -19,7 +19,7 @@ from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.transaction.askers import SharedRequest
 from batonmq.broker.transaction.batch import rows_of
 from batonmq.broker.transaction.core import State
-from batonmq.broker.transaction.half import ends_too_late, first_copy, real_place, to_committed
+from batonmq.broker.transaction.half import LATER, ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.transactions import TransactionEnds as EndsBody
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
@@ -28,7 +28,12 @@ from batonmq.protocol.headers.broker.send import EndTransaction, EndTransactions
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import HOST_V6_EXTRA, POSITIONS
-from batonmq.protocol.message.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_UNIQUE_KEY
+from batonmq.protocol.message.properties import (
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_UNIQUE_KEY,
+)
+from batonmq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -54,6 +59,8 @@ _INDEXED: Final = 50_000
 """Records that are indexed at a time before a look-up."""
 _SAME_KEY: Final = 64
 """Most messages with the unique key of a half message that are compared."""
+_WAITING_IN: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+"""Where committed messages with a delay wait."""
 _LOOKS: Final = 16
 """Half messages that are looked up in the index in one loop turn."""
 _SYS_FLAG_AT: Final = POSITIONS["sys_flag"]
@@ -62,6 +69,8 @@ _PREPARED_AT: Final = POSITIONS["prepared_transaction_offset"]
 _ENDS: Final = (MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK)
 _MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _COMMITTED: Final = (State.COMMITTED, State.COMMITTED_SAFE)
+_GIVEN_UP: Final = (State.MOVED, State.MOVED_SAFE)
+"""Or stored again at the end of the queue."""
 _ROLLED_BACK: Final = (State.ROLLED_BACK, State.ROLLED_BACK_SAFE)
 
 
@@ -86,7 +95,9 @@ class _Commit:
         term = self._term
         askers = term.commits.pop(self._original, [])
         if result is None and status is not PutStatus.PUT_OK:
-            term.window.set(self._record.queue_offset, self._state_before)
+            if term.window.state(self._record.queue_offset) == State.COMMITTING:
+                # Else an op message about an earlier move has come meanwhile.
+                term.window.set(self._record.queue_offset, self._state_before)
             self._handlers.failed(askers, status)
             return
         if not term.ended:
@@ -152,7 +163,7 @@ class TransactionEnds:
         delivered = await self._look_up(term, records)
         if self._master_term() is not term:
             raise overloaded()
-        open_ones = [record for record in records if not self._ended_before(term, record, kind, delivered)]
+        open_ones = [record for record in records if not self.ended_before(term, record, kind, delivered)]
         for record in records:
             first = first_copy(record)
             if not term.is_safe(record.queue_offset if first is None else first):
@@ -200,7 +211,7 @@ class TransactionEnds:
     def _end(self, term: Term, request: Request, header: EndTransaction) -> Reply | None:
         record = self._checked(term, header)
         kind = header.commit_or_rollback
-        if self._ended_before(term, record, kind):
+        if self.ended_before(term, record, kind):
             return Reply()
         return self._apply(term, request, record, kind)
 
@@ -214,7 +225,7 @@ class TransactionEnds:
             for record in records:
                 first = first_copy(record)
                 original = record.queue_offset if first is None else first
-                if original in found or term.window.remembers(original):
+                if original in found or _is_known(term, record, original):
                     continue
                 if self._was_delivered(term, record, original):
                     found.add(original)
@@ -225,7 +236,7 @@ class TransactionEnds:
             self._looking = [other for other in self._looking if other is not found]
         return found
 
-    def _ended_before(
+    def ended_before(
         self, term: Term, record: MessageExt, kind: int, delivered: Container[int] | None = None
     ) -> bool:
         """Whether the half message was already ended this way. Raises `MQError` if it was ended the other
@@ -250,9 +261,12 @@ class TransactionEnds:
             return ended
         if rolled_back:
             raise MQError(ResponseCode.SYSTEM_ERROR, "The transaction was rolled back before")
-        if ended or original in term.commits or term.window.remembers(original):
+        if ended or original in term.commits or _is_known(term, record, original):
             return ended
-        return self._was_delivered(term, record, original) if delivered is None else original in delivered
+        before = self._was_delivered(term, record, original) if delivered is None else original in delivered
+        if before and window.is_undecided(offset):
+            term.decide(record, State.COMMITTED)  # a copy: else it would be checked until it is given up
+        return before
 
     def _was_delivered(self, term: Term, record: MessageExt, original: int) -> bool:
         """Whether an earlier master has committed this half message, according to the index."""
@@ -262,15 +276,23 @@ class TransactionEnds:
             return False
         if store.build_index(_INDEXED) and store.build_index(_INDEXED):
             raise overloaded()  # the index does not cover the whole log yet
-        for view in store.query_by_key(place[0], unique_key, _SAME_KEY).records:
-            prepared_at = _committed_from(view)
-            if prepared_at is None:
-                continue
-            if prepared_at == record.physical_offset:
-                return True
-            half = term.half_message(prepared_at)
-            if half is not None and original in (half.queue_offset, first_copy(half)):
-                return True
+        topics = [place[0]]
+        if not record.properties.keys().isdisjoint(LATER):
+            topics += _WAITING_IN
+        for topic in topics:
+            for view in store.query_by_key(topic, unique_key, _SAME_KEY).records:
+                prepared_at = _committed_from(view)
+                if prepared_at is None:
+                    continue
+                if prepared_at == record.physical_offset:
+                    return True
+                half = term.half_message(prepared_at)
+                if half is None:
+                    continue
+                # A message that was given up and resumed is another half message, but was born once.
+                same = half.born_timestamp == record.born_timestamp
+                if same or original in (half.queue_offset, first_copy(half)):
+                    return True
         return False
 
     def _apply(self, term: Term, asker: Asker, record: MessageExt, kind: int) -> Reply | None:
@@ -328,6 +350,14 @@ class TransactionEnds:
     def failed(self, askers: list[Asker], status: PutStatus) -> None:
         for asker in askers:
             asker.fail(not_stored(status, self._settings.store.max_message_size))
+
+
+def _is_known(term: Term, record: MessageExt, original: int) -> bool:
+    """Whether this master knows all decisions about a half message. One that was given up and resumed has two
+    places in the queue that do not name each other, and may have been committed at the other one."""
+    if record.queue_offset == original and PROPERTY_TRANSACTION_CHECK_TIMES in record.properties:
+        return False  # resumed
+    return term.window.remembers(original) and term.window.state(original) not in _GIVEN_UP
 
 
 def _committed_from(view: Buffer) -> int | None:

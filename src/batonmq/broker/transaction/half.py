@@ -24,6 +24,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
     PROPERTY_UNIQUE_KEY,
+    TIMER_PROPERTIES,
     encode_properties,
     is_encoding,
 )
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 HALF_QUEUE: Final = 0
 ROOM: Final = 128
 """Bytes of properties that a half message must leave free for the properties of a copy."""
+LATER: Final = frozenset((PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES))
+"""Properties by which a message is delivered some time after its commit."""
 PUT_BACK_AFTER_MS: Final = 600_000
 """Age from which a checked message is stored again at the end of the queue. RocketMQ stores it again at every
 check. Here a message stays in place, because the window remembers it. It is moved only if it would hold back

@@ -13,19 +13,21 @@ from batonmq.broker.transaction.check_counts import CheckCounts
 from batonmq.broker.transaction.checker import Checker
 from batonmq.broker.transaction.counts import TransactionCounts
 from batonmq.broker.transaction.ending import TransactionEnds
-from batonmq.broker.transaction.half import is_prepared, to_half
+from batonmq.broker.transaction.half import LATER, is_prepared, to_half
 from batonmq.broker.transaction.metrics import METRICS, sources
 from batonmq.broker.transaction.recovery import Recovery
 from batonmq.broker.transaction.resume import ResumeHandler
 from batonmq.broker.transaction.term import Term
+from batonmq.common.config import INT_MAX
 from batonmq.common.tasks import Tasks
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
-    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_ID,
     PROPERTY_TRANSACTION_PREPARED,
-    TIMER_PROPERTIES,
+    PROPERTY_UNIQUE_KEY,
     property_start,
 )
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from batonmq.common.metrics import Metric, Source
     from batonmq.protocol.message.record import StoredMessage
 
-_LATER: Final = frozenset((PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES))
+_MOST_CHECKS: Final = str(INT_MAX)
+"""The longest number of checks that a copy may have in its properties."""
 
 
 class TransactionPart(Part):
@@ -49,7 +52,7 @@ class TransactionPart(Part):
         self.term: Term | None = None
         """The term of this master or acting master; None on a slave."""
         self.ends = TransactionEnds(broker, lambda: self.term)
-        self._resume = ResumeHandler(broker, lambda: self.term)
+        self._resume = ResumeHandler(broker, self.ends, lambda: self.term)
         broker.redirects.add(_HalfMessages(broker, self.counts))
 
     def handlers(self, dispatcher: Dispatcher) -> None:
@@ -118,12 +121,15 @@ class _HalfMessages:
         broker = self._broker
         if broker.settings.broker.reject_transaction_message:
             raise sending_forbidden(broker.address, "transaction message")
-        if not properties.keys().isdisjoint(_LATER):
+        if not properties.keys().isdisjoint(LATER):
             if is_batch(properties):
                 raise MessageFormatError("a batch cannot be delayed")
             # The delay starts at the commit. Refuse now what the commit would refuse.
-            plain = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
-            broker.redirects.apply(message, plain)
+            committed = {k: v for k, v in properties.items() if k != PROPERTY_TRANSACTION_PREPARED}
+            if PROPERTY_UNIQUE_KEY in properties:
+                committed[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
+            committed[PROPERTY_TRANSACTION_CHECK_TIMES] = _MOST_CHECKS
+            broker.redirects.apply(message, committed)
         stored = to_half(message, properties)
         self._counts.prepared(message.topic)
         return stored

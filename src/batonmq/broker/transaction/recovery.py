@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 VISIBLE_POLL_S: Final = 0.02
 MOST_BYTES: Final = 1 << 30
-"""Longest part of the log that is searched. Commits without op message before it are checked again."""
+"""Part of the log that is searched, and up to one file more. Commits without op message before it are checked
+again."""
 _CHUNK: Final = 4 << 20
 _AGAIN_S: Final = 0.5
 """Pause before the rest of a batch is appended again."""
@@ -106,11 +107,19 @@ class Recovery:
         if at is None:
             return 0
         at = max(at, self._collected_since())
-        if self._log_end - at > MOST_BYTES:
-            log.warning("the log from %d on is too long to look for commits: some may be delivered again", at)
-            return 0
-        found = 0
         file_size = self._store.config.mapped_file_size_commit_log
+        if self._log_end - at > MOST_BYTES:
+            # Commits are collected for seconds only, so the newest part matters. A file begins with a record.
+            tail = self._log_end - MOST_BYTES
+            tail = max(at, tail - tail % file_size)
+            if tail > at:
+                log.warning(
+                    "the log from %d on is too long to look for commits, the search begins at %d: messages "
+                    "that were committed before may be delivered again",
+                    *(at, tail),
+                )
+            at = tail
+        found = 0
         size = _CHUNK
         loop = asyncio.get_running_loop()
         while at < self._log_end and not self._term.ended:

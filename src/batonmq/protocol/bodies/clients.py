@@ -11,7 +11,7 @@ from msgspec import field
 
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.json import Body
-from batonmq.protocol.registry import I32
+from batonmq.protocol.registry import I32, I64
 
 
 class ConsumeType(StrEnum):
@@ -62,8 +62,8 @@ class SubscriptionData(Body):
     topic: str = ""
     sub_string: str | None = None
     tags_set: list[str] = field(default_factory=list)
-    code_set: list[int] = field(default_factory=list)
-    sub_version: int = 0
+    code_set: list[I32] = field(default_factory=list)
+    sub_version: I64 = 0
     expression_type: str | None = "TAG"
     class_filter_mode: bool = False
 
@@ -85,7 +85,7 @@ class HeartbeatData(Body):
     client_id: str = field(name="clientID", default="")
     producer_data_set: list[ProducerData] = field(default_factory=list)
     consumer_data_set: list[ConsumerData] = field(default_factory=list)
-    heartbeat_fingerprint: int = 0
+    heartbeat_fingerprint: I32 = 0
     without_sub: bool = False
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import field
 
 from batonmq.protocol.json import Body, BodyError
+from batonmq.protocol.registry import I32, I64
 
 
 class BatchAck(Body):
@@ -25,11 +26,11 @@ class BatchAck(Body):
     consumer_group: str = field(name="c", default="")
     topic: str = field(name="t", default="")
     retry: str = field(name="r", default="0")
-    start_offset: int = field(name="so", default=0)
-    queue_id: int = field(name="q", default=0)
-    revive_queue_id: int = field(name="rq", default=0)
-    pop_time: int = field(name="pt", default=0)
-    invisible_time: int = field(name="it", default=0)
+    start_offset: I64 = field(name="so", default=0)
+    queue_id: I32 = field(name="q", default=0)
+    revive_queue_id: I32 = field(name="rq", default=0)
+    pop_time: I64 = field(name="pt", default=0)
+    invisible_time: I64 = field(name="it", default=0)
     bit_set: str = field(name="b", default="")
 
 

@@ -42,6 +42,9 @@ SLICE: Final = 100
 MAX_GROUPS: Final = 10_000
 """Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
 
+MAX_CLIENT_ID: Final = 1_024
+"""Characters of a client id."""
+
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
@@ -212,6 +215,11 @@ class _ClientHandlers:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat names {count} groups, at most {MAX_GROUPS} are allowed",
+            )
+        if len(data.client_id) > MAX_CLIENT_ID:  # it is kept with each group, and logged
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"a client id of {len(data.client_id)} characters, at most {MAX_CLIENT_ID} are allowed",
             )
         registration = _HeartbeatRegistration(self._broker, request, data)
         if count <= SLICE:
