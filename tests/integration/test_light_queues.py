@@ -187,6 +187,27 @@ async def test_offsets_of_a_light_queue_are_asked_for_and_committed(start: Any) 
     assert await again.bodies(A, 5) == [b"5"]
 
 
+async def test_offsets_outlive_a_change_of_the_keys(start: Any) -> None:
+    """Their file has another name then. RocketMQ begins with no offsets."""
+
+    async def committed(rig: Rig) -> int:
+        asked = QueryConsumerOffset(consumer_group="g", topic="Parent", queue_id=0)
+        return int((await rig.call(asked)).header.offset)
+
+    for number in range(1, 5):
+        rig = await start(on=number % 2 == 0)
+        await rig.send(b"%d" % number)
+        await rig.bodies("Parent")
+        if number > 1:
+            assert await committed(rig) == number - 1
+        await rig.call(
+            UpdateConsumerOffset(consumer_group="g", topic="Parent", queue_id=0, commit_offset=number)
+        )
+        await rig.service.stop()
+    files = {path.name for path in (rig.service.broker.store.config.root / "config").iterdir()}
+    assert {"consumerOffset.json", "lmqConsumerOffset.json"} <= files
+
+
 async def test_a_light_queue_without_messages_is_an_empty_queue(start: Any) -> None:
     rig = await start()
     assert (await rig.call(GetMaxOffset(topic=A, queue_id=0))).header.offset == 0

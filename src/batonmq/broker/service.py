@@ -241,7 +241,7 @@ class BrokerService:
         tables = Tables(
             topics=TopicTable(config, clock, light_queues=light_queues),
             subscriptions=SubscriptionTable(config, clock, light_queues=light_queues),
-            offsets=OffsetTable(clock, config.consumer_offset_update_version_step),
+            offsets=OffsetTable(clock, config.consumer_offset_update_version_step, light_queues=light_queues),
             filters=FilterTable(clock.now_ms),
             persistence=Persistence(settings.store.root / "config"),
         )
