@@ -15,9 +15,23 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.ha.config import HAConfig
 from batonmq.net import RemotingClient
+from batonmq.protocol.bodies.clients import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    SetMessageRequestModeRequestBody,
+    SubscriptionData,
+)
+from batonmq.protocol.bodies.statistics import ConsumeStats, TopicStatsTable
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.admin import CleanUnusedTopic
+from batonmq.protocol.headers.broker.admin import CleanUnusedTopic, GetConsumeStats, GetTopicStatsInfo
+from batonmq.protocol.headers.broker.clients import Heartbeat, QueryAssignment, SetMessageRequestMode
+from batonmq.protocol.headers.broker.pop import AckMessage, PopMessage, PopMessageResponse
 from batonmq.protocol.headers.broker.pull import (
     GetMaxOffset,
     GetMinOffset,
@@ -27,13 +41,16 @@ from batonmq.protocol.headers.broker.pull import (
     UpdateConsumerOffset,
 )
 from batonmq.protocol.headers.broker.send import SendBatchMessage, SendMessageResponse, SendMessageV2
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.pop import Receipt, parse_msg_offset_info
 from batonmq.store.config import StoreConfig
 
 A, B = "%LMQ%a", "%LMQ%b"
 PULLED = (0, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+POPPED = (0, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
 HOLD = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
 
 
@@ -298,7 +315,7 @@ async def test_the_quota_refuses_messages_for_more_light_queues(start: Any, kind
     await rig.send(b"0", A)
     with pytest.raises(MQError, match="LMQ_CONSUME_QUEUE_NUM_EXCEEDED") as refused:
         await rig.send(b"1", A, B, **kind)
-    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert refused.value.code == ResponseCode.LMQ_QUOTA_EXCEEDED
     await rig.send(b"2", A)
     assert await rig.bodies(A) == [b"0", b"2"]
 
@@ -311,6 +328,74 @@ async def test_offsets_that_a_client_made_up_are_dropped(start: Any) -> None:
     assert "INNER_MULTI_QUEUE_OFFSET" not in plain.properties
     assert named.properties["INNER_MULTI_QUEUE_OFFSET"] == "0"
     assert await rig.bodies(A) == [b"1"]
+
+
+async def test_a_light_queue_is_popped_acknowledged_and_brought_back(start: Any) -> None:
+    rig = await start()
+    for number in range(7):
+        names = [A, B] if number % 2 else [B]
+        await rig.send(b"%d" % number, *names, queue=number % 3, TAGS="t" if number in (1, 5) else "u")
+
+    async def pop(**fields: Any) -> tuple[PopMessageResponse, list[MessageExt]]:
+        values: dict[str, Any] = {
+            "consumer_group": "g",
+            "topic": B,
+            "queue_id": -1,
+            "max_msg_nums": 32,
+            "invisible_time": 1_000,
+            "poll_time": 0,
+            "born_time": 0,
+            "init_mode": 0,
+            "exp": "t",
+        }
+        answer = await rig.call(PopMessage(**{**values, **fields}), accept=POPPED)
+        return answer.header, decode_records(answer.body)
+
+    header, messages = await pop()
+    assert [message.body for message in messages] == [b"1", b"5"]
+    # The offsets are those in the light queue, by which RocketMQ's client finds each message's.
+    assert parse_msg_offset_info(header.msg_offset_info) == {("0", 0): [1, 5]}
+    receipt = Receipt(0, header.pop_time, header.invisible_time, header.revive_qid, "0", "b", 0, 1)
+    await rig.call(
+        AckMessage(consumer_group="g", topic=B, queue_id=0, extra_info=str(receipt), offset=receipt.offset)
+    )
+    header, messages = await pop(poll_time=10_000)
+    assert [message.body for message in messages] == [b"5"]
+    assert (messages[0].topic, messages[0].reconsume_times) == (B, 1)
+
+
+async def test_a_group_gets_its_light_queue_from_the_broker(start: Any) -> None:
+    rig = await start()
+    data = ConsumerData(
+        group_name="g",
+        consume_type=ConsumeType.POP,
+        message_model=MessageModel.CLUSTERING,
+        subscription_data_set=[SubscriptionData(topic=A)],
+    )
+    await rig.call(Heartbeat(), encode(HeartbeatData(client_id="c", consumer_data_set=[data])))
+    mode = SetMessageRequestModeRequestBody(A, "g", MessageRequestMode.POP, 8)
+    await rig.call(SetMessageRequestMode(), encode(mode))
+    body = QueryAssignmentRequestBody(A, "g", "c", "AVG", MessageModel.CLUSTERING)
+    answer = await rig.call(QueryAssignment(), encode(body))
+    assignments = decode(answer.body, QueryAssignmentResponseBody).message_queue_assignments
+    assert assignments is not None
+    assert {each.mode for each in assignments} == {MessageRequestMode.POP}
+    assert {(each.message_queue.topic, each.message_queue.broker_name) for each in assignments} == {(A, "b")}
+
+
+async def test_progress_of_a_group_shows_light_queues(start: Any) -> None:
+    rig = await start()
+    for number in range(3):
+        await rig.send(b"%d" % number, A)
+    for group in ("g", "%LMQ%g"):
+        await rig.bodies(A, consumer_group=group)
+        await rig.call(UpdateConsumerOffset(consumer_group=group, topic=A, queue_id=0, commit_offset=2))
+        answer = await rig.call(GetConsumeStats(consumer_group=group))
+        ((queue, at),) = decode(answer.body, ConsumeStats).offset_table.items()
+        assert (queue.topic, at.consumer_offset, at.broker_offset) == (A, 2, 3)
+    answer = await rig.call(GetTopicStatsInfo(topic=A))
+    ((queue, found),) = decode(answer.body, TopicStatsTable).offset_table.items()
+    assert (queue.queue_id, found.min_offset, found.max_offset) == (0, 0, 3)
 
 
 async def test_unused_topics_are_cleaned_without_light_queues(start: Any) -> None:

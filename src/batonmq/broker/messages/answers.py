@@ -52,7 +52,7 @@ def not_stored(status: PutStatus, max_message_size: int) -> MQError:
         )
     if status is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
         return MQError(
-            ResponseCode.SYSTEM_ERROR,
+            ResponseCode.LMQ_QUOTA_EXCEEDED,
             "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]the message names a new light queue, but there are as many as "
             "maxLmqConsumeQueueNum allows",
         )

@@ -26,6 +26,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import once_more
+from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.properties import (
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_ORIGIN_GROUP,
@@ -33,6 +34,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_POP_CK,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
+    encode_properties,
 )
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of, scan_frames
 from batonmq.protocol.names import RETRY_PREFIX, REVIVE_GROUP, dead_letter_topic, pop_retry_topic
@@ -538,7 +540,9 @@ class Reviver:
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None
         record = decode_record(result.buffers[0], inflate=False)
-        if record.queue_offset != offset or record.physical_offset >= entry.physical_offset:
+        properties = encode_properties(record.properties)
+        found = offset_in(topic, record.topic, record.queue_offset, properties)
+        if found != offset or record.physical_offset >= entry.physical_offset:
             # The topic was deleted and created again: this is another message.
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None

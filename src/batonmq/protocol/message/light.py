@@ -89,6 +89,12 @@ def light_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
     return list(found.items())
 
 
+def offset_in(queue_of: str, topic: str, queue_offset: int, properties: bytes) -> int | None:
+    """The offset that a stored message of `topic` has in a queue of the topic `queue_of`; None if it is not
+    there."""
+    return queue_offset if queue_of == topic else dict(light_offsets(topic, properties)).get(queue_of)
+
+
 def with_light_offsets(properties: bytes, offsets: Iterable[int]) -> bytes:
     """Encoded `properties` with the offsets of the light queues that they name, in the same order."""
     if properties[-1:] != b"\2":
