@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tests.integration.ha.replica_group import ReplicaGroup
 
-from batonmq import Message, MessageQueue, Producer
+from batonmq import Message, MessageQueue, Producer, QueueReader
+from batonmq.admin.operations import groups, messages, topics
+from batonmq.admin.session import Admin
 from batonmq.common.clock import SystemClock
 from batonmq.protocol.codes import PullSysFlag
 from batonmq.protocol.errors import MQError
@@ -107,6 +109,17 @@ async def test_light_queues_are_the_same_on_all_replicas_through_switches(tmp_pa
         assert distinct(await pulled(group, QUEUES[0])) == list(range(0, 90, 2))
         assert distinct(await pulled(group, QUEUES[1])) == list(range(1, 90, 2))
         assert distinct(await pulled(group, QUEUES[2])) == list(range(90))
+        # Clients and administrators of ours find them, although no name server knows them.
+        async with QueueReader(group.cluster.namesrv_address) as reader:
+            bodies = [message.body async for message in reader.messages(QUEUES[2])]
+        assert distinct(bodies) == list(range(90))
+        async with Admin(group.cluster.namesrv_address) as admin:
+            (status,) = await topics.status(admin, QUEUES[2])
+            assert (status.queue_id, status.min_offset, status.max_offset) == (0, 0, len(bodies))
+            shown = await messages.read(admin, QUEUES[2], 1000)
+            assert [message.body for message in shown] == bodies
+            (progress,) = await groups.progress(admin, "%LMQ%g")
+            assert (progress.topic, progress.consumer_offset) == (QUEUES[2], 42)
         asked = QueryConsumerOffset(consumer_group="%LMQ%g", topic=QUEUES[2], queue_id=0)
         assert (await group.client.call(first.address, asked)).header.offset == 42
     finally:

@@ -34,7 +34,6 @@ from batonmq.protocol.message.properties import (
     PROPERTY_POP_CK,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
-    encode_properties,
 )
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, message_of, scan_frames
 from batonmq.protocol.names import RETRY_PREFIX, REVIVE_GROUP, dead_letter_topic, pop_retry_topic
@@ -540,9 +539,7 @@ class Reviver:
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None
         record = decode_record(result.buffers[0], inflate=False)
-        properties = encode_properties(record.properties)
-        found = offset_in(topic, record.topic, record.queue_offset, properties)
-        if found != offset or record.physical_offset >= entry.physical_offset:
+        if offset_in(topic, record) != offset or record.physical_offset >= entry.physical_offset:
             # The topic was deleted and created again: this is another message.
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None

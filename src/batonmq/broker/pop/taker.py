@@ -29,11 +29,10 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.properties import PROPERTY_POP_CK
-from batonmq.protocol.message.record import decode_record, encode_record, message_of
+from batonmq.protocol.message.record import decode_record, decode_records, encode_record, message_of
 from batonmq.protocol.names import is_light
 from batonmq.protocol.pop import ORDER_REVIVE_QUEUE, Receipt, msg_offset_info, retry_flag, start_offset_info
 from batonmq.store.results import GetResult, GetStatus
-from batonmq.store.scan import read_records
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -463,13 +462,7 @@ def _offsets_in(topic: str, buffers: Sequence[memoryview]) -> list[int]:
     offsets: list[int] = []
     if is_light(topic):
         for view in buffers:
-            for record in read_records(view, 0, len(view)):
-                offset = offset_in(topic, record.topic, record.queue_offset, record.properties)
-                if offset is None:
-                    raise ValueError(
-                        f"the message at {record.physical_offset} does not say its place in {topic}"
-                    )
-                offsets.append(offset)
+            offsets += [offset_in(topic, record) for record in decode_records(view, inflate=False)]
         return offsets
     for view in buffers:
         at, end = 0, len(view)

@@ -7,8 +7,8 @@ queues from these two. Source: RocketMQ 5.5 (`MixAll.topicAllowsLMQ`, `LmqDispat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 from batonmq.protocol.message.properties import (
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -75,24 +75,40 @@ def names_error(topic: str, names: Iterable[str]) -> str | None:
 
 def light_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
     """The light queues of a stored message of `topic`, and its offset in each; each queue once."""
-    names, offsets = light_names(properties), find_property(properties, _OFFSETS)
-    if not names or offsets is None or not has_light_queues(topic):
+    names, offsets = find_property(properties, _NAMES), find_property(properties, _OFFSETS)
+    if names is None or offsets is None:
         return []
-    texts = _split(offsets)
-    if len(texts) != len(names):  # RocketMQ passes over such a message, too
-        return []
+    return list(_offsets(topic, _split(names), _split(offsets)).items())
+
+
+def _offsets(topic: str, names: list[str], texts: list[str]) -> dict[str, int]:
+    if len(texts) != len(names) or not has_light_queues(topic):  # RocketMQ passes over such a message, too
+        return {}
     found: dict[str, int] = {}
     for name, text in zip(names, texts, strict=True):
         legal = text.isascii() and text.isdigit() and len(text) <= OFFSET_DIGITS
         if legal and names_error(topic, (name,)) is None:
             found.setdefault(name, int(text))
-    return list(found.items())
+    return found
 
 
-def offset_in(queue_of: str, topic: str, queue_offset: int, properties: bytes) -> int | None:
-    """The offset that a stored message of `topic` has in a queue of the topic `queue_of`; None if it is not
-    there."""
-    return queue_offset if queue_of == topic else dict(light_offsets(topic, properties)).get(queue_of)
+class _Message(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+def offset_in(queue_of: str, message: _Message) -> int:
+    """The offset of a stored message in a queue of the topic `queue_of`, which may be a light queue; -1 if it
+    is not there."""
+    if queue_of == message.topic:
+        return message.queue_offset
+    names = message.properties.get(PROPERTY_INNER_MULTI_DISPATCH, "")
+    offsets = message.properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, "")
+    return _offsets(message.topic, _split_text(names), _split_text(offsets)).get(queue_of, -1)
 
 
 def with_light_offsets(properties: bytes, offsets: Iterable[int]) -> bytes:
@@ -111,6 +127,10 @@ def without_light_offsets(properties: bytes) -> bytes:
 
 
 def _split(value: bytes) -> list[str]:
+    return _split_text(str(value, "utf-8", "replace"))
+
+
+def _split_text(text: str) -> list[str]:
     """As Java splits: empty names at the end do not count."""
-    text = str(value, "utf-8", "replace").rstrip(_SEPARATOR)
+    text = text.rstrip(_SEPARATOR)
     return text.split(_SEPARATOR) if text.strip() else []
