@@ -17,7 +17,7 @@ from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_preamble, topic_field
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
 from batonmq.store.dispatch import PendingUnit
-from batonmq.store.light import Item, LightQueues, Places
+from batonmq.store.light import Item, LightQueues, Plan
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import PutResult, PutStatus
 from batonmq.store.scan import NO_UNIT, tags_code
@@ -112,18 +112,18 @@ def _encode(
         if not items:
             results.append(PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED))
             continue
-        places: list[Places] | None = None
-        ends: dict[ConsumeQueue, int] = {}
+        plan: Plan | None = None
         if light is not None and _names_light_queues(message, items):
-            plan = light.plan(message.topic, items, accepted=message.accepted)
-            if isinstance(plan, PutStatus):
-                results.append(PutResult(plan))
+            planned = light.plan(message.topic, items, accepted=message.accepted)
+            if isinstance(planned, PutStatus):
+                results.append(PutResult(planned))
                 continue
-            if plan is not None:
-                items, places, ends = plan
+            if planned is not None:
+                plan = planned
+                items = plan.items
         fixed = 72 + len(message.born_host) + len(message.store_host) + len(topic)
         # Properties with offsets in light queues are longer than the message's own.
-        large = places is not None or fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size
+        large = plan is not None or fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size
         if large and not _all_fit(items, file_size - fixed - BLANK_SIZE):
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
             continue
@@ -138,10 +138,11 @@ def _encode(
         if queue not in before:
             before[queue] = queue.next_offset
         with_unit = message.sys_flag & _TRANSACTION_MASK not in NO_UNIT
-        for light_queue, light_end in ends.items():
-            if light_queue not in before:
-                before[light_queue] = light_queue.next_offset
-            light_queue.next_offset = light_end
+        if plan is not None:
+            for light_queue, light_end in plan.ends.items():
+                if light_queue not in before:
+                    before[light_queue] = light_queue.next_offset
+                light_queue.next_offset = light_end
         queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
         unit_code = queue.unit_code
         offsets: list[int] = []
@@ -175,8 +176,8 @@ def _encode(
                 unit = pack_unit(position, size, code)
                 units.append((end, queue, queue_offset, unit))
                 queue_offset += 1
-                if places is not None:
-                    for light_queue, light_offset in places[len(offsets) - 1]:
+                if plan is not None:
+                    for light_queue, light_offset in plan.places[len(offsets) - 1]:
                         units.append((end, light_queue, light_offset, unit))
             else:
                 units.append((end, None, 0, b""))
