@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import pytest
 
@@ -325,3 +326,22 @@ def test_a_recreated_light_queue_begins_at_zero_on_every_replica(opener) -> None
     copy.append_raw(0, bytes(store.read(0, store.max_offset)))
     copy.dispatch()
     assert bodies(copy, A) == [b"3"] and copy.recreated_topics == {A}
+
+
+def test_deleted_consume_queues_are_built_again_with_light_queues(opener) -> None:
+    """A replica that followed without the keys lacks light queues; its operator deletes all queues."""
+    store, copy = opener(**ON), opener("copy")
+    opener.put(store, *[naming(opener, A, B, body=b"%d" % number) for number in range(30)])
+    copy.append_raw(0, bytes(store.read(0, 4000)))
+    copy.dispatch()
+    copy.close()
+    late = opener("copy", **ON)
+    assert late.queue_bounds(A, 0) == QueueBounds(0, 0)
+    late.close()
+    shutil.rmtree(late.config.consume_queue_path)
+    again = opener("copy", **ON)
+    while again.max_offset < store.max_offset:
+        again.append_raw(again.max_offset, bytes(store.read(again.max_offset, 1 << 16)))
+    again.dispatch()
+    for name in ("T", A, B):
+        assert bodies(again, name) == bodies(store, name) == [b"%d" % number for number in range(30)]
