@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
+from pathlib import Path
 
 import pytest
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.batch import BatchItem, encode_batch
-from batonmq.protocol.message.light import light_offsets
+from batonmq.protocol.message.light import light_names, light_offsets
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -20,8 +22,9 @@ from batonmq.protocol.message.properties import (
 from batonmq.protocol.message.record import StoredMessage, decode_record
 from batonmq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from batonmq.store import mapped
+from batonmq.store.consumequeue import UNIT
 from batonmq.store.store import GetStatus, MessageStore, PutStatus, QueueBounds
-from batonmq.store.verify import verify
+from batonmq.store.verify import read_store, verify
 
 ON = {"enable_lmq": True, "enable_multi_dispatch": True}
 A, B = "%LMQ%a", "%LMQ%b"
@@ -349,3 +352,71 @@ def test_deleted_consume_queues_are_built_again_with_light_queues(opener) -> Non
     again.dispatch()
     for name in ("T", A, B):
         assert bodies(again, name) == bodies(store, name) == [b"%d" % number for number in range(30)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_each_light_queue_holds_what_the_log_names(opener, seed) -> None:
+    """Sends, batches, flushes, crashes, cuts, and a slave that takes over now and then."""
+    rng = random.Random(seed)
+    names = [f"%LMQ%{number}" for number in range(5)]
+    store, copy, number = opener("0", **ON), opener("1", **ON), 0
+
+    def message() -> StoredMessage:
+        nonlocal number
+        number += 1
+        chosen = rng.sample(names, rng.randrange(4))
+        named = {PROPERTY_INNER_MULTI_DISPATCH: ",".join(chosen)} if chosen else {}
+        if rng.random() < 0.2:
+            items = [BatchItem(body=b"%d" % number, properties=encode_properties(named))] * 2
+            return StoredMessage(topic="T", queue_id=1, body=encode_batch(items), batch=True)
+        return opener.message(b"%d" % number, queue_id=rng.randrange(3), **named)
+
+    def follow() -> None:
+        while copy.max_offset < store.max_offset:
+            copy.append_raw(copy.max_offset, bytes(store.read(copy.max_offset, rng.randrange(1, 3000))))
+            if rng.random() < 0.5:
+                copy.dispatch()
+        copy.dispatch()
+
+    opener.put(store, message())
+    follow()
+    for _ in range(60):
+        match rng.randrange(8):
+            case 0:
+                store.flush_queues()
+            case 1:
+                follow()
+            case 2:
+                follow()
+                store, copy = copy, store
+                store.cut_torn_tail()
+            case 3:
+                name = store.config.root.name
+                store.abandon()
+                store = opener(name, **ON)
+            case 4:
+                starts = [record.physical_offset for record, _ in read_store(store.config.root)]
+                if len(starts) > 1:
+                    offset = rng.choice(starts[1:][-10:])
+                    store.truncate(offset)
+                    copy.truncate(min(offset, copy.max_offset))
+            case _:
+                opener.put(store, *[message() for _ in range(rng.randrange(1, 8))])
+    follow()
+    expected: dict[str, list[int]] = {name: [] for name in names}
+    for record, _ in read_store(store.config.root):
+        for name in light_names(record.properties):
+            expected[name].append(record.physical_offset)
+    for each in (store, copy):
+        each.flush_queues()
+        report = verify(each.config.root)
+        assert report.ok and not report.waiting, report.errors
+        for name in names:
+            data = b"".join(path.read_bytes() for path in queue_files(each, name))
+            assert [at for at, size, _ in UNIT.iter_unpack(data) if size] == expected[name]
+            assert each.queue_bounds(name, 0) == QueueBounds(0, len(expected[name]))
+
+
+def queue_files(store: MessageStore, name: str) -> list[Path]:
+    directory = store.config.consume_queue_path / name / "0"
+    return sorted(directory.iterdir()) if directory.is_dir() else []
