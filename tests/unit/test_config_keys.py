@@ -37,8 +37,6 @@ NOT_READ = {
     "enable_calc_filter_bit_map": "only false is accepted: bit maps of filters change no result",
     "store_type": "only default is accepted: RocketMQ's RocksDB store is not read here",
     "message_store_plug_in": "only empty is accepted: plug-ins are Java classes",
-    "enable_lmq": "only false is accepted until light message queues are built",
-    "enable_multi_dispatch": "only false is accepted until light message queues are built",
     "rocketmq_home": "reported by getNamesrvConfig, which mqadmin's users look at; nothing is read from it",
 }
 """Fields that only their own checks look at, and why they exist."""
@@ -73,8 +71,6 @@ def test_every_key_says_what_it_does() -> None:
     [
         ("enableCalcFilterBitMap", "true"),
         ("enableDLegerCommitLog", "true"),
-        ("enableLmq", "true"),
-        ("enableMultiDispatch", "true"),
         ("storeType", "defaultRocksDB"),
         ("messageStorePlugIn", "org.apache.rocketmq.tieredstore.TieredMessageStore"),
     ],
@@ -82,6 +78,15 @@ def test_every_key_says_what_it_does() -> None:
 def test_what_is_not_built_is_refused(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}={value}: .* not available here"):
         build({key: (value, "broker.conf")}, BrokerConfig, StoreConfig)
+
+
+@pytest.mark.parametrize("key", ["enableLmq", "enableMultiDispatch"])
+def test_light_queues_need_both_keys(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}=true.* need both keys"):
+        build({key: ("true", "broker.conf")}, StoreConfig)
+    both = dict.fromkeys(("enableLmq", "enableMultiDispatch"), ("true", "broker.conf"))
+    (config,) = build(both, StoreConfig)
+    assert config.light_queues
 
 
 def test_the_broker_id_of_rocketmqs_examples_is_none_of_its_own() -> None:

@@ -21,7 +21,9 @@ from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.json import decode
+from batonmq.protocol.names import is_light
 from batonmq.protocol.registry import Header
+from batonmq.routing.routes import light_route
 
 TIMEOUT_MS = 5_000
 
@@ -149,7 +151,9 @@ class Admin:
         return decode(bytes((await self.ask_namesrv(namesrv_wire.GetBrokerClusterInfo())).body), ClusterInfo)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Brokers and queues of a topic. Raises `MQError` TOPIC_NOT_EXIST."""
+        """Brokers and queues of a topic; all brokers for a light queue. Raises `MQError` TOPIC_NOT_EXIST."""
+        if is_light(topic):
+            return light_route(await self.cluster())
         answer = await self.ask_namesrv(namesrv_wire.GetRouteInfo(topic=topic))
         return decode(bytes(answer.body), TopicRouteData)
 

@@ -100,6 +100,9 @@ class BrokerConfig(MetricsConfig):
     are many)."""
     use_static_subscription: bool = changeable(False)
     """Lag is that of the topics in the groups' configurations, not of those that clients subscribe to."""
+    enable_lmq_stats: bool = False
+    """Count consumption for each light message queue and each of their groups (%LMQ%…), not for all together.
+    There may be very many."""
     compatible_with_old_name_srv: bool = changeable(True)
     """Use only requests that name servers before 5.0 understand."""
 

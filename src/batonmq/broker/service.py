@@ -233,13 +233,15 @@ class BrokerService:
     def _build(self, store: MessageStore) -> None:
         settings, clock = self._settings, self._clock
         config = settings.broker
-        role, stats = RoleState(), BrokerStats(clock.now_ms())
+        light_queues = settings.store.light_queues
+        role = RoleState()
+        stats = BrokerStats(clock.now_ms(), merge_light=light_queues and not config.enable_lmq_stats)
         replication = self._make_replication(store)
         appender = Appender(store, settings, role, stats, clock, replication)
         tables = Tables(
-            topics=TopicTable(config, clock),
-            subscriptions=SubscriptionTable(config, clock),
-            offsets=OffsetTable(clock, config.consumer_offset_update_version_step),
+            topics=TopicTable(config, clock, light_queues=light_queues),
+            subscriptions=SubscriptionTable(config, clock, light_queues=light_queues),
+            offsets=OffsetTable(clock, config.consumer_offset_update_version_step, light_queues=light_queues),
             filters=FilterTable(clock.now_ms),
             persistence=Persistence(settings.store.root / "config"),
         )

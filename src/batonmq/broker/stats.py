@@ -18,6 +18,7 @@ from batonmq.protocol.bodies.statistics import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
 )
+from batonmq.protocol.names import LIGHT_PREFIX, is_light
 
 if TYPE_CHECKING:
     from batonmq.protocol.message.record import StoredMessage
@@ -108,7 +109,10 @@ class Counter:
 class BrokerStats:
     """All counters of one broker, since it started."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, *, merge_light: bool = False) -> None:
+        """`merge_light`: what is consumed from light queues is counted as from one of them, and for their
+        groups as for one group: there may be very many."""
+        self._merge_light = merge_light
         self.started_ms = now_ms
         self._counters: dict[tuple[str, str], Counter] = {}
         self.put_messages = Counter()
@@ -156,7 +160,7 @@ class BrokerStats:
         if not messages:
             self.missed_pulls.add(1)
             return
-        key = f"{topic}@{group}"
+        key = self._key(topic, group)
         self._counter(GROUP_GET_NUMS, key).add(messages)
         self._counter(GROUP_GET_SIZE, key).add(size)
         self.get_messages.add(messages)
@@ -164,13 +168,19 @@ class BrokerStats:
 
     def count_pop(self, group: str, topic: str, messages: int, size: int, *, retry: bool) -> None:
         """Of what `count_get` counts, `messages` were popped from the topic, or (`retry`) its retry topic."""
-        name, key = POPPED[retry], f"{topic}@{group}"
+        name, key = POPPED[retry], self._key(topic, group)
         self._counter(name.messages, key).add(messages)
         self._counter(name.size, key).add(size)
 
     def count_send_back(self, group: str, topic: str) -> None:
         """A group failed to consume a message."""
-        self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+        self._counter(SNDBCK_PUT_NUMS, self._key(topic, group)).add(1)
+
+    def _key(self, topic: str, group: str) -> str:
+        if self._merge_light:
+            topic = LIGHT_PREFIX if is_light(topic) else topic
+            group = LIGHT_PREFIX if is_light(group) else group
+        return f"{topic}@{group}"
 
     def _counter(self, name: str, key: str) -> Counter:
         counter = self._counters.get((name, key))
@@ -217,5 +227,5 @@ class BrokerStats:
 
     def get_rate(self, group: str, topic: str) -> float:
         """Messages per second of a topic delivered to a group during the last minute."""
-        counter = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
+        counter = self.find(GROUP_GET_NUMS, self._key(topic, group))
         return counter.minute.snapshot().per_second if counter else 0.0

@@ -28,6 +28,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     SearchOffsetResponse,
 )
+from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
@@ -62,7 +63,7 @@ class Pulled(NamedTuple):
 
 
 class QueueReader:
-    """Reads queues by offset.
+    """Reads queues by offset; also light queues (``%LMQ%…``), queue 0 on each broker.
 
     Args:
         namesrv: ``host:port``, several joined by ``;``.
@@ -83,6 +84,7 @@ class QueueReader:
         session: Session | None = None,
     ) -> None:
         self._session = session if session is not None else Session(namesrv, tls=tls)
+        self._session.light_queues = True
         self._timeout_ms = retry_timeout_ms
         self._group = group
 
@@ -172,7 +174,7 @@ class QueueReader:
             while offset < end:
                 pulled = await self.pull(queue, offset)
                 for message in decode_records(pulled.records, inflate=False):
-                    if message.queue_offset < end:
+                    if offset_in(topic, message) < end:
                         try:
                             inflate(message)
                         except CompressionError as error:

@@ -17,6 +17,8 @@ RETRY_TOPIC_MAX_LENGTH = 255
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LIGHT_PREFIX = "%LMQ%"
+"""How the names of light queues begin, and of groups that consume them without being created."""
 NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -147,6 +149,11 @@ def revive_topic(cluster: str) -> str:
 def reply_topic(cluster: str) -> str:
     """The topic that replies to request messages are stored in."""
     return f"{cluster}_REPLY_TOPIC"
+
+
+def is_light(name: str) -> bool:
+    """Whether a topic is a light queue, or a group one that exists without being created (`MixAll.isLmq`)."""
+    return name.startswith(LIGHT_PREFIX)
 
 
 def is_retry_topic(topic: str) -> bool:

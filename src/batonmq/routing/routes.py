@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.routes import ClusterInfo, QueueData, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, Perm
 
 
@@ -47,6 +47,13 @@ def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
         if queues.perm & Perm.WRITE and MASTER_ID in brokers.get(name, {}):
             write.append([MessageQueue(topic, name, number) for number in range(queues.write_queue_nums)])
     return TopicRoute(_interleaved(write), tuple(read), brokers)
+
+
+def light_route(info: ClusterInfo) -> TopicRouteData:
+    """The route of every light queue, which name servers do not know: any broker may have it."""
+    brokers = [info.broker_addr_table[name] for name in sorted(info.broker_addr_table)]
+    queues = [QueueData(broker.broker_name, 1, 1, Perm.READ) for broker in brokers]
+    return TopicRouteData(broker_datas=brokers, queue_datas=queues)
 
 
 def _interleaved(groups: list[list[MessageQueue]]) -> tuple[MessageQueue, ...]:

@@ -17,14 +17,14 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
-from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.routes import ClusterInfo, TopicRouteData
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
-from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from batonmq.protocol.json import decode
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
+from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_light
 from batonmq.protocol.registry import Header
 from batonmq.routing.name_servers import NameServers, name_server_addresses
-from batonmq.routing.routes import TopicRoute, parse_route, vanished_masters
+from batonmq.routing.routes import TopicRoute, light_route, parse_route, vanished_masters
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,9 @@ class Session:
         self.name_servers = NameServers(addresses, self.net, self.rng)
         self.on_route: Callable[[str, TopicRoute], None] | None = None
         """Called with topic and route when a route is new or different."""
+        self.light_queues = False
+        """Light queues have a route: every broker that the name servers know. Only for those who read
+        by the offsets of the queue: its messages say other ones."""
         self.closed = False
         self._poll_interval_s = poll_interval_ms / 1000
         self._routes: dict[str, TopicRoute] = {}
@@ -115,6 +118,11 @@ class Session:
             task.exception()  # the callers raise it; asyncio would warn where all of them were cancelled
 
     async def _ask(self, topic: str, fallback: bool) -> TopicRoute:
+        if self.light_queues and is_light(topic):
+            found = await self.name_servers.ask(GetBrokerClusterInfo())
+            route = parse_route(topic, light_route(decode(found.body, ClusterInfo)))
+            self._learn(topic, route)
+            return route
         try:
             answer = await self.name_servers.ask(GetRouteInfo(topic))
         except TopicNotExistError:

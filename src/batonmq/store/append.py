@@ -12,10 +12,12 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.batch import scan_batch
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import BLANK_SIZE
+from batonmq.protocol.message.light import LIGHT_MARK
 from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_preamble, topic_field
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
 from batonmq.store.dispatch import PendingUnit
+from batonmq.store.light import Item, LightQueues, Plan
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import PutResult, PutStatus
 from batonmq.store.scan import NO_UNIT, tags_code
@@ -26,9 +28,6 @@ _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _SHORT = struct.Struct(">h")
 
-_Item = tuple[int, Buffer, bytes, bytes]
-"""Flag, body, properties, properties behind their length."""
-
 
 class Turn(NamedTuple):
     """What is to be appended. Its queues have given out the queue offsets already."""
@@ -38,7 +37,7 @@ class Turn(NamedTuple):
     segments: list[tuple[int, list[Buffer]]]
     """Pieces to write in one run, and where they begin: one for each file."""
     units: list[PendingUnit]
-    """One for each record."""
+    """One for each record, and one more for each light queue that it enters."""
     before: dict[ConsumeQueue, int]
     """What each queue's `next_offset` was."""
     end: int
@@ -63,15 +62,17 @@ def encode_turn(
     now: int,
     file_size: int,
     max_body: int,
+    light: LightQueues | None = None,
 ) -> Turn:
     """Records from commit log offset `position` on, stored at `now` ms, in files of `file_size` bytes.
 
     `max_body`: bytes that the body of a message, or of a whole batch, may have at most. Queue offsets that an
-    exception would leave without a message are given back: consumers would find a hole there.
+    exception would leave without a message are given back: consumers would find a hole there. `light`: the
+    store's light queues; None if it has none.
     """
     before: dict[ConsumeQueue, int] = {}
     try:
-        return _encode(batch, queues, position, now, file_size, max_body, before)
+        return _encode(batch, queues, position, now, file_size, max_body, before, light)
     except BaseException:
         _give_back(before)
         raise
@@ -85,6 +86,7 @@ def _encode(
     file_size: int,
     max_body: int,
     before: dict[ConsumeQueue, int],
+    light: LightQueues | None,
 ) -> Turn:
     segment = position
     file_end = position - position % file_size + file_size
@@ -102,7 +104,7 @@ def _encode(
             continue
         try:
             magic, topic = topic_field(message.topic)
-            items = _batch_items(message) if message.batch else _single_item(message)
+            items: Sequence[Item] = _batch_items(message) if message.batch else _single_item(message)
         except MessageFormatError as error:
             log.debug("message for %s refused: %s", message.topic, error)
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
@@ -110,10 +112,19 @@ def _encode(
         if not items:
             results.append(PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED))
             continue
+        plan: Plan | None = None
+        if light is not None and _names_light_queues(message, items):
+            planned = light.plan(message.topic, items, accepted=message.accepted)
+            if isinstance(planned, PutStatus):
+                results.append(PutResult(planned))
+                continue
+            if planned is not None:
+                plan = planned
+                items = plan.items
         fixed = 72 + len(message.born_host) + len(message.store_host) + len(topic)
-        if fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size and not _all_fit(
-            items, file_size - fixed - BLANK_SIZE
-        ):
+        # Properties with offsets in light queues are longer than the message's own.
+        large = plan is not None or fixed + len(body) + len(properties) + 2 + BLANK_SIZE > file_size
+        if large and not _all_fit(items, file_size - fixed - BLANK_SIZE):
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
             continue
         queue = by_key.get((message.topic, message.queue_id))
@@ -127,6 +138,11 @@ def _encode(
         if queue not in before:
             before[queue] = queue.next_offset
         with_unit = message.sys_flag & _TRANSACTION_MASK not in NO_UNIT
+        if plan is not None:
+            for light_queue, light_end in plan.ends.items():
+                if light_queue not in before:
+                    before[light_queue] = light_queue.next_offset
+                light_queue.next_offset = light_end
         queue_offset = first_queue_offset = queue.next_offset if with_unit else 0
         unit_code = queue.unit_code
         offsets: list[int] = []
@@ -160,6 +176,9 @@ def _encode(
                 unit = pack_unit(position, size, code)
                 units.append((end, queue, queue_offset, unit))
                 queue_offset += 1
+                if plan is not None:
+                    for light_queue, light_offset in plan.places[len(offsets) - 1]:
+                        units.append((end, light_queue, light_offset, unit))
             else:
                 units.append((end, None, 0, b""))
             position = end
@@ -181,18 +200,25 @@ def _encode(
     return Turn(results, segments, units, before, position)
 
 
-def _single_item(message: StoredMessage) -> tuple[_Item, ...]:
+def _names_light_queues(message: StoredMessage, items: Sequence[Item]) -> bool:
+    """Whether messages that enter consume queues may name light queues."""
+    if message.sys_flag & _TRANSACTION_MASK in NO_UNIT:
+        return False
+    return any(LIGHT_MARK in properties for _, _, properties, _ in items)
+
+
+def _single_item(message: StoredMessage) -> tuple[Item, ...]:
     properties = message.properties
     if len(properties) > MAX_PROPERTIES_BYTES:
         return ()
     return ((message.flag, message.body, properties, _SHORT.pack(len(properties)) + properties),)
 
 
-def _all_fit(items: Sequence[_Item], room: int) -> bool:
+def _all_fit(items: Sequence[Item], room: int) -> bool:
     return all(len(body) + len(tail) <= room for _, body, _, tail in items)
 
 
-def _batch_items(message: StoredMessage) -> Sequence[_Item]:
+def _batch_items(message: StoredMessage) -> Sequence[Item]:
     """The messages of a wire batch."""
     data = bytes(message.body)
     return [

@@ -68,9 +68,14 @@ class StoreConfig:
     message_store_plug_in: str = ""
     """Plug-ins such as tiered storage are not available here: must stay empty."""
     enable_lmq: bool = False
-    """Light message queues are not available here: must stay false."""
+    """Light message queues: a message also enters the queues that its property INNER_MULTI_DISPATCH names.
+    Needs enableMultiDispatch, too. Must be the same on all replicas."""
     enable_multi_dispatch: bool = False
-    """Messages in several light message queues are not available here: must stay false."""
+    """Build light message queues; see enableLmq."""
+    enable_lmq_quota: bool = False
+    """Refuse messages that would create more light message queues than maxLmqConsumeQueueNum."""
+    max_lmq_consume_queue_num: int = number(20_000, 0)
+    """Light message queues of this broker, with enableLmqQuota."""
     max_msgs_num_batch: int = number(64, 1, changeable=True)
     """Most messages that one query by key returns."""
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
@@ -115,8 +120,21 @@ class StoreConfig:
             f"messageStorePlugIn={self.message_store_plug_in}: plug-ins are not available here; "
             "remove the key",
         )
-        for key, on in (("enableLmq", self.enable_lmq), ("enableMultiDispatch", self.enable_multi_dispatch)):
-            require(not on, f"{key}=true: light message queues are not available here; remove the key")
+        require(
+            self.enable_lmq == self.enable_multi_dispatch,
+            f"enableLmq={_text(self.enable_lmq)}, enableMultiDispatch={_text(self.enable_multi_dispatch)}: "
+            "light message queues need both keys to be true",
+        )
+
+    @property
+    def light_queues(self) -> bool:
+        """Whether messages enter the light queues that they name."""
+        return self.enable_lmq and self.enable_multi_dispatch
+
+    @property
+    def light_queue_limit(self) -> int | None:
+        """From how many light queues on messages create no more; None: any number."""
+        return self.max_lmq_consume_queue_num if self.enable_lmq_quota else None
 
     @property
     def root(self) -> Path:
@@ -142,3 +160,7 @@ class StoreConfig:
     def consume_queue_file_size(self) -> int:
         """`mapped_file_size_consume_queue` in whole units."""
         return -(-self.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

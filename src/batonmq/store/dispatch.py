@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.light import LIGHT_MARK
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import UNIT, ConsumeQueue
+from batonmq.store.light import LightQueues
 from batonmq.store.policy import DispatchObserver
 from batonmq.store.queues import ConsumeQueues, QueueKey
 from batonmq.store.scan import NO_UNIT, blank_size, read_records, tags_code
@@ -38,6 +40,7 @@ class QueueDispatcher:
 
     __slots__ = (
         "_grown",
+        "_light",
         "_log",
         "_observers",
         "_pending",
@@ -49,10 +52,16 @@ class QueueDispatcher:
     )
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, observers: Sequence[DispatchObserver] = ()
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        observers: Sequence[DispatchObserver] = (),
+        light: LightQueues | None = None,
     ) -> None:
+        """`light`: the light queues; None if messages enter none."""
         self._log = log
         self._queues = queues
+        self._light = light
         self._observers = observers
         self.recreated_topics: set[str] = set()
         """See `MessageStore.recreated_topics`."""
@@ -180,6 +189,7 @@ class QueueDispatcher:
     def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         position, stored = self.offset, 0
         files, queues, pack_unit = self._log.files, self._queues.by_key, UNIT.pack
+        light = self._light
         while (file := files.file_at(position)) is not None and position < limit:
             data, base = file.map, file.base
             records = read_records(data, position - base, min(limit - base, file.size))
@@ -203,14 +213,39 @@ class QueueDispatcher:
                     touched[queue] = None
                 unit_code = queue.unit_code
                 code = tags_code(properties) if unit_code is None else unit_code(properties, stored_at)
-                units.append(pack_unit(physical, size, code))
+                unit = pack_unit(physical, size, code)
+                units.append(unit)
                 stored = stored_at
+                if light is not None and LIGHT_MARK in properties:
+                    for light_queue, light_offset in light.places(topic, properties, physical):
+                        self._collect_light(light_queue, light_offset, unit, physical, touched)
             filler = blank_size(data, position - base, min(limit - base, file.size))
             if not filler or position + filler > limit:
                 break
             position = base + file.size
         self._log.last_timestamp = max(self._log.last_timestamp, stored)
         return position
+
+    def _collect_light(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        unit: bytes,
+        physical_offset: int,
+        touched: dict[ConsumeQueue, None],
+    ) -> None:
+        """As `_collect_units` for the queue of a record's topic."""
+        units = queue.pending
+        if units and queue_offset != queue.pending_from + len(units):
+            self._write(queue)
+        if not queue.pending:
+            if not queue.takes(queue_offset):
+                reason = f"has no place for queue offset {queue_offset}"
+                self._queues.cannot_hold(queue.topic, physical_offset, reason)
+                return
+            queue.pending_from = queue_offset
+            touched[queue] = None
+        queue.pending.append(unit)
 
     def count_ahead(self) -> int:
         """Make each queue's `next_offset` count the messages that consume queues do not hold yet. Returns
@@ -224,14 +259,23 @@ class QueueDispatcher:
             ):
                 position += record.size
                 if record.has_unit:
-                    found = self._queues.of_record(record.topic, record.queue_id, record.physical_offset)
-                    if found is not None and found.takes(record.queue_offset):
-                        if not record.queue_offset and found.next_offset:
-                            # From 0 again: the topic was recreated (`ConsumeQueue.pending_restarts`).
-                            found.next_offset = 0
-                            self.recreated_topics.add(record.topic)
-                        found.next_offset = max(found.next_offset, record.queue_offset + 1)
+                    topic, physical = record.topic, record.physical_offset
+                    found = self._queues.of_record(topic, record.queue_id, physical)
+                    if found is not None:
+                        self._count(found, record.queue_offset)
+                    if self._light is not None and LIGHT_MARK in record.properties:
+                        for queue, queue_offset in self._light.places(topic, record.properties, physical):
+                            self._count(queue, queue_offset)
             if not blank_size(file.map, position - file.base, file.size):
                 break
             position = file.base + file.size
         return position
+
+    def _count(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        if not queue.takes(queue_offset):
+            return
+        if not queue_offset and queue.next_offset:
+            # From 0 again: the topic was recreated (`ConsumeQueue.pending_restarts`).
+            queue.next_offset = 0
+            self.recreated_topics.add(queue.topic)
+        queue.next_offset = max(queue.next_offset, queue_offset + 1)

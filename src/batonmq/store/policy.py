@@ -1,8 +1,9 @@
 """What features above the store give it: codes of consume queue units, observers of records, filters of
 readers.
 
-The store knows no feature. A delayed message's unit holds its delivery time, a timer or a light queue wants
-to see records go by, a subscription filters by SQL: each gives the store one of these.
+The store knows no feature. A delayed message's unit holds its delivery time, a timer wants to see records go
+by, a subscription filters by SQL: each gives the store one of these. Light queues are no such feature: they
+are consume queues, written in the same step as the others (`light.py`).
 """
 
 from __future__ import annotations

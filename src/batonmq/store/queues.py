@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from batonmq.protocol.names import is_light
 from batonmq.store.consumequeue import ConsumeQueue, OpenFiles, no_queue_reason
 from batonmq.store.mapped import sync_path
 from batonmq.store.policy import UnitCode
@@ -28,6 +29,7 @@ class ConsumeQueues:
         "_unit_codes",
         "_without_queue",
         "by_key",
+        "light_count",
     )
 
     def __init__(self, directory: Path, file_size: int, unit_codes: Mapping[str, UnitCode]) -> None:
@@ -40,6 +42,8 @@ class ConsumeQueues:
         self._without_queue = 0
         """Messages of the log that no consume queue can hold."""
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        self.light_count = 0
+        """How many of them are light queues."""
         for topic_path in sorted(directory.glob("*/*")):
             if topic_path.name.isdigit() and topic_path.is_dir():
                 self.ensure(topic_path.parent.name, int(topic_path.name))
@@ -72,6 +76,8 @@ class ConsumeQueues:
                 self._unit_codes.get(topic),
             )
             self.by_key[topic, queue_id] = queue
+            if is_light(topic):
+                self.light_count += 1
         return queue
 
     def of_record(self, topic: str, queue_id: int, physical_offset: int) -> ConsumeQueue | None:
@@ -119,6 +125,8 @@ class ConsumeQueues:
         """Delete all queues of `topic`."""
         for key in [key for key in self.by_key if key[0] == topic]:
             self.by_key.pop(key).remove()
+            if is_light(topic):
+                self.light_count -= 1
         if no_queue_reason(topic, 0) is not None:
             return
         directory = self._directory / topic
@@ -130,6 +138,7 @@ class ConsumeQueues:
         for queue in self:
             queue.remove()
         self.by_key.clear()
+        self.light_count = 0
 
     def close(self) -> None:
         """Close all files."""

@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from batonmq.protocol.message.layout import MIN_RECORD_SIZE, fields_struct
+from batonmq.protocol.message.light import light_offsets
+from batonmq.protocol.names import is_light
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.mapped import MappedLog, sync_path
 from batonmq.store.queues import ConsumeQueues
-from batonmq.store.scan import SECTOR, Damage, blank_size, check_record
+from batonmq.store.scan import SECTOR, Damage, blank_size, check_record, read_records
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +152,7 @@ def recover(
     commit_log.confirm_offset = min(max(checkpoint.confirm_offset, files.base), walked.end)
     known_good = min(start, commit_log.confirm_offset)
     for queue in queues:
-        queue.load(known_good, trusted=clean, holds=partial(_holds, files, queue.queue_id))
+        queue.load(known_good, trusted=clean, holds=partial(_holds, files, queue.topic, queue.queue_id))
     queues.set_min_physical(files.base)
     return clean
 
@@ -186,7 +188,9 @@ def _mend_queues(
     return rebuild
 
 
-def _holds(files: MappedLog, queue_id: int, physical_offset: int, size: int, queue_offset: int) -> bool:
+def _holds(
+    files: MappedLog, topic: str, queue_id: int, physical_offset: int, size: int, queue_offset: int
+) -> bool:
     """Whether the log has a record of this size, queue id and queue offset there, or had it long ago."""
     file = files.file_at(physical_offset)
     if file is None:
@@ -195,4 +199,9 @@ def _holds(files: MappedLog, queue_id: int, physical_offset: int, size: int, que
     if at + MIN_RECORD_SIZE > file.size:
         return False
     found = _PLACE.unpack_from(file.map, at)
-    return bool(found == (size, queue_id, queue_offset))
+    if found == (size, queue_id, queue_offset):
+        return True
+    if not is_light(topic) or found[0] != size:
+        return False
+    record = next(read_records(file.map, at, file.size), None)
+    return record is not None and (topic, queue_offset) in light_offsets(record.topic, record.properties)

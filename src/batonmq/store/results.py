@@ -22,6 +22,8 @@ class PutStatus(Enum):
     MESSAGE_ILLEGAL = auto()
     """Body too large, or a batch that is not one."""
     PROPERTIES_SIZE_EXCEEDED = auto()
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = auto()
+    """The message names a new light queue, and there are as many as are allowed."""
 
 
 class PutResult(NamedTuple):

@@ -29,6 +29,7 @@ from batonmq.store.dispatch import QueueDispatcher
 from batonmq.store.errors import OffsetGap, StoreError
 from batonmq.store.expiry import Expiry
 from batonmq.store.indexer import Indexer
+from batonmq.store.light import LightQueues
 from batonmq.store.lock import StoreLock
 from batonmq.store.policy import MessageFilter, StorePolicy
 from batonmq.store.queues import ConsumeQueues, QueueKey
@@ -92,7 +93,8 @@ class MessageStore:
         )
         crc = config.check_crc_on_recover
         clean = recover(self._log, self._queues, checkpoint, self._abort_path, clean=clean, crc=crc)
-        self._dispatcher = QueueDispatcher(self._log, self._queues, policy.observers)
+        self._light = LightQueues(self._queues, config.light_queue_limit) if config.light_queues else None
+        self._dispatcher = QueueDispatcher(self._log, self._queues, policy.observers, self._light)
         self._indexer: Indexer | None = None
         if config.message_index_enable:
             safe_until = None if clean else checkpoint.index_timestamp
@@ -219,19 +221,24 @@ class MessageStore:
             now,
             commit_log.files.file_size,
             config.max_message_size,
+            self._light,
         )
         if not turn.units:
             return turn.results
         try:
             commit_log.append(turn.segments, turn.end, now)
         except OSError as error:
-            count = len(turn.units)
+            count = len(batch)
             log.error("appending %d messages at %d failed: %s", count, commit_log.max_offset, error)
             commit_log.take_back(turn.end, error)
             return turn.fail()
         self._dispatcher.add(turn.units)
         self.dispatch()
         return turn.results
+
+    def light_refusal(self, topic: str, properties: bytes) -> PutStatus | None:
+        """Why `put` would refuse a message of `topic` for the light queues that its properties name."""
+        return None if self._light is None else self._light.refusal(topic, properties)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of another replica's log, which need not begin or end at records.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from batonmq.protocol.message.light import LIGHT_QUEUE_ID, light_offsets
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT, Unit
 from batonmq.store.errors import StoreError
@@ -139,7 +140,8 @@ def _disagreement(
     if found != size:
         return f"size {size}, the record at {physical_offset} has {found}"
     record = next(read_records(file.map, at, file.size))
-    if (record.topic, record.queue_id, record.queue_offset) != place:
+    lights = [(name, LIGHT_QUEUE_ID, at) for name, at in light_offsets(record.topic, record.properties)]
+    if place != (record.topic, record.queue_id, record.queue_offset) and place not in lights:
         return f"the record at {physical_offset} is {record.topic}/{record.queue_id} {record.queue_offset}"
     unit_code = unit_codes.get(record.topic)
     expected = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,18 @@ def test_what_is_written_is_read_again(table: dict[str, dict[int, int]]) -> None
     written.replace(table, DataVersion(counter=3, timestamp=9, state_version=1))
     read.restore(written.encode())
     assert read.encode() == written.encode()
+
+
+def test_groups_of_light_queues_have_their_table_in_the_file_as_in_rocketmq() -> None:
+    offsets = OffsetTable(ManualClock(), light_queues=True)
+    offsets.commit("%LMQ%g", "%LMQ%a", 0, 7)
+    offsets.commit("g", "%LMQ%a", 0, 8)
+    offsets.commit("%LMQ%g", "t", 1, 9)  # RocketMQ would keep it as the offset of queue 0
+    written = json.loads(offsets.encode())
+    assert written["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 7}
+    assert written["offsetTable"] == {"%LMQ%a@g": {"0": 8}, "t@%LMQ%g": {"1": 9}}
+    for copy in (OffsetTable(ManualClock(), light_queues=True), OffsetTable(ManualClock())):
+        copy.restore(offsets.encode())
+        assert copy.query("%LMQ%g", "%LMQ%a", 0) == 7
+        assert copy.query("g", "%LMQ%a", 0) == 8 and copy.query("%LMQ%g", "t", 1) == 9
+    assert b"lmq" not in OffsetTable(ManualClock()).encode()

@@ -117,3 +117,20 @@ def test_an_append_counts_stored_messages_by_topic() -> None:
     counter = stats.find(TOPIC_PUT_NUMS, "t")
     assert counter is not None and counter.total == 3
     assert (stats.put_messages.total, stats.put_bytes.total) == (4, 350)
+
+
+@pytest.mark.parametrize(
+    ("merge", "key"), [(True, "%LMQ%@%LMQ%"), (False, "%LMQ%a@%LMQ%g")], ids=["merged", "apart"]
+)
+def test_light_queues_are_counted_together_or_apart(merge: bool, key: str) -> None:
+    stats = BrokerStats(now_ms=0, merge_light=merge)
+    for now_ms in (10_000, 60_000):
+        stats.count_get("%LMQ%g", "%LMQ%a", 3, 1)
+        stats.count_get("%LMQ%h", "%LMQ%b", 4, 1)
+        stats.sample(now_ms)
+    stats.count_get("g", "t", 5, 1)
+    counter = stats.find(GROUP_GET_NUMS, key)
+    assert counter is not None and counter.total == (14 if merge else 6)
+    assert stats.get_rate("%LMQ%g", "%LMQ%a") == (7 if merge else 3) / 50
+    plain = stats.find(GROUP_GET_NUMS, "t@g")
+    assert plain is not None and plain.total == 5

@@ -109,3 +109,15 @@ def test_a_slave_loads_the_masters_table() -> None:
     assert slave.replace(master.table, master.forbidden_table, master.version)
     assert slave.encode() == master.encode()
     assert not slave.replace(master.table, master.forbidden_table, master.version)
+
+
+def test_groups_of_light_queues_exist_and_are_not_in_the_table() -> None:
+    changes: list[int] = []
+    groups = SubscriptionTable(make_config(), ManualClock(), light_queues=True)
+    groups.on_change = lambda: changes.append(1)
+    expected = SubscriptionGroupConfig(group_name="%LMQ%g")
+    assert groups.get("%LMQ%g") == groups.get_or_create("%LMQ%g") == expected
+    groups.update(SubscriptionGroupConfig(group_name="%LMQ%g", consume_enable=False))
+    assert groups.get("%LMQ%g") == expected and "%LMQ%g" in groups
+    assert not changes and "%LMQ%g" not in groups.table
+    assert "%LMQ%g" not in table()

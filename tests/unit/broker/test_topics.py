@@ -270,3 +270,26 @@ def test_topics_of_rocketmq_whose_attributes_have_no_effect_are_logged_once(
         topics.replace({"L": lite, "P": plain}, DataVersion(timestamp=1, counter=counter, state_version=0))
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["topic L: message.type=LITE is not supported by this broker and has no effect"]
+
+
+def test_light_queues_are_topics_that_are_not_in_the_table() -> None:
+    announced: list[Sequence[TopicConfig]] = []
+    topics = TopicTable(make_config(), ManualClock(), light_queues=True)
+    topics.listeners.append(announced.append)
+    found = topics.get("%LMQ%a")
+    assert found == TopicConfig(topic_name="%LMQ%a", read_queue_nums=1, write_queue_nums=1, perm=6)
+    assert "%LMQ%a" in topics and "%LMQ" not in topics
+    topics.update(TopicConfig(topic_name="%LMQ%a", read_queue_nums=7, write_queue_nums=7))
+    assert topics.get("%LMQ%a") == found
+    assert not announced and "%LMQ%a" not in topics.table and b"%LMQ%" not in topics.encode()
+    assert "%LMQ%a" not in table()
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_light_queues_in_the_log_are_neither_recreated_nor_deleted_topics(on: bool) -> None:
+    """Also while they are switched off: their messages are those of other topics."""
+    topics = TopicTable(make_config(), ManualClock(), light_queues=on)
+    topics.infer_deleted({"%LMQ%a", "gone"}, {}, DataVersion(), complete=True)
+    assert "%LMQ%a" not in topics.deleted and "gone" in topics.deleted
+    topics.recreate_missing([("%LMQ%a", 0), ("lost", 0)])
+    assert "%LMQ%a" not in topics.table and "lost" in topics.table

@@ -20,6 +20,7 @@ from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.headers.broker import pull as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, inflate
 from batonmq.protocol.names import TOOLS_GROUP
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
@@ -200,11 +201,15 @@ async def _read_queue(
     found: list[MessageExt] = []
     while len(found) < count:
         messages = await _pull(admin, address, queue, offset, min(_PULL_SIZE, count - len(found)))
-        kept = [m for m in messages if begin_ms <= m.store_timestamp <= end_ms and m.queue_offset >= offset]
+        kept = [
+            message
+            for message in messages
+            if begin_ms <= message.store_timestamp <= end_ms and offset_in(queue.topic, message) >= offset
+        ]
         found += kept
         if not messages or len(kept) < len(messages):
             break
-        offset = messages[-1].queue_offset + 1
+        offset = offset_in(queue.topic, messages[-1]) + 1
     return found[:count]
 
 

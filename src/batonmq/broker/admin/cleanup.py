@@ -8,6 +8,7 @@ from batonmq.broker.context import Broker
 from batonmq.broker.upkeep.part import unlink
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.headers.broker import admin as wire
+from batonmq.protocol.names import is_light
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class _CleanupHandlers:
     def delete_unused_topics(self, request: Request, header: wire.CleanUnusedTopic) -> Reply:
         broker = self._broker
         for topic in sorted({topic for topic, _ in broker.store.queues()}):
-            if topic not in broker.tables.topics:
+            if topic not in broker.tables.topics and not is_light(topic):
                 log.info("consume queues of an unknown topic deleted topic=%s", topic)
                 broker.store.delete_topic(topic)
         return Reply()

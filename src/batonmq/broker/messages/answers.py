@@ -50,6 +50,12 @@ def not_stored(status: PutStatus, max_message_size: int) -> MQError:
             "the message is illegal, maybe msg body or properties length not matched. "
             f"msg body length limit {max_message_size}B, msg properties length limit 32KB.",
         )
+    if status is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+        return MQError(
+            ResponseCode.LMQ_QUOTA_EXCEEDED,
+            "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]the message names a new light queue, but there are as many as "
+            "maxLmqConsumeQueueNum allows",
+        )
     if status is PutStatus.SERVICE_NOT_AVAILABLE:
         return MQError(
             ResponseCode.SERVICE_NOT_AVAILABLE,

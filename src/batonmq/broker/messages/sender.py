@@ -21,10 +21,12 @@ from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
 from batonmq.protocol.message.layout import once_more
+from batonmq.protocol.message.light import LIGHT_MARK, gives_light_offsets, light_names, names_error
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -145,6 +147,7 @@ class Sender:
                 PROPERTY_CLUSTER: config.broker_cluster_name,
             }
         )
+        self._light_queues = broker.settings.store.light_queues
         self._store_host = NO_HOST
         self._marks: tuple[bytes, ...] = _MARKS
         self._born_hosts: dict[str, bytes] = {}
@@ -153,6 +156,8 @@ class Sender:
         """The broker's address is known, and all redirects are added."""
         self._store_host = pack_address(self._broker.address)
         self._marks = _MARKS + self._broker.redirects.marks
+        if self._light_queues:
+            self._marks += (LIGHT_MARK,)
 
     @property
     def store_host(self) -> bytes:
@@ -311,6 +316,9 @@ class Sender:
         max_message_size = self._settings.store.max_message_size
         if PROPERTY_INNER_NUM in properties:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
+        if self._light_queues:
+            properties.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None)  # only the store gives it
+            self._check_light_queues(message)
         retried = message.topic.startswith(RETRY_PREFIX)
         if retried:
             self._retry_or_dead_letter(message, properties, fields, client_version)
@@ -321,6 +329,18 @@ class Sender:
         except MessageFormatError:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
         return message if stored is None else stored
+
+    def _check_light_queues(self, message: StoredMessage) -> None:
+        """Refuse at once what the store would refuse, perhaps only when a delayed message is due."""
+        topic, properties = message.topic, message.properties
+        if not gives_light_offsets(topic):
+            return
+        error = names_error(topic, light_names(properties))
+        if error is not None:
+            raise MQError(ResponseCode.MESSAGE_ILLEGAL, error)
+        refused = self._broker.store.light_refusal(topic, properties)
+        if refused is not None:
+            raise not_stored(PutStatus[refused.name], self._settings.store.max_message_size)
 
     def _recall_handle(self, topic: str, message: StoredMessage, unique_key: bytes) -> str:
         """See `SendCall.recall_handle`; empty for a message that is sent back to a group."""

@@ -7,7 +7,7 @@ in messageRequestMode.json. Source: RocketMQ's `QueryAssignmentProcessor` and `M
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.answers import rejected
@@ -35,7 +35,7 @@ from batonmq.protocol.headers.broker.clients import (
 )
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import RETRY_PREFIX, topic_error
+from batonmq.protocol.names import RETRY_PREFIX, is_light, topic_error
 from batonmq.routing.name_servers import NameServers, name_server_addresses
 from batonmq.routing.routes import parse_route
 
@@ -71,11 +71,11 @@ class RequestModes:
     def put(self, mode: SetMessageRequestModeRequestBody) -> None:
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
 
-    def keep(self, topics: Collection[str], groups: Collection[str]) -> None:
+    def keep(self, is_topic: Callable[[str], bool], is_group: Callable[[str], bool]) -> None:
         """Drop the modes of topics and groups that do not exist."""
         kept: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
         for topic, modes in self._modes.items():
-            if topic in topics and (left := {name: mode for name, mode in modes.items() if name in groups}):
+            if is_topic(topic) and (left := {name: mode for name, mode in modes.items() if is_group(name)}):
                 kept[topic] = left
         self._modes = kept
 
@@ -97,7 +97,10 @@ class _Routes:
         self._servers: tuple[str, NameServers] | None = None
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that can be read; None if the topic does not exist."""
+        """The queues that can be read; None if the topic does not exist. For a light queue that of this
+        broker: name servers do not know it."""
+        if is_light(topic) and topic in self._broker.tables.topics:
+            return self._own(topic)
         if topic_error(topic) is not None:
             return None  # its name would be kept, and may have megabytes
         now_ms = self._broker.clock.monotonic_ms()
@@ -211,7 +214,7 @@ class Assignments:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
         if tables.subscriptions.get_or_create(mode.consumer_group) is None:
             raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        self.modes.keep(tables.topics.table.keys(), tables.subscriptions.table.keys())
+        self.modes.keep(tables.topics.__contains__, tables.subscriptions.__contains__)
         if len(self.modes) >= MAX_MODES:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"{MAX_MODES} modes are set already")
         self.modes.put(mode)

@@ -26,6 +26,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import once_more
+from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.properties import (
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_ORIGIN_GROUP,
@@ -538,7 +539,7 @@ class Reviver:
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None
         record = decode_record(result.buffers[0], inflate=False)
-        if record.queue_offset != offset or record.physical_offset >= entry.physical_offset:
+        if offset_in(topic, record) != offset or record.physical_offset >= entry.physical_offset:
             # The topic was deleted and created again: this is another message.
             log.warning("message to revive is gone topic=%s queue=%d offset=%d", topic, queue_id, offset)
             return None

@@ -27,8 +27,10 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pop import PopMessage, PopMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
+from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.properties import PROPERTY_POP_CK
-from batonmq.protocol.message.record import decode_record, encode_record, message_of
+from batonmq.protocol.message.record import decode_record, decode_records, encode_record, message_of
+from batonmq.protocol.names import is_light
 from batonmq.protocol.pop import ORDER_REVIVE_QUEUE, Receipt, msg_offset_info, retry_flag, start_offset_info
 from batonmq.store.results import GetResult, GetStatus
 
@@ -308,7 +310,7 @@ class Taker:
         if result.next_offset - start == result.count:
             offsets = list(range(start, result.next_offset))
         else:
-            offsets = _offsets_in(result.buffers)
+            offsets = _offsets_in(topic, result.buffers)
         if header.order:
             info = self._orders.hand_out(
                 key,
@@ -455,9 +457,13 @@ class Taker:
                 )
 
 
-def _offsets_in(buffers: Sequence[memoryview]) -> list[int]:
-    """Queue offsets of whole records, one after another."""
-    offsets = []
+def _offsets_in(topic: str, buffers: Sequence[memoryview]) -> list[int]:
+    """Offsets of whole records, one after another, in a queue of `topic`."""
+    offsets: list[int] = []
+    if is_light(topic):
+        for view in buffers:
+            offsets += [offset_in(topic, record) for record in decode_records(view, inflate=False)]
+        return offsets
     for view in buffers:
         at, end = 0, len(view)
         while at < end:

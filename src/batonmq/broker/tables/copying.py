@@ -66,10 +66,10 @@ async def copy_offsets(
     is recreated between the two copies is still noted as deleted here, and must stay in the store's set.
     """
     read = decode(await master.fetch(GetAllConsumerOffset()), ConsumerOffsetSerializeWrapper)
-    version = read.data_version or DataVersion()
+    table, version = read.whole_table(), read.data_version or DataVersion()
     handed: set[Offset] = set()
     # More than once: clients with an old route commit here meanwhile.
-    while late := [each for each in offsets.not_before(read.offset_table, version) if each not in handed]:
+    while late := [each for each in offsets.not_before(table, version) if each not in handed]:
         await _hand_over(master, late)
         handed.update(late)
     offsets.end_acting()
@@ -77,7 +77,7 @@ async def copy_offsets(
         offsets.remove_topic(topic)
     # Only after the fetch: if it fails, these offsets must still be dropped later.
     store.recreated_topics.difference_update(recreated)
-    offsets.replace(read.offset_table, version)
+    offsets.replace(table, version)
     for topic, group, queue_id, offset in handed:
         if offset > offsets.of(group, topic).get(queue_id, -1):
             offsets.commit(group, topic, queue_id, offset)
@@ -128,7 +128,7 @@ async def take_back_offsets(member: Member, offsets: OffsetTable) -> bool:
     version = read.data_version or DataVersion()
     if age(version) > age(offsets.version):
         member.acted = True
-    return offsets.take_back(read.offset_table, version)
+    return offsets.take_back(read.whole_table(), version)
 
 
 async def if_it_acted(member: Member, copy: Callable[[Master], Awaitable[None]]) -> bool:

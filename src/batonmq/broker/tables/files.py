@@ -71,6 +71,12 @@ class TableFile:
             )
         return None
 
+    def modified_ns(self) -> int:
+        """When the contents were written, in ns; -1 if there are none."""
+        return max(
+            (path.stat().st_mtime_ns for path in (self.path, self.backup) if path.exists()), default=-1
+        )
+
     def write(self, data: bytes) -> None:
         """Replace the contents durably. Blocks on fsync; raises OSError."""
         temporary = write_beside(self.path, data)

@@ -1,27 +1,32 @@
 """The next offset to consume, for each consumer group and queue.
 
-Owns the table behind ``config/consumerOffset.json`` and its data version, but does not write the file. Keys
-are ``topic@group`` as in the file. Source: RocketMQ's consumer offsets, including resets on the server
-(`useServerSideResetOffset`): a reset offset is returned until the next pull has used it. Unlike RocketMQ's,
-resets outlive a restart and a switch of the master (``config/resetOffset.json``, copied by slaves).
+Owns the table behind ``config/consumerOffset.json`` (``lmqConsumerOffset.json`` with light queues, as in
+RocketMQ) and its data version, but does not write the file. Keys are ``topic@group`` as in the file. Source:
+RocketMQ's consumer offsets, including resets on the server (`useServerSideResetOffset`): a reset offset is
+returned until the next pull has used it. Unlike RocketMQ's, resets outlive a restart and a switch of the
+master (``config/resetOffset.json``, copied by slaves).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from batonmq.broker.versions import ACTING_STEP, age, next_version
 from batonmq.common.clock import Clock
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, ResetOffsets
 from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.light import LIGHT_QUEUE_ID
+from batonmq.protocol.names import is_light
 
 log = logging.getLogger(__name__)
 
 OFFSETS = "consumerOffset"
 """Name of the table."""
+FILES: Final = {False: "consumerOffset.json", True: "lmqConsumerOffset.json"}
+"""By whether there are light queues."""
 NOT_FOUND = -1
 Offset: TypeAlias = tuple[str, str, int, int]
 """(topic, group, queue, offset)."""
@@ -40,8 +45,10 @@ def _no_listener() -> None:
 class OffsetTable:
     """Next offset to consume, by topic, group and queue."""
 
-    def __init__(self, clock: Clock, version_step: int = 500) -> None:
+    def __init__(self, clock: Clock, version_step: int = 500, *, light_queues: bool = False) -> None:
+        """`light_queues`: encode groups of light queues as RocketMQ does with `enableLmq`."""
         self._clock = clock
+        self._light_queues = light_queues
         self._version_step = max(1, version_step)
         """Commits between two data versions (`consumerOffsetUpdateVersionStep`)."""
         self._commits = 0
@@ -267,13 +274,27 @@ class OffsetTable:
         return changed
 
     def encode(self) -> bytes:
-        """Contents of consumerOffset.json, as a RocketMQ broker reads them."""
-        return encode(ConsumerOffsetSerializeWrapper(offset_table=self._offsets, data_version=self.version))
+        """Contents of the table's file, as a RocketMQ broker reads them."""
+        if not self._light_queues:
+            return encode(
+                ConsumerOffsetSerializeWrapper(offset_table=self._offsets, data_version=self.version)
+            )
+        light = {
+            key: queues[LIGHT_QUEUE_ID]
+            for key, queues in self._offsets.items()
+            if is_light(key.partition("@")[2]) and queues.keys() == {LIGHT_QUEUE_ID}
+        }
+        others = {key: queues for key, queues in self._offsets.items() if key not in light}
+        return encode(
+            ConsumerOffsetSerializeWrapper(
+                offset_table=others, data_version=self.version, lmq_offset_table=light
+            )
+        )
 
     def restore(self, data: bytes) -> None:
-        """Load the contents of a consumerOffset.json. Raises ValueError and then changes nothing."""
+        """Load the contents of the table's file. Raises ValueError and then changes nothing."""
         read = decode(data, ConsumerOffsetSerializeWrapper)
-        self._offsets = {key: dict(queues) for key, queues in read.offset_table.items()}
+        self._offsets = {key: dict(queues) for key, queues in read.whole_table().items()}
         self.version = read.data_version or DataVersion()
 
     def replace(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> None:

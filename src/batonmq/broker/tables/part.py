@@ -23,7 +23,7 @@ from batonmq.broker.tables.copying import (
 )
 from batonmq.broker.tables.handlers import clients, consumers, groups, offsets, topics
 from batonmq.broker.tables.metrics import METRICS, TableMetrics
-from batonmq.broker.tables.offsets import OFFSETS
+from batonmq.broker.tables.offsets import FILES, OFFSETS
 from batonmq.broker.tables.persistence import Master, Table
 from batonmq.common.tasks import Tasks
 
@@ -76,6 +76,8 @@ class TablesPart(Part):
             ),
             Table(
                 name=OFFSETS,
+                file=FILES[settings.store.light_queues],
+                other_file=FILES[not settings.store.light_queues],
                 encode=tables.offsets.encode,
                 restore=tables.offsets.restore,
                 interval_ms=lambda: settings.broker.flush_consumer_offset_interval,

@@ -53,6 +53,8 @@ class Table:
     """Whether the table changed since the last call; for tables with an interval."""
     file: str = ""
     """Name of the file, if not ``<name>.json``."""
+    other_file: str = ""
+    """The table's file under another configuration; at the start, the one that was written last is read."""
     copy: Callable[[Master], Awaitable[None]] | None = None
     """On a slave: copy the master's table. Raises `NetError`, `MQError` or ValueError. Tables are copied in
     the order of the parts."""
@@ -85,7 +87,8 @@ class Persistence:
                 raise ValueError(f"two tables are named {table.name}")
             self._tables[table.name] = table
             file = self._files[table.name] = TableFile(self._directory / (table.file or f"{table.name}.json"))
-            file.load(table.restore)
+            other = TableFile(self._directory / table.other_file) if table.other_file else file
+            (other if other.modified_ns() > file.modified_ns() else file).load(table.restore)
 
     def start(self) -> None:
         """Start the regular writes of the tables with an interval."""

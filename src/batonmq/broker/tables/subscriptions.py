@@ -18,7 +18,7 @@ from batonmq.common.log import some
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import TOOLS_GROUP, group_error
+from batonmq.protocol.names import TOOLS_GROUP, group_error, is_light
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,14 @@ def _no_listener() -> None:
 
 
 class SubscriptionTable:
-    """Consumer groups by name. Values are replaced, never changed in place."""
+    """Consumer groups by name. Values are replaced, never changed in place.
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    Groups of light queues (`%LMQ%…`) exist without being in the table; all have the defaults."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, *, light_queues: bool = False) -> None:
+        """`light_queues`: see above (`enableLmq`)."""
         self._config = config
+        self._light_queues = light_queues
         self._clock = clock
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
         self._forbidden: dict[str, dict[str, int]] = {}
@@ -67,10 +71,16 @@ class SubscriptionTable:
     # -- reading
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        return self._groups.get(group)
+        found = self._groups.get(group)
+        if found is None and self._has_light(group):
+            return SubscriptionGroupConfig(group_name=group)
+        return found
+
+    def _has_light(self, group: str) -> bool:
+        return self._light_queues and is_light(group)
 
     def __contains__(self, group: str) -> bool:
-        return group in self._groups
+        return group in self._groups or self._has_light(group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)
@@ -95,13 +105,13 @@ class SubscriptionTable:
         """The group. An unknown one is created if its name is valid and `autoCreateSubscriptionGroup` is on,
         else the result is None."""
         self.ensure([group])
-        return self._groups.get(group)
+        return self.get(group)
 
     def ensure(self, groups: Iterable[str]) -> None:
         """Create the unknown groups as in `get_or_create`, as one change of the table."""
         if not self._config.auto_create_subscription_group:
             return
-        unknown = dict.fromkeys(group for group in groups if group not in self._groups)
+        unknown = dict.fromkeys(group for group in groups if group not in self)
         created = [
             SubscriptionGroupConfig(group_name=group) for group in unknown if group_error(group) is None
         ]
@@ -111,9 +121,12 @@ class SubscriptionTable:
     # -- changing
 
     def update(self, *configs: SubscriptionGroupConfig) -> None:
-        """Create or replace groups; their `attributes` are changes. Raises MQError, changing nothing."""
+        """Create or replace groups; their `attributes` are changes. Raises MQError, changing nothing. Groups
+        of light queues keep the defaults, as in RocketMQ."""
         merged: list[SubscriptionGroupConfig] = []
         for config in configs:
+            if self._has_light(config.group_name):
+                continue
             found = self._groups.get(config.group_name)
             current = None if found is None else found.attributes or {}
             values = {name: getattr(config, name) for name in config.__struct_fields__}

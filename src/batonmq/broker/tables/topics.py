@@ -34,6 +34,7 @@ from batonmq.protocol.names import (
     TIMER_TOPIC,
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
+    is_light,
     reply_topic,
     revive_topic,
 )
@@ -53,10 +54,15 @@ LOGGED: Final = 8
 
 
 class TopicTable:
-    """Topics by name. Values are replaced, never changed in place, so callers may keep them."""
+    """Topics by name. Values are replaced, never changed in place, so callers may keep them.
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    Light queues (`%LMQ%…`) are found by name, all alike, but are not in the table: neither files nor slaves
+    nor name servers have them."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, *, light_queues: bool = False) -> None:
+        """`light_queues`: every name of a light queue is a topic (`enableLmq`)."""
         self._config = config
+        self._light_queues = light_queues
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
         self.state_version = 0
@@ -80,10 +86,16 @@ class TopicTable:
     # -- reading
 
     def get(self, topic: str) -> TopicConfig | None:
-        return self._topics.get(topic)
+        found = self._topics.get(topic)
+        if found is None and self._has_light(topic):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=Perm.READ_WRITE)
+        return found
+
+    def _has_light(self, topic: str) -> bool:
+        return self._light_queues and is_light(topic)
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._topics or self._has_light(topic)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._topics)
@@ -194,18 +206,22 @@ class TopicTable:
             self._put(*changed.values())
 
     def update(self, *configs: TopicConfig) -> None:
-        """Create or replace topics; their `attributes` are changes (``+key``, ``-key``).
+        """Create or replace topics; their `attributes` are changes (``+key``, ``-key``). Light queues stay as
+        they are, as in RocketMQ.
 
         Raises MQError if one of them is refused, and then changes nothing.
         """
         merged: list[TopicConfig] = []
         for config in configs:
+            if self._has_light(config.topic_name):
+                continue
             found = self._topics.get(config.topic_name)
             current = None if found is None else found.attributes or {}
             merged.append(
                 _changed(config, attributes=apply_change(TOPIC_ATTRIBUTES, current, config.attributes or {}))
             )
-        self._put(*merged)
+        if merged:
+            self._put(*merged)
 
     def set_order(self, topics: Iterable[str]) -> None:
         """Mark the topics in the name servers' order configuration as ordered."""
@@ -260,10 +276,11 @@ class TopicTable:
 
         `queues`: (topic, queue id) of all consume queues. A master that died right after it created a topic
         may have replicated messages of the topic, but not the topic. The number of queues is known only for
-        topics in `missing_on_master`; others get the default number, or more if the log has more queues."""
+        topics in `missing_on_master`; others get the default number, or more if the log has more queues.
+        Light queues are not topics."""
         missing: dict[str, int] = {}
         for topic, queue_id in queues:
-            if topic not in self._topics and topic not in self.deleted:
+            if topic not in self._topics and topic not in self.deleted and not is_light(topic):
                 missing[topic] = max(missing.get(topic, 0), queue_id + 1)
         recreated = []
         for topic, count in missing.items():
@@ -306,7 +323,7 @@ class TopicTable:
         that was elected may lack topics that its predecessor created in its last ten seconds, and does not
         recreate them. So a topic that this broker has from an earlier master epoch does not count as deleted.
         """
-        missing = stored - table.keys()
+        missing = {topic for topic in stored - table.keys() if not is_light(topic)}
         known = self.missing_on_master
         if version.state_version != self.version.state_version:
             known = {**known, **self._topics}

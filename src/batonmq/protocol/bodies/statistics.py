@@ -5,11 +5,12 @@ Source: the `protocol.admin` and `protocol.body` packages of Apache RocketMQ 5.
 
 from __future__ import annotations
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.bodies.common import DataVersion, MessageQueue
 from batonmq.protocol.json import Body
+from batonmq.protocol.message.light import LIGHT_QUEUE_ID
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
@@ -24,6 +25,14 @@ class ConsumerOffsetSerializeWrapper(Body):
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
     data_version: DataVersion | None = None
+    lmq_offset_table: dict[str, int] | UnsetType = UNSET
+    """``topic@group`` -> offset in queue 0, for groups of light queues; only with enableLmq
+    (`LmqConsumerOffsetManager`)."""
+
+    def whole_table(self) -> dict[str, dict[int, int]]:
+        """The offsets of all groups."""
+        light = {} if isinstance(self.lmq_offset_table, UnsetType) else self.lmq_offset_table
+        return self.offset_table | {key: {LIGHT_QUEUE_ID: offset} for key, offset in light.items()}
 
 
 class ResetOffsets(Body):
