@@ -54,9 +54,9 @@ class Work:
     send_measure: int = 6
     rounds: int = 3
     backlog: dict[str, int] = field(
-        default_factory=lambda: {"ordered": 400_000, "pop": 200_000, "sql": 400_000}
+        default_factory=lambda: {"ordered": 400_000, "pop": 200_000, "sql": 1_600_000}
     )
-    """Messages of the backlog that each part reads."""
+    """Messages of the backlog that each part reads: some seconds of work."""
     timers: int = 100_000
     timer_warm: int = 20
     timer_lead: int = 40
@@ -72,7 +72,7 @@ class Timers:
     """Timed messages: how fast they were stored, and how late they were delivered; one figure a round."""
 
     rates: list[int] = field(default_factory=list)
-    """Sends a second."""
+    """Sends a second, without the first tenth."""
     p50_ms: list[int] = field(default_factory=list)
     p99_ms: list[int] = field(default_factory=list)
     max_ms: list[int] = field(default_factory=list)

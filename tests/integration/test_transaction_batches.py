@@ -110,6 +110,7 @@ async def test_a_commit_that_repeats_delivers_once_also_after_a_restart(start: S
     assert await rig.bodies() == ["a", "b", "x"]
 
 
+@pytest.mark.pure
 async def test_half_messages_of_earlier_masters_are_looked_up_a_few_at_a_time(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_wrong_half_message_among_them_ends_none(start: Starter) -> None
     assert await rig.bodies() == ["a", "b"]
 
 
+@pytest.mark.pure
 async def test_many_small_messages_are_not_ended_in_one_request(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ class _LateAppender:
         return getattr(self._appender, name)
 
 
+@pytest.mark.pure
 async def test_a_commit_is_not_acknowledged_before_replicas_have_it(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

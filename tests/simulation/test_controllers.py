@@ -131,8 +131,8 @@ def test_a_leader_that_lives_is_not_deposed_by_connections_that_close(seed: int)
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_follower_that_does_not_reach_the_leader_deposes_nobody(seed: int) -> None:
-    """A half-broken network: a follower's connections end, and its packets to or from the leader are lost. So
-    there is no new connection either, and the leader hands over to the third controller, which reaches both."""
+    """A half-broken network: a follower's connections end, and its packets to or from the leader are lost, so
+    there is no new connection. The leader hands over to the third controller, which reaches both."""
 
     async def scene(cluster: SimCluster) -> None:
         leader = await leader_of(cluster)

@@ -84,23 +84,20 @@ class Reader:
         files, max_offset = self._log.files, self._log.max_offset
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
+        most_near = min(max_count, config.max_transfer_count_on_message_in_memory)
+        most_far = min(max_count, config.max_transfer_count_on_message_in_disk)
+        bytes_near = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
+        bytes_far = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
         runs: list[tuple[MappedFile, int, int]] = []
         total = count = examined = 0
         begin = end = -1
         file = looked = None
         for physical_offset, size, code in UNIT.iter_unpack(units):
-            if physical_offset >= near:
-                most, most_bytes = (
-                    config.max_transfer_count_on_message_in_memory,
-                    config.max_transfer_bytes_on_message_in_memory,
-                )
-            else:
-                most, most_bytes = (
-                    config.max_transfer_count_on_message_in_disk,
-                    config.max_transfer_bytes_on_message_in_disk,
-                )
-            if count and (count >= max_count or count >= most or total + size > min(max_bytes, most_bytes)):
-                break
+            if count:
+                is_near = physical_offset >= near
+                most, most_bytes = (most_near, bytes_near) if is_near else (most_far, bytes_far)
+                if count >= most or total + size > most_bytes:
+                    break
             if examined > MAX_EXAMINED:
                 break
             next_offset += 1
