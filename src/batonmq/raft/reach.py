@@ -76,7 +76,7 @@ class Reach:
         for voter in voters:
             if voter == server.id or peers[voter].contact_ms <= server.now_ms - timeout:
                 continue
-            size = len({voter, server.id} | (peers[voter].asked_by & voters.keys()))
+            size = len(({voter, server.id} | peers[voter].asked_by) & voters.keys())
             if size > most and 2 * size > len(voters):
                 best, most = voter, size
         return best
