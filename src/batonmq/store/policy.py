@@ -38,6 +38,17 @@ class StorePolicy:
     """With one or more of them every record is read once more, about a microsecond each."""
 
 
+class OneProperty(Protocol):
+    """A filter whose answer depends on the value of one property alone."""
+
+    @property
+    def mark(self) -> bytes:
+        """`property_start` of the property."""
+
+    def answer(self, value: bytes | None) -> bool:
+        """Whether a message with this value passes; None: it does not have the property."""
+
+
 class MessageFilter(Protocol):
     """Which messages `MessageStore.get` gives out. Both are values, not methods: a filter by tags is then
     one call of a set's own method for each message."""
@@ -55,3 +66,8 @@ class MessageFilter(Protocol):
     @property
     def weight(self) -> int:
         """How much work `by_properties` is, 1 or more: one look examines as many times fewer bytes."""
+
+    @property
+    def one_property(self) -> OneProperty | None:
+        """The same as `by_properties`, if that looks at one property only: it is then asked once for many
+        messages with the same value."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from batonmq.store.columns import candidates
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT
@@ -18,6 +19,10 @@ from batonmq.store.scan import read_properties
 
 MAX_EXAMINED: Final = 1 << 20
 """Bytes of properties that one `get` filters, at least: the caller's event loop waits for it."""
+SAMPLE_BYTES: Final = 64 * UNIT.size
+"""Units that are looked at one by one before arrays are tried."""
+FEW: Final = 4
+"""So many of them may pass: with more, enough messages are found soon."""
 
 
 class Reader:
@@ -76,11 +81,11 @@ class Reader:
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> GetResult:
-        by_code = by_properties = None
+        by_code = by_properties = one_property = None
         weight = 1
         if message_filter is not None:
             by_code, by_properties = message_filter.by_code, message_filter.by_properties
-            weight = message_filter.weight
+            weight, one_property = message_filter.weight, message_filter.one_property
         files, max_offset = self._log.files, self._log.max_offset
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
@@ -92,42 +97,70 @@ class Reader:
         total = count = examined = 0
         begin = end = -1
         file = looked = None
-        for physical_offset, size, code in UNIT.iter_unpack(units):
-            if count:
-                is_near = physical_offset >= near
-                most, most_bytes = (most_near, bytes_near) if is_near else (most_far, bytes_far)
-                if count >= most or total + size > most_bytes:
+        rest = b""
+        if one_property is not None and by_code is None:
+            # Where few messages pass, arrays find these faster; whether few pass is seen first.
+            units, rest = units[:SAMPLE_BYTES], units[SAMPLE_BYTES:]
+        first_offset, places, place = next_offset, [0], -1
+        all_units = units
+        full = False
+        while True:
+            for physical_offset, size, code in UNIT.iter_unpack(units):
+                if place >= 0:
+                    next_offset = first_offset + places[place]
+                    place += 1
+                if count:
+                    is_near = physical_offset >= near
+                    most, most_bytes = (most_near, bytes_near) if is_near else (most_far, bytes_far)
+                    if count >= most or total + size > most_bytes:
+                        full = True
+                        break
+                if examined > MAX_EXAMINED:
+                    full = True
                     break
-            if examined > MAX_EXAMINED:
-                break
-            next_offset += 1
-            if by_code is not None and not by_code(code):
-                continue
-            if by_properties is not None:
-                # Most records lie in the file of the one before.
-                if looked is None or not looked.base <= physical_offset < looked.base + looked.size:
-                    looked = files.file_at(physical_offset)
-                properties = None
-                if looked is not None and physical_offset + size <= max_offset:
-                    at = physical_offset - looked.base
-                    properties = read_properties(looked.map, at, at + size)
-                if properties is not None:
-                    examined += len(properties) * weight
-                    if not by_properties(properties):
-                        continue
-            if physical_offset == end and file is not None and end + size <= file.base + file.size:
-                end += size
-            else:
-                found = files.file_at(physical_offset) if size != FILLER_SIZE else None
-                if found is None or physical_offset + size > max_offset:
-                    if not count:
-                        result.status = GetStatus.MESSAGE_WAS_REMOVING
+                next_offset += 1
+                if by_code is not None and not by_code(code):
                     continue
-                if file is not None:
-                    runs.append((file, begin - file.base, end - begin))
-                file, begin, end = found, physical_offset, physical_offset + size
-            total += size
-            count += 1
+                if by_properties is not None:
+                    # Most records lie in the file of the one before.
+                    if looked is None or not looked.base <= physical_offset < looked.base + looked.size:
+                        looked = files.file_at(physical_offset)
+                    properties = None
+                    if looked is not None and physical_offset + size <= max_offset:
+                        at = physical_offset - looked.base
+                        properties = read_properties(looked.map, at, at + size)
+                    if properties is not None:
+                        examined += len(properties) * weight
+                        if not by_properties(properties):
+                            continue
+                if physical_offset == end and file is not None and end + size <= file.base + file.size:
+                    end += size
+                else:
+                    found = files.file_at(physical_offset) if size != FILLER_SIZE else None
+                    if found is None or physical_offset + size > max_offset:
+                        if not count:
+                            result.status = GetStatus.MESSAGE_WAS_REMOVING
+                        continue
+                    if file is not None:
+                        runs.append((file, begin - file.base, end - begin))
+                    file, begin, end = found, physical_offset, physical_offset + size
+                total += size
+                count += 1
+            if full:
+                break
+            if place >= 0:
+                next_offset = first_offset + len(all_units) // UNIT.size
+            if not rest:
+                break
+            units, all_units, rest = rest, rest, b""
+            first_offset, place = next_offset, -1
+            if count <= FEW and one_property is not None and looked is not None:
+                picked = candidates(
+                    units, looked.map, looked.base, max_offset, one_property.mark, one_property.answer
+                )
+                if picked is not None:
+                    places, place = picked, 0
+                    units = b"".join([units[n * UNIT.size : (n + 1) * UNIT.size] for n in picked])
         if file is not None:
             runs.append((file, begin - file.base, end - begin))
             result.buffers = [memoryview(file.map)[at : at + length] for file, at, length in runs]

@@ -21,6 +21,7 @@ from batonmq.protocol.message.record import StoredMessage, decode_record, decode
 from batonmq.protocol.tags import java_hash
 from batonmq.store import commitlog, index, indexer, mapped, reader
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
+from batonmq.store.policy import OneProperty
 from batonmq.store.results import Boundary, GetStatus, PutStatus
 from batonmq.store.verify import read_store, verify
 
@@ -29,6 +30,7 @@ class Filter(NamedTuple):
     by_code: Callable[[int], bool] | None
     by_properties: Callable[[bytes], bool] | None = None
     weight: int = 1
+    one_property: OneProperty | None = None
 
 
 def numbered(opener, count, queues=1, **properties):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from batonmq.broker.sql import weight_of
+from batonmq.broker.sql.one_property import OneProperty
 from batonmq.broker.tables.filters import compile_filter
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.tags import ALL_TAGS, is_tag_type, tag_subscription
@@ -21,7 +22,7 @@ class TagFilter:
 
     __slots__ = ("by_code",)
 
-    by_properties = None
+    by_properties = one_property = None
     """Not needed: the code is enough."""
     weight = 1
 
@@ -32,13 +33,14 @@ class TagFilter:
 class SqlFilter:
     """Accepts messages whose encoded properties match."""
 
-    __slots__ = ("by_properties", "weight")
+    __slots__ = ("by_properties", "one_property", "weight")
 
     by_code = None
     """Tags say nothing about properties."""
 
     def __init__(self, matches: Callable[[bytes], bool], weight: int) -> None:
         self.by_properties = matches
+        self.one_property = matches if isinstance(matches, OneProperty) else None
         self.weight = weight
 
 

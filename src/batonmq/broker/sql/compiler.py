@@ -75,7 +75,7 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
             except EvaluationError:
                 return False
 
-        return OneProperty(lookups[0], decides).matches
+        return OneProperty(lookups[0], decides)
     longest = MAX_ENCODED if len(lookups) <= MAX_LOOKUPS else 0
 
     def matches(properties: bytes) -> bool:

@@ -20,21 +20,23 @@ KEPT_SIZE: Final = 64
 
 
 class OneProperty:
-    """A filter that looks at one property."""
+    """A filter that looks at one property: a function of a message's encoded properties, as other filters."""
 
     def __init__(self, name: str, decides: Callable[[bytes | None], bool]) -> None:
         """`decides`: the answer for a value, None if the property is missing."""
         self._name = name.encode()
-        self._mark = property_start(name)
+        self.mark = property_start(name)
         self._decides = decides
         self._answers: dict[bytes | None, bool] = {}
 
-    def matches(self, properties: bytes) -> bool:
+    def __call__(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties passes."""
         if len(properties) <= MAX_ENCODED:
-            value = find_value(properties, self._mark)
-        else:
-            value = decoded(properties).get(self._name)
+            return self.answer(find_value(properties, self.mark))
+        return self.answer(decoded(properties).get(self._name))
+
+    def answer(self, value: bytes | None) -> bool:
+        """Whether a message with this value passes."""
         answer = self._answers.get(value)
         if answer is None:
             answer = self._decides(value)

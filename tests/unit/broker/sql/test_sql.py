@@ -283,9 +283,7 @@ def test_an_expression_about_one_property_is_evaluated_once_for_each_value() -> 
         return value == b"7"
 
     a = OneProperty("a", decides)
-    found = [
-        a.matches(properties) for properties in (b"a\x017\x02", b"a\x018", b"b\x017", b"", b"a\x017") * 2
-    ]
+    found = [a(properties) for properties in (b"a\x017\x02", b"a\x018", b"b\x017", b"", b"a\x017") * 2]
     assert found == [True, False, False, False, True] * 2
     assert evaluated == [b"7", b"8", None]
 
@@ -293,8 +291,8 @@ def test_an_expression_about_one_property_is_evaluated_once_for_each_value() -> 
 def test_answers_for_many_or_long_values_do_not_fill_the_memory() -> None:
     a = OneProperty("a", lambda value: value is not None and value.endswith(b"7"))
     for number in range(3 * KEPT):
-        assert a.matches(b"a\x01%d\x02" % number) is (number % 10 == 7)
+        assert a(b"a\x01%d\x02" % number) is (number % 10 == 7)
     assert len(a._answers) <= KEPT
     kept = dict(a._answers)
-    assert a.matches(b"a\x01%s7\x02" % (b"1" * KEPT_SIZE)) is True
+    assert a(b"a\x01%s7\x02" % (b"1" * KEPT_SIZE)) is True
     assert a._answers == kept
