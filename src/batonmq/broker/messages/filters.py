@@ -22,8 +22,9 @@ class TagFilter:
 
     __slots__ = ("by_code",)
 
-    by_properties = one_property = None
+    by_properties = None
     """Not needed: the code is enough."""
+    one_property = None
     weight = 1
 
     def __init__(self, codes: Iterable[int]) -> None:
