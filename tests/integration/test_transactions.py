@@ -588,6 +588,7 @@ async def test_a_repeated_commit_after_a_restart_delivers_a_waiting_message_once
     assert await again.bodies() == ["A"]
 
 
+@pytest.mark.pure
 async def test_a_copy_is_decided_by_a_commit_that_only_the_index_tells_of(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ class TlsConfig:
     server_key_password: str = field(default="", metadata={"key": "tls.server.keyPassword"})
     """Password of the private key."""
     server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
-    """none, optional or require: whether clients present a certificate."""
+    """none, optional or require: whether clients present a certificate; with tls.server.authClient."""
     server_auth_client: bool = field(default=False, metadata={"key": "tls.server.authClient"})
     """Verify client certificates against `tls.server.trustCertPath`."""
     server_trust_cert_path: str = field(default="", metadata={"key": "tls.server.trustCertPath"})
@@ -60,6 +60,12 @@ class TlsConfig:
         if self.server_need_client_auth not in ("none", "optional", "require"):
             value = self.server_need_client_auth
             raise ConfigError(f"tls.server.need.client.auth={value}: must be none, optional or require")
+        if self.server_need_client_auth == "require" and not self.server_auth_client:
+            # RocketMQ then takes any certificate, which proves nothing. To ask for none would be worse.
+            raise ConfigError(
+                "tls.server.need.client.auth=require needs tls.server.authClient=true and "
+                "tls.server.trustCertPath: certificates of clients are verified here"
+            )
         if self.server_mode == "enforcing" and not self.server_cert_path:
             raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
 

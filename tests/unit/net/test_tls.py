@@ -282,6 +282,13 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert server_tls(TlsConfig()) is None and client_context(TlsConfig()) is None
 
 
+def test_a_required_certificate_that_would_not_be_verified_is_refused(certificate: tuple[str, str]) -> None:
+    """Otherwise the server would ask for none, without a word."""
+    cert, key = certificate
+    with pytest.raises(ConfigError, match=r"needs tls\.server\.authClient=true"):
+        TlsConfig(server_cert_path=cert, server_key_path=key, server_need_client_auth="require")
+
+
 def test_a_connection_knows_its_tls_and_the_subject_of_a_verified_certificate(
     certificate: tuple[str, str],
 ) -> None:

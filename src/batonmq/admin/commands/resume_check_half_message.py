@@ -26,5 +26,7 @@ async def main(admin: Admin, out: Output, message_id: str, topic: str | None, ad
     try:
         address = await transactions.resume_check(admin, message_id, topic, address=address)
     except MessageFormatError as error:
-        raise AdminError(f"{error}; give the offset id, which printMsg shows as offsetMsgId") from None
+        raise AdminError(
+            f"{error}; give the offset id, which queryMsgByUniqueKey shows as offsetMsgId"
+        ) from None
     out.done(f"broker {address} checks {message_id} again")
