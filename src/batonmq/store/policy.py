@@ -70,4 +70,4 @@ class MessageFilter(Protocol):
     @property
     def one_property(self) -> OneProperty | None:
         """The same as `by_properties`, if that looks at one property only: it is then asked once for many
-        messages with the same value."""
+        messages with the same value, unless `weight` is more than 1."""

@@ -98,9 +98,11 @@ class Reader:
         begin = end = -1
         file = looked = None
         rest = b""
-        if one_property is not None and by_code is None:
-            # Where few messages pass, arrays find these faster; whether few pass is seen first.
+        if one_property is not None and by_code is None and weight == 1:
+            # Where few messages pass, arrays find these faster; whether few pass is seen first. They ask for
+            # each value, so a filter that is much work is asked one by one, up to `MAX_EXAMINED`.
             units, rest = units[:SAMPLE_BYTES], units[SAMPLE_BYTES:]
+        # If only some of `all_units` are looked at, `places` says which; `place` is -1 as long as all are.
         first_offset, places, place = next_offset, [0], -1
         all_units = units
         full = False

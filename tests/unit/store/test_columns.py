@@ -14,6 +14,7 @@ from batonmq.protocol.message.properties import find_value, property_start
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.columns import LEAST_UNITS, candidates
 from batonmq.store.consumequeue import UNIT
+from batonmq.store.reader import MAX_EXAMINED
 from batonmq.store.store import MessageStore
 
 MARK = property_start("a")
@@ -120,6 +121,17 @@ def test_where_few_pass_only_these_are_looked_at_one_by_one(
     one = Counting()
     found = store.get("T", 0, 0, 1_000, 1 << 20, Filter(None, one, one_property=one))
     assert (found.count, found.next_offset, one.shown) == (count, next_offset, shown)
+
+
+def test_a_filter_that_is_much_work_is_asked_one_by_one(opener: Any) -> None:
+    """One look at the queue may take only so long, also if each message has another value."""
+    store = opener(mapped_file_size_consume_queue=20 * 1024, mapped_file_size_commit_log=1 << 20)
+    store.put(
+        [StoredMessage(topic="T", queue_id=0, body=b"x", properties=b"a\1v%06d\2" % n) for n in range(800)]
+    )
+    one, weight = Counting(), 1_000
+    found = store.get("T", 0, 0, 32, 1 << 20, Filter(None, one, weight, one))
+    assert found.next_offset == one.shown == -(-(MAX_EXAMINED + 1) // (10 * weight))
 
 
 def test_a_full_answer_goes_on_at_the_next_message_that_may_pass(opener: Any) -> None:
