@@ -6,11 +6,12 @@ import asyncio
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.classic.group import NAME, TOPIC, ClassicGroup, commit_log, until
+from tests.integration.classic.group import NAME, PATIENCE_S, TOPIC, ClassicGroup, commit_log, until
 
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.codes import ResponseCode
@@ -152,6 +153,12 @@ async def test_several_slaves_and_a_degraded_group(start: Starter) -> None:
     for each in group.brokers[1:]:
         await asyncio.to_thread(each.start)
     await group.in_sync(2)
+    # A slave counts once the name server lists it, and the master asks the name server once a second.
+    await group.serving()
+    deadline = time.monotonic() + PATIENCE_S
+    while "enough replicas are in sync again" not in await asyncio.to_thread(group.log, 0):
+        assert time.monotonic() < deadline, "sends wait for three copies again"
+        assert await group.send() == 0
     assert await group.send(5) == 0
     await group.in_sync(2)
     for each in group.brokers:
