@@ -9,7 +9,7 @@ from batonmq.store.columns import candidates
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT
 from batonmq.store.mapped import MappedFile, fetch_all
-from batonmq.store.policy import MessageFilter
+from batonmq.store.policy import MessageFilter, OneProperty
 from batonmq.store.results import GetResult, GetStatus
 from batonmq.store.scan import read_properties
 
@@ -19,6 +19,9 @@ SAMPLE_BYTES: Final = 16 * UNIT.size
 """Units that are looked at one by one before arrays are tried."""
 FEW: Final = 2
 """So many of them may pass: with more, enough messages are found soon."""
+ARRAYS: Final = 4
+"""With arrays so many times as many units are looked at for one answer. It takes no longer, and where one
+message in a hundred passes the answer is full."""
 
 
 class Limits(NamedTuple):
@@ -45,6 +48,7 @@ class Collector:
         "_limits",
         "_log",
         "_looked",
+        "_one",
         "_removed",
         "_runs",
         "_total",
@@ -54,6 +58,11 @@ class Collector:
         self._log = log
         self._limits = limits
         self._filter = message_filter
+        self._one: OneProperty | None = None
+        """The filter, if arrays can be tried. They ask for each value, so a filter that is much work is asked
+        one by one, up to `MAX_EXAMINED`."""
+        if message_filter is not None and message_filter.by_code is None and message_filter.weight == 1:
+            self._one = message_filter.one_property
         self._runs: list[tuple[MappedFile, int, int]] = []
         """Complete runs of neighbouring records: file, place and length in it. The last run is `_begin` to
         `_end` (physical offsets) in `_file`."""
@@ -64,14 +73,17 @@ class Collector:
         """Where the last properties were read: most records lie in the file of the one before."""
         self._full = self._removed = False
 
-    def collect(self, units: bytes) -> int:
-        """Look at `units`; returns how many of them are done with, all unless the answer is full."""
-        asked = self._filter
-        one = None if asked is None or asked.by_code is not None or asked.weight != 1 else asked.one_property
+    @property
+    def reach(self) -> int:
+        """So many times as many units can be looked at as one by one."""
+        return 1 if self._one is None else ARRAYS
+
+    def collect(self, units: bytes, most: int) -> int:
+        """Look at `units`, but at no more than `most` one by one; returns how many are done with."""
+        one = self._one
         if one is None:
             return self._look(units)
-        # Where few messages pass, arrays find these faster; whether few pass is seen first. They ask for
-        # each value, so a filter that is much work is asked one by one, up to `MAX_EXAMINED`.
+        # Whether few pass is seen first.
         done = self._look(units[:SAMPLE_BYTES])
         rest = units[SAMPLE_BYTES:]
         if self._full or not rest:
@@ -80,9 +92,10 @@ class Collector:
         if self._count <= FEW and (file := self._looked) is not None:
             places = candidates(rest, file.map, file.base, self._log.max_offset, one.mark, one.answer)
         if places is None:
-            return done + self._look(rest)
-        found = self._look(b"".join([rest[n * UNIT.size : (n + 1) * UNIT.size] for n in places]))
-        return done + (places[found] if self._full else len(rest) // UNIT.size)
+            return done + self._look(rest[: most * UNIT.size - len(units[:SAMPLE_BYTES])])
+        looked = places[:most]
+        found = self._look(b"".join([rest[n * UNIT.size : (n + 1) * UNIT.size] for n in looked]))
+        return done + (places[found] if found < len(places) else len(rest) // UNIT.size)
 
     def _look(self, units: bytes) -> int:
         """As `collect`, one by one."""

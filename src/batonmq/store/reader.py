@@ -51,16 +51,16 @@ class Reader:
             over = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
         max_count = max(1, max_count)
-        look_at = max_count
+        most = max_count
         if message_filter is not None:
-            look_at = max(config.max_filter_message_size // UNIT.size, max_count)
-        data = queue.read(queue_offset, min(look_at, high - queue_offset))
+            most = max(config.max_filter_message_size // UNIT.size, max_count)
+        collector = Collector(self._log, self._limits(config, max_count, max_bytes), message_filter)
+        data = queue.read(queue_offset, min(most * collector.reach, high - queue_offset))
         if not data:
             size = config.consume_queue_file_size // UNIT.size
             gap = GetResult(GetStatus.OFFSET_FOUND_NULL, queue_offset - queue_offset % size + size, low, high)
             return gap
-        collector = Collector(self._log, self._limits(config, max_count, max_bytes), message_filter)
-        next_offset = queue_offset + collector.collect(data)
+        next_offset = queue_offset + collector.collect(data, most)
         return collector.result(next_offset, low, high, self._opened_at)
 
     def _limits(self, config: StoreConfig, max_count: int, max_bytes: int) -> Limits:

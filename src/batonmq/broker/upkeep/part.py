@@ -30,7 +30,7 @@ SLICE_S: Final = 0.001
 INDEX_DELAY_S: Final = 1.0
 """Delay before new messages are indexed."""
 BUSY_PAUSES: Final = 10
-IDLE_PAUSES: Final = 3
+IDLE_PAUSES: Final = 5
 """Indexing pauses this many times as long as it worked. So it takes at most a tenth of the processor while
 the loop is busy; otherwise it catches up faster, before someone queries by key."""
 BUSY_SHARE: Final = 0.3
