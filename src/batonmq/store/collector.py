@@ -19,9 +19,6 @@ SAMPLE_BYTES: Final = 16 * UNIT.size
 """Units that are looked at one by one before arrays are tried."""
 FEW: Final = 2
 """So many of them may pass: with more, enough messages are found soon."""
-ARRAYS: Final = 4
-"""With arrays so many times as many units are looked at for one answer. It takes no longer, and where one
-message in a hundred passes the answer is full."""
 
 
 class Limits(NamedTuple):
@@ -73,13 +70,8 @@ class Collector:
         """Where the last properties were read: most records lie in the file of the one before."""
         self._full = self._removed = False
 
-    @property
-    def reach(self) -> int:
-        """So many times as many units can be looked at as one by one."""
-        return 1 if self._one is None else ARRAYS
-
-    def collect(self, units: bytes, most: int) -> int:
-        """Look at `units`, but at no more than `most` one by one; returns how many are done with."""
+    def collect(self, units: bytes) -> int:
+        """Look at `units`; returns how many of them are done with, all unless the answer is full."""
         one = self._one
         if one is None:
             return self._look(units)
@@ -92,9 +84,8 @@ class Collector:
         if self._count <= FEW and (file := self._looked) is not None:
             places = candidates(rest, file.map, file.base, self._log.max_offset, one.mark, one.answer)
         if places is None:
-            return done + self._look(rest[: most * UNIT.size - len(units[:SAMPLE_BYTES])])
-        looked = places[:most]
-        found = self._look(b"".join([rest[n * UNIT.size : (n + 1) * UNIT.size] for n in looked]))
+            return done + self._look(rest)
+        found = self._look(b"".join([rest[n * UNIT.size : (n + 1) * UNIT.size] for n in places]))
         return done + (places[found] if found < len(places) else len(rest) // UNIT.size)
 
     def _look(self, units: bytes) -> int:

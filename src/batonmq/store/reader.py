@@ -55,12 +55,12 @@ class Reader:
         if message_filter is not None:
             most = max(config.max_filter_message_size // UNIT.size, max_count)
         collector = Collector(self._log, self._limits(config, max_count, max_bytes), message_filter)
-        data = queue.read(queue_offset, min(most * collector.reach, high - queue_offset))
+        data = queue.read(queue_offset, min(most, high - queue_offset))
         if not data:
             size = config.consume_queue_file_size // UNIT.size
             gap = GetResult(GetStatus.OFFSET_FOUND_NULL, queue_offset - queue_offset % size + size, low, high)
             return gap
-        next_offset = queue_offset + collector.collect(data, most)
+        next_offset = queue_offset + collector.collect(data)
         return collector.result(next_offset, low, high, self._opened_at)
 
     def _limits(self, config: StoreConfig, max_count: int, max_bytes: int) -> Limits:

@@ -123,19 +123,6 @@ def test_where_few_pass_only_these_are_looked_at_one_by_one(
     assert (found.count, found.next_offset, one.shown) == (count, next_offset, shown)
 
 
-@pytest.mark.parametrize(("value", "next_offset", "shown"), [(b"8", 3_200, 16), (b"123456789", 816, 816)])
-def test_one_answer_looks_at_more_with_arrays_but_not_at_more_one_by_one(
-    opener: Any, value: bytes, next_offset: int, shown: int
-) -> None:
-    """`maxFilterMessageSize` allows 800. A value of nine bytes cannot be looked at as a number."""
-    store = opener(mapped_file_size_consume_queue=20 * 8192, mapped_file_size_commit_log=1 << 20)
-    message = StoredMessage(topic="T", queue_id=0, body=b"x", properties=b"a\1" + value)
-    store.put([message] * 4_000)
-    one = Counting()
-    found = store.get("T", 0, 0, 32, 1 << 20, Filter(None, one, one_property=one))
-    assert (found.count, found.next_offset, one.shown) == (0, next_offset, shown)
-
-
 def test_a_filter_that_is_much_work_is_asked_one_by_one(opener: Any) -> None:
     """One look at the queue may take only so long, also if each message has another value."""
     store = opener(mapped_file_size_consume_queue=20 * 1024, mapped_file_size_commit_log=1 << 20)
