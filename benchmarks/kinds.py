@@ -57,6 +57,8 @@ class Work:
         default_factory=lambda: {"ordered": 400_000, "pop": 200_000, "sql": 3_200_000}
     )
     """Messages of the backlog that each part reads: some seconds of work."""
+    rest: int = 60
+    """Seconds between storing the backlog and reading it: the index catches up, the disk gets what was written."""
     timers: int = 100_000
     timer_warm: int = 20
     timer_lead: int = 40
@@ -64,7 +66,7 @@ class Work:
     timer_span: int = 60
 
 
-QUICK = Work(3, 3, 3, 1, {"ordered": 40_000, "pop": 20_000, "sql": 40_000}, 5_000, 3, 10, 5)
+QUICK = Work(3, 3, 3, 1, {"ordered": 40_000, "pop": 20_000, "sql": 40_000}, 0, 5_000, 3, 10, 5)
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ def measure_kinds(
                 wait_for_commits(cluster, topic, committed)
     if parts & CONSUMED.keys():
         fill(cluster, max(work.backlog[part] for part in CONSUMED if part in parts), say)
+        say(f"waiting {work.rest} s for the index and the disk")
+        time.sleep(work.rest)
     for part, kind in CONSUMED.items():
         if part in parts:
             prepare = partial(_let_pop_now, cluster) if part == "pop" else None

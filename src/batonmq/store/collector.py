@@ -19,6 +19,8 @@ SAMPLE_BYTES: Final = 16 * UNIT.size
 """Units that are looked at one by one before arrays are tried."""
 FEW: Final = 2
 """So many of them may pass: with more, enough messages are found soon."""
+RARE: Final = 8
+"""Where one of so many passes, or fewer do, the next answer goes without a sample."""
 
 
 class Limits(NamedTuple):
@@ -75,18 +77,27 @@ class Collector:
         one = self._one
         if one is None:
             return self._look(units)
-        # Whether few pass is seen first.
-        done = self._look(units[:SAMPLE_BYTES])
-        rest = units[SAMPLE_BYTES:]
-        if self._full or not rest:
-            return done
-        places = None
-        if self._count <= FEW and (file := self._looked) is not None:
-            places = candidates(rest, file.map, file.base, self._log.max_offset, one.mark, one.answer)
+        done = 0
+        if not one.rare:
+            sample, units = units[:SAMPLE_BYTES], units[SAMPLE_BYTES:]
+            done = self._look(sample)
+            if self._full or not units:
+                return done
+            one.rare = self._count <= FEW
+        places = self._candidates(one, units) if one.rare else None
         if places is None:
-            return done + self._look(rest)
-        found = self._look(b"".join([rest[n * UNIT.size : (n + 1) * UNIT.size] for n in places]))
-        return done + (places[found] if found < len(places) else len(rest) // UNIT.size)
+            return done + self._look(units)
+        count = len(units) // UNIT.size
+        one.rare = len(places) * RARE <= count
+        found = self._look(b"".join([units[n * UNIT.size : (n + 1) * UNIT.size] for n in places]))
+        return done + (places[found] if found < len(places) else count)
+
+    def _candidates(self, one: OneProperty, units: bytes) -> list[int] | None:
+        """See `candidates`."""
+        file = self._looked or self._log.files.file_at(UNIT.unpack_from(units)[0])
+        if file is None:
+            return None
+        return candidates(units, file.map, file.base, self._log.max_offset, one.mark, one.answer)
 
     def _look(self, units: bytes) -> int:
         """As `collect`, one by one."""

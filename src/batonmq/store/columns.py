@@ -21,18 +21,12 @@ LEAST_UNITS: Final = 64
 """With fewer, one by one is as fast."""
 LONGEST_PROPERTIES: Final = 512
 """Bytes; records with more are looked at one by one."""
+CACHE_LINE: Final = 64
 _VALUE: Final = 8
 """Bytes of the longest value that is looked at here; it is a number then, its first byte lowest."""
 _UNITS: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert _UNITS.itemsize == UNIT.size
-_HEAD: Final = np.dtype(
-    {
-        "names": ["magic", "sys_flag", "body_size"],
-        "formats": [">i4", ">i4", ">i4"],
-        "offsets": [POSITIONS[name] for name in ("magic", "sys_flag", "body_size")],
-        "itemsize": BODY_POSITION_V4,
-    }
-)
+_MAGIC_AT, _SYS_FLAG_AT, _BODY_SIZE_AT = POSITIONS["magic"], POSITIONS["sys_flag"], POSITIONS["body_size"]
 _HOSTS_V6: Final = int(MessageSysFlag.HOSTS_V6)
 _SEPARATOR: Final = 2
 """The byte behind a property's value."""
@@ -51,13 +45,13 @@ Answers = npt.NDArray[np.bool_]
 
 
 def candidates(
-    units: bytes, data: mmap.mmap, base: int, end: int, mark: bytes, passes: Callable[[bytes | None], bool]
+    units: bytes, data: mmap.mmap, base: int, end: int, mark: bytes, answer: Callable[[int], bool]
 ) -> list[int] | None:
     """Which of the `units` of a consume queue have to be looked at, ascending: those whose record has a value
     that passes, and those of which this cannot be said here. None if arrays do not help.
 
     `data` is a commit log file whose first byte has offset `base`; records reach to offset `end` at most.
-    `mark`: `property_start` of the property; `passes`: the filter's answer for its value.
+    `mark` and `answer`: of the filter, an `OneProperty`.
     """
     count = len(units) // UNIT.size
     if count < LEAST_UNITS:
@@ -68,28 +62,39 @@ def candidates(
     last = min(end - base, len(data))
     if int(begins.min()) < 0 or int(sizes.min()) < MIN_RECORD_SIZE or int((begins + sizes).max()) > last:
         return None
-    fields = _windows(data, BODY_POSITION_V4)[begins].view(_HEAD)[:, 0]
-    body_sizes = fields["body_size"].astype(np.int64)
-    plain = (fields["magic"] == MAGIC_V1) & (fields["sys_flag"] & _HOSTS_V6 == 0)
+    # Most time goes by until the memory answers. It answers many requests at once if they follow each other
+    # closely: three fields are read sooner one by one than all heads at once.
+    fields = np.ndarray((len(data) - 3,), ">i4", data, 0, (1,))
+    body_sizes = fields[begins + _BODY_SIZE_AT].astype(np.int64)
+    plain = fields[begins + _MAGIC_AT] == MAGIC_V1
+    plain &= fields[begins + _SYS_FLAG_AT] & _HOSTS_V6 == 0
     topics_at, ends = begins + BODY_POSITION_V4 + body_sizes, begins + sizes
     plain &= (body_sizes >= 0) & (topics_at < ends)
     topics_at[~plain] = begins[~plain]
-    lengths = ends - (topics_at + 3 + np.frombuffer(data, np.uint8)[topics_at])
+    text = np.frombuffer(data, np.uint8)
+    lengths = ends - (topics_at + 3 + text[topics_at])
     plain &= (lengths >= 0) & (lengths <= LONGEST_PROPERTIES)
     lengths[~plain] = 0
     width = max(int(lengths.max()), len(mark), _VALUE) + 1
     if int(ends.min()) < width:
         return None
     tails_at = ends - width
+    _in_cache(text, ends)
     # The last row twice: something has to follow the last value.
     tails = _windows(data, width)[np.append(tails_at, tails_at[-1])]
     numbers, clear = _values(tails, width - lengths, mark)
     clear &= plain
     look = ~clear
-    for number in np.unique(numbers[clear]).tolist():
-        if passes(_text(number)):
+    for number in set(numbers[clear].tolist()):
+        if answer(number):
             look |= numbers == number
     return np.flatnonzero(look).tolist()
+
+
+def _in_cache(text: Bytes, ends: Ints) -> None:
+    """Has the processor fetch the last bytes before each of `ends`: a tenth less time in all."""
+    for line in (1, 1 + CACHE_LINE):
+        text[ends - line]
 
 
 def _windows(data: mmap.mmap, width: int) -> Bytes:
@@ -106,7 +111,8 @@ def _values(tails: Bytes, first: Ints, mark: bytes) -> tuple[Numbers, Answers]:
     at = np.flatnonzero(text[: count * width] == mark[0])
     for place, byte in enumerate(mark[1:], 1):
         at = at[text[at + place] == byte]
-    rows, columns = np.divmod(at, width)
+    rows = at // width
+    columns = at - rows * width
     begin = first[rows]
     valid = ((columns > begin) & (text[at - 1] == _SEPARATOR)) | (columns == begin)
     valid &= columns + len(mark) <= width
@@ -136,7 +142,3 @@ def _values(tails: Bytes, first: Ints, mark: bytes) -> tuple[Numbers, Answers]:
 def _zero_bytes(numbers: Numbers) -> Numbers:
     """Not 0 where a number has a byte 0: the lowest bit set is then the highest of the lowest such byte."""
     return (numbers - _ONES) & ~numbers & _HIGH_BITS
-
-
-def _text(number: int) -> bytes | None:
-    return number.to_bytes(_VALUE, "little").rstrip(b"\0") if number else None

@@ -41,12 +41,16 @@ class StorePolicy:
 class OneProperty(Protocol):
     """A filter whose answer depends on the value of one property alone."""
 
+    rare: bool
+    """Whether few of the last messages passed; kept here for the next answer."""
+
     @property
     def mark(self) -> bytes:
         """`property_start` of the property."""
 
-    def answer(self, value: bytes | None) -> bool:
-        """Whether a message with this value passes; None: it does not have the property."""
+    def answer(self, number: int) -> bool:
+        """Whether a message passes whose value has 8 bytes or fewer, none of them 0. The value is given as a
+        number, its first byte lowest; 0: the message does not have the property."""
 
 
 class MessageFilter(Protocol):

@@ -26,16 +26,18 @@ class OneProperty:
         """`decides`: the answer for a value, None if the property is missing."""
         self._name = name.encode()
         self.mark = property_start(name)
+        self.rare = False
         self._decides = decides
         self._answers: dict[bytes | None, bool] = {}
+        self._by_number: dict[int, bool] = {}
 
     def __call__(self, properties: bytes) -> bool:
         """Whether a message with these encoded properties passes."""
         if len(properties) <= MAX_ENCODED:
-            return self.answer(find_value(properties, self.mark))
-        return self.answer(decoded(properties).get(self._name))
+            return self._answer(find_value(properties, self.mark))
+        return self._answer(decoded(properties).get(self._name))
 
-    def answer(self, value: bytes | None) -> bool:
+    def _answer(self, value: bytes | None) -> bool:
         """Whether a message with this value passes."""
         answer = self._answers.get(value)
         if answer is None:
@@ -44,6 +46,17 @@ class OneProperty:
                 if len(self._answers) >= KEPT:
                     self._answers.clear()
                 self._answers[value] = answer
+        return answer
+
+    def answer(self, number: int) -> bool:
+        """As `_answer`, for a value of 1 to 8 bytes as a number, the first byte lowest; 0: it is missing."""
+        answer = self._by_number.get(number)
+        if answer is None:
+            value = number.to_bytes(8, "little").rstrip(b"\0") if number else None
+            answer = self._decides(value)
+            if len(self._by_number) >= KEPT:
+                self._by_number.clear()
+            self._by_number[number] = answer
         return answer
 
 
