@@ -58,7 +58,7 @@ class Work:
     )
     """Messages of the backlog that each part reads: some seconds of work."""
     rest: int = 60
-    """Seconds between storing the backlog and reading it: the index catches up, the disk gets what was written."""
+    """Seconds between storing the backlog and reading it: index and disk catch up."""
     timers: int = 100_000
     timer_warm: int = 20
     timer_lead: int = 40
