@@ -188,7 +188,7 @@ class Consumer:
         called with a list of up to so many messages, which succeed or fail together.
 
         Raises:
-            ValueError: the topic is subscribed already, or the expression names no tag.
+            ValueError: the topic is subscribed already or a light queue, or the expression names no tag.
             MQError: the topic's name is not allowed.
         """
         if self._started:

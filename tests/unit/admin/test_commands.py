@@ -51,6 +51,8 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
             ["updateTopic", "-t", "%LMQ%a", "-b", "127.0.0.1:1"],
             "%LMQ%a is a light queue, which has no config",
         ),
+        (["updateTopicPerm", "-t", "%LMQ%a", "-p", "4", "-b", "127.0.0.1:1"], "%LMQ%a is a light queue"),
+        (["updateSubGroup", "-g", "%LMQ%g", "-b", "127.0.0.1:1"], "%LMQ%g exists without being created"),
         (["topicList"], "no name server: give -n host:port or set NAMESRV_ADDR"),
         (["topicList", "-n", "127.0.0.1:1"], "127.0.0.1:1"),
         (["brokerStatus", "-n", "127.0.0.1:1"], "give -b with a broker's host:port or -c"),
