@@ -553,6 +553,7 @@ def _check_writable(topic: str, route: TopicRoute) -> None:
     if route.read_only:
         raise MQError(
             ResponseCode.NO_PERMISSION,
-            f"topic {topic} has no writable queue: its perm on {', '.join(sorted(route.brokers))} does not "
-            "allow sending; updateTopic -p 6 allows it, or addWritePerm if wipeWritePerm took it away",
+            f"topic {topic} has no writable queue: sending to it is forbidden on "
+            f"{', '.join(sorted(route.brokers))} by the topic's perm (updateTopic -p 6 allows it), by "
+            "brokerPermission, or by wipeWritePerm (addWritePerm allows it)",
         )

@@ -53,5 +53,6 @@ async def _name_unchanged(admin: Admin, out: Output, broker: str, key: str) -> N
     elif others:
         out.note(
             f"Only {broker} changed; the other replicas of its broker set keep their {key}: "
-            f"{', '.join(others)}. One of them may be the next master: -c with -a true changes a cluster."
+            f"{', '.join(others)}. One of them may be the next master. "
+            "-c with -a true changes all brokers of a cluster."
         )
