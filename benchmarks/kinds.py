@@ -54,7 +54,7 @@ class Work:
     send_measure: int = 6
     rounds: int = 3
     backlog: dict[str, int] = field(
-        default_factory=lambda: {"ordered": 400_000, "pop": 200_000, "sql": 1_600_000}
+        default_factory=lambda: {"ordered": 400_000, "pop": 200_000, "sql": 3_200_000}
     )
     """Messages of the backlog that each part reads: some seconds of work."""
     timers: int = 100_000

@@ -37,6 +37,9 @@ gone (power, partition), and TCP takes minutes to notice."""
 _JOIN_BELOW = 64 * 1024
 """Output of a turn up to this size is joined into one buffer: measured cheaper than a gathered write of many
 small frames. Larger output is large bodies, which are not to be copied."""
+_LONG_NS = 300_000
+"""When the requests of one read have taken so long, the answers leave and the rest waits for the next turn of
+the loop: the peer can go on meanwhile, and other connections have their turn."""
 
 
 class Response(msgspec.Struct, gc=False):
@@ -132,6 +135,7 @@ class Connection(asyncio.Protocol):
             self._dispatch(iter(commands))
 
     def eof_received(self) -> bool:
+        self.flush()  # the transport closes before the end of this turn
         return False
 
     def pause_writing(self) -> None:
@@ -175,7 +179,9 @@ class Connection(asyncio.Protocol):
         max_held_bytes = self._limits.max_in_flight_bytes
         max_out = self._limits.write_buffer_bytes
         arrived = 0.0
-        arrived_ns = dispatcher.timer_ns()
+        timer_ns = dispatcher.timer_ns
+        arrived_ns = timer_ns()
+        long = False
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 if not self._calls.complete(command):
@@ -192,6 +198,7 @@ class Connection(asyncio.Protocol):
             else:
                 if outcome.__class__ is Reply:
                     request.reply(outcome)
+                    long = timer_ns() - arrived_ns > _LONG_NS
                 elif not request._state:
                     if not arrived:
                         arrived = self._loop.time()
@@ -201,13 +208,16 @@ class Connection(asyncio.Protocol):
                         in_flight[request] = arrived
                         request.held_bytes = len(command.body)
                         self._held_bytes += request.held_bytes
-            if self._out_size >= max_out:
+            if self._out_size >= max_out or long:
                 self.flush()
             if len(in_flight) >= max_in_flight or self._held_bytes >= max_held_bytes:
                 self._stall()
-            if self._stalled:
+            if self._stalled or long:
                 self._backlog.extend(commands)
                 break
+        if long and self._backlog:
+            self._stall()
+            self._relax()
 
     def _hold(self, request: Request, outcome: object, arrived: float) -> None:
         """The answer comes later, from a task."""

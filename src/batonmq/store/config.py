@@ -51,7 +51,8 @@ class StoreConfig:
     access_message_in_memory_max_ratio: int = number(40, 0, 100)
     """Percent of the machine's memory; messages further back than that count as on disk."""
     max_filter_message_size: int = number(16_000, 1, changeable=True)
-    """Bytes of consume queue that one pull searches for messages that its filter accepts."""
+    """Bytes of consume queue that one pull searches for messages that its filter accepts. With much more,
+    RocketMQ's consumers pause: those of one answer may lie `consumeConcurrentlyMaxSpan` (2,000) apart."""
     max_consume_queue_scan: int = number(20_000, 1, changeable=True)
     """Messages of a queue from whose tags the lag of a group that subscribes by tags is estimated."""
     sample_count_threshold: int = number(5_000, 1, changeable=True)

@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
-from batonmq.store.columns import candidates
+from batonmq.store.collector import Collector, Limits
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
-from batonmq.store.consumequeue import FILLER_SIZE, UNIT
+from batonmq.store.consumequeue import UNIT
 from batonmq.store.mapped import MappedFile, fetch_all
 from batonmq.store.policy import MessageFilter
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import Boundary, GetResult, GetStatus, QueueBounds
-from batonmq.store.scan import read_properties
-
-MAX_EXAMINED: Final = 1 << 20
-"""Bytes of properties that one `get` filters, at least: the caller's event loop waits for it."""
-SAMPLE_BYTES: Final = 64 * UNIT.size
-"""Units that are looked at one by one before arrays are tried."""
-FEW: Final = 4
-"""So many of them may pass: with more, enough messages are found soon."""
 
 
 class Reader:
@@ -60,125 +51,39 @@ class Reader:
             over = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
         max_count = max(1, max_count)
-        look_at = max_count
+        most = max_count
         if message_filter is not None:
-            look_at = max(config.max_filter_message_size // UNIT.size, max_count)
-        data = queue.read(queue_offset, min(look_at, high - queue_offset))
+            most = max(config.max_filter_message_size // UNIT.size, max_count)
+        collector = Collector(self._log, self._limits(config, max_count, max_bytes), message_filter)
+        data = queue.read(queue_offset, min(most, high - queue_offset))
         if not data:
             size = config.consume_queue_file_size // UNIT.size
             gap = GetResult(GetStatus.OFFSET_FOUND_NULL, queue_offset - queue_offset % size + size, low, high)
             return gap
-        return self._collect(config, data, queue_offset, low, high, max_count, max_bytes, message_filter)
+        next_offset = queue_offset + collector.collect(data)
+        return collector.result(next_offset, low, high, self._opened_at)
 
-    def _collect(
-        self,
-        config: StoreConfig,
-        units: bytes,
-        next_offset: int,
-        low: int,
-        high: int,
-        max_count: int,
-        max_bytes: int,
-        message_filter: MessageFilter | None,
-    ) -> GetResult:
-        by_code = by_properties = one_property = None
-        weight = 1
-        if message_filter is not None:
-            by_code, by_properties = message_filter.by_code, message_filter.by_properties
-            weight, one_property = message_filter.weight, message_filter.one_property
-        files, max_offset = self._log.files, self._log.max_offset
-        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
-        near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
-        most_near = min(max_count, config.max_transfer_count_on_message_in_memory)
-        most_far = min(max_count, config.max_transfer_count_on_message_in_disk)
-        bytes_near = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
-        bytes_far = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
-        runs: list[tuple[MappedFile, int, int]] = []
-        total = count = examined = 0
-        begin = end = -1
-        file = looked = None
-        rest = b""
-        if one_property is not None and by_code is None and weight == 1:
-            # Where few messages pass, arrays find these faster; whether few pass is seen first. They ask for
-            # each value, so a filter that is much work is asked one by one, up to `MAX_EXAMINED`.
-            units, rest = units[:SAMPLE_BYTES], units[SAMPLE_BYTES:]
-        # If only some of `all_units` are looked at, `places` says which; `place` is -1 as long as all are.
-        first_offset, places, place = next_offset, [0], -1
-        all_units = units
-        full = False
-        while True:
-            for physical_offset, size, code in UNIT.iter_unpack(units):
-                if place >= 0:
-                    next_offset = first_offset + places[place]
-                    place += 1
-                if count:
-                    is_near = physical_offset >= near
-                    most, most_bytes = (most_near, bytes_near) if is_near else (most_far, bytes_far)
-                    if count >= most or total + size > most_bytes:
-                        full = True
-                        break
-                if examined > MAX_EXAMINED:
-                    full = True
-                    break
-                next_offset += 1
-                if by_code is not None and not by_code(code):
-                    continue
-                if by_properties is not None:
-                    # Most records lie in the file of the one before.
-                    if looked is None or not looked.base <= physical_offset < looked.base + looked.size:
-                        looked = files.file_at(physical_offset)
-                    properties = None
-                    if looked is not None and physical_offset + size <= max_offset:
-                        at = physical_offset - looked.base
-                        properties = read_properties(looked.map, at, at + size)
-                    if properties is not None:
-                        examined += len(properties) * weight
-                        if not by_properties(properties):
-                            continue
-                if physical_offset == end and file is not None and end + size <= file.base + file.size:
-                    end += size
-                else:
-                    found = files.file_at(physical_offset) if size != FILLER_SIZE else None
-                    if found is None or physical_offset + size > max_offset:
-                        if not count:
-                            result.status = GetStatus.MESSAGE_WAS_REMOVING
-                        continue
-                    if file is not None:
-                        runs.append((file, begin - file.base, end - begin))
-                    file, begin, end = found, physical_offset, physical_offset + size
-                total += size
-                count += 1
-            if full:
-                break
-            if place >= 0:
-                next_offset = first_offset + len(all_units) // UNIT.size
-            if not rest:
-                break
-            units, all_units, rest = rest, rest, b""
-            first_offset, place = next_offset, -1
-            if count <= FEW and one_property is not None and looked is not None:
-                picked = candidates(
-                    units, looked.map, looked.base, max_offset, one_property.mark, one_property.answer
-                )
-                if picked is not None:
-                    places, place = picked, 0
-                    units = b"".join([units[n * UNIT.size : (n + 1) * UNIT.size] for n in picked])
-        if file is not None:
-            runs.append((file, begin - file.base, end - begin))
-            result.buffers = [memoryview(file.map)[at : at + length] for file, at, length in runs]
-            result.status = GetStatus.FOUND
-            result.suggest_slave = end < near
-            first, at, _ = runs[0]
-            if first.base + at < max(near, self._opened_at):
-                result.fetch = partial(fetch_all, runs)
-        result.next_offset, result.count, result.size = next_offset, count, total
-        return result
+    def _limits(self, config: StoreConfig, max_count: int, max_bytes: int) -> Limits:
+        return Limits(
+            self._near(config),
+            (
+                min(max_count, config.max_transfer_count_on_message_in_memory),
+                min(max_bytes, config.max_transfer_bytes_on_message_in_memory),
+            ),
+            (
+                min(max_count, config.max_transfer_count_on_message_in_disk),
+                min(max_bytes, config.max_transfer_bytes_on_message_in_disk),
+            ),
+        )
+
+    def _near(self, config: StoreConfig) -> int:
+        """Physical offset of the first byte that counts as in memory."""
+        return self._log.max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
 
     def fetching(self, config: StoreConfig, records: Sequence[tuple[int, int]]) -> Callable[[], None] | None:
         """See `MessageStore.fetching`."""
         max_offset = self._log.max_offset
-        near = max_offset - self._memory * config.access_message_in_memory_max_ratio // 100
-        near = max(near, self._opened_at)
+        near = max(self._near(config), self._opened_at)
         runs: list[tuple[MappedFile, int, int]] = []
         for offset, size in records:
             file = self._log.files.file_at(offset) if offset < near else None

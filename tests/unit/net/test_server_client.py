@@ -84,6 +84,42 @@ async def test_many_calls_share_one_connection_and_find_their_callers() -> None:
         assert len(server.connections) == 1
 
 
+@pytest.mark.parametrize(("took_ms", "turns"), [(1, 3), (0, 1)])
+async def test_answers_that_took_long_leave_before_the_next_request_is_handled(
+    took_ms: int, turns: int
+) -> None:
+    """The peer goes on with them meanwhile. Quick answers leave together."""
+    loop, now_ns = asyncio.get_running_loop(), 0
+    left = set[int]()
+
+    def slow(request: Request) -> Reply:
+        nonlocal now_ns
+        now_ns += took_ms * 1_000_000
+        left.add(waiting())
+        return Reply(body=b"x")
+
+    def waiting() -> int:
+        try:
+            return len(peer.recv(1 << 16, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return 0
+
+    table = dispatcher(echo=slow)
+    table.timer_ns = lambda: now_ns
+    async with pair(table) as (_, _, address):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.setblocking(False)
+            await loop.sock_sendall(peer, b"".join(encode(Command(ECHO, {}, opaque=n)) for n in range(3)))
+            reader, opaques = FrameReader(1 << 20), list[int]()
+            while len(opaques) < 3:
+                await asyncio.sleep(0.01)
+                if waiting():
+                    opaques += [answer.opaque for answer in reader.feed(peer.recv(1 << 16))]
+        assert opaques == [0, 1, 2]
+        assert len(left) == turns
+
+
 async def test_a_typed_call_decodes_headers_on_both_sides() -> None:
     table = Dispatcher()
     table.on(Typed, lambda request, header: Reply(TypedReply(doubled=2 * header.queue_id), b"x"))

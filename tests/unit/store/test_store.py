@@ -19,7 +19,7 @@ from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.protocol.tags import java_hash
-from batonmq.store import commitlog, index, indexer, mapped, reader
+from batonmq.store import collector, commitlog, index, indexer, mapped
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.policy import OneProperty
 from batonmq.store.results import Boundary, GetStatus, PutStatus
@@ -234,7 +234,7 @@ def test_a_filter_sees_the_properties_of_those_whose_code_passes(opener):
 
 @pytest.mark.pure
 def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_goes_on(opener, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_EXAMINED", 200)
+    monkeypatch.setattr(collector, "MAX_EXAMINED", 200)
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n, N="n" * 40) for n in range(30)])
     none, every = Filter(None, lambda properties: False), Filter(None, lambda properties: True)

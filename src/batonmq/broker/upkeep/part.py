@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INDEX_SLICE: Final = 100
-"""Records indexed before the loop serves other work: about a millisecond, most of it for index pages that
-were written back to disk and must be modified again."""
+LEAST_SLICE: Final = 100
+MOST_SLICE: Final = 1000
+"""Records indexed before the loop serves other work: as many as take about `SLICE_S`. A long slice takes a
+third of the processor time a record; index pages that were written back to disk and are modified again make
+it slow."""
+SLICE_S: Final = 0.001
 INDEX_DELAY_S: Final = 1.0
 """Delay before new messages are indexed."""
 BUSY_PAUSES: Final = 10
-IDLE_PAUSES: Final = 3
+IDLE_PAUSES: Final = 5
 """Indexing pauses this many times as long as it worked. So it takes at most a tenth of the processor while
 the loop is busy; otherwise it catches up faster, before someone queries by key."""
-BUSY_S: Final = 0.002
-"""A loop that wakes up so late has other work."""
+BUSY_SHARE: Final = 0.3
+"""A loop that works for more than this part of the pause, or wakes up later than `LATE_S`, is busy."""
+LATE_S: Final = 0.002
 
 
 class UpkeepPart(Part):
@@ -66,13 +71,15 @@ class UpkeepPart(Part):
 
     async def _build_index(self) -> None:
         loop, store = asyncio.get_running_loop(), self._store
-        pause_s = INDEX_DELAY_S
+        time_us = self._broker.clock.monotonic_us  # uvloop's own time is in whole milliseconds
+        pause_s, size = INDEX_DELAY_S, LEAST_SLICE
         try:
             more = True
             while more:
-                due = loop.time() + pause_s
+                paused_us, worked_s = time_us(), time.thread_time()
                 await asyncio.sleep(pause_s)
-                pauses = BUSY_PAUSES if loop.time() - due > BUSY_S else IDLE_PAUSES
+                late = (time_us() - paused_us) / 1e6 - pause_s > LATE_S
+                busy = late or time.thread_time() - worked_s > BUSY_SHARE * pause_s
                 try:
                     while (reading := store.index_reading()) is not None:
                         await loop.run_in_executor(None, reading)
@@ -83,9 +90,14 @@ class UpkeepPart(Part):
                     pause_s = INDEX_DELAY_S
                     continue
                 self._index_failed = False
-                began = loop.time()
-                more = store.build_index(INDEX_SLICE)
-                pause_s = (loop.time() - began) * pauses
+                began_us = time_us()
+                more = store.build_index(size)
+                took_s = (time_us() - began_us) / 1e6
+                pause_s = took_s * (BUSY_PAUSES if busy else IDLE_PAUSES)
+                if took_s < SLICE_S:
+                    size = min(MOST_SLICE, 2 * size)
+                else:
+                    size = max(LEAST_SLICE, int(size * SLICE_S / took_s))
         finally:
             self._indexing = None
 
