@@ -9,35 +9,41 @@ import asyncio
 import sys
 import time
 from datetime import datetime, timedelta
+from uuid import uuid4
 
-from batonmq import Admin, ConsumeFromWhere, Consumer, Message, MessageExt, Producer
+from batonmq import Admin, ConsumeFromWhere, Consumer, Message, MessageExt, MQError, Producer
 
 
 async def main(namesrv: str) -> None:
     async with Admin(namesrv) as admin:
         await admin.create_topic("reminders", queues=1)
-    both = asyncio.Event()
-    delivered: list[str] = []
+    run = uuid4().hex  # the tag of this run: messages of an earlier one are left out
+    expected = {"tea is ready", "the train leaves"}
+    all_here = asyncio.Event()
     began = time.monotonic()
 
     async def handle(message: MessageExt) -> None:
-        delivered.append(message.body.decode())
-        print(f"{message.body.decode()}, after {time.monotonic() - began:.1f} s")
-        if len(delivered) == 2:
-            both.set()
+        text = message.body.decode()
+        print(f"{text}, after {time.monotonic() - began:.1f} s")
+        expected.discard(text)
+        if not expected:
+            all_here.set()
 
     consumer = Consumer("calendar", namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET)
-    consumer.subscribe("reminders", "*", handle)
+    consumer.subscribe("reminders", run, handle)
     async with consumer, Producer("appointments", namesrv) as producer:
         began = time.monotonic()
-        await producer.send(Message("reminders", b"tea is ready", delay=timedelta(seconds=2)))
+        await producer.send(Message("reminders", b"tea is ready", tags=run, delay=timedelta(seconds=2)))
         at = datetime.now() + timedelta(seconds=4)
-        await producer.send(Message("reminders", b"the train leaves", deliver_at=at))
-        cancelled = await producer.send(Message("reminders", b"the dentist waits", delay=3))
+        await producer.send(Message("reminders", b"the train leaves", tags=run, deliver_at=at))
+        cancelled = await producer.send(Message("reminders", b"the dentist waits", tags=run, delay=3))
         if cancelled.recall_handle is not None:
-            await producer.recall("reminders", cancelled.recall_handle)
-            print("the dentist is cancelled")
-        await both.wait()
+            try:
+                await producer.recall("reminders", cancelled.recall_handle)
+                print("the dentist is cancelled")
+            except MQError as error:  # recallMessageEnable is off
+                print(f"the dentist is not cancelled: {error}")
+        await all_here.wait()
 
 
 if __name__ == "__main__":

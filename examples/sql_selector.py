@@ -7,6 +7,7 @@ Shows `sql`; brokers need `enablePropertyFilter=true`.
 
 import asyncio
 import sys
+from uuid import uuid4
 
 from batonmq import Admin, ConsumeFromWhere, Consumer, Message, MessageExt, Producer, sql
 
@@ -14,9 +15,10 @@ from batonmq import Admin, ConsumeFromWhere, Consumer, Message, MessageExt, Prod
 async def main(namesrv: str) -> None:
     async with Admin(namesrv) as admin:
         await admin.create_topic("sales", queues=1)
+    run = uuid4().hex  # of this run: messages of an earlier one are left out
     async with Producer("shops", namesrv) as producer:
         for amount, region in ((50, "eu"), (150, "eu"), (150, "us"), (250, "eu")):
-            properties = {"amount": str(amount), "region": region}
+            properties = {"run": run, "amount": str(amount), "region": region}
             await producer.send(Message("sales", f"{amount} in {region}".encode(), properties=properties))
 
     received: list[str] = []
@@ -28,7 +30,7 @@ async def main(namesrv: str) -> None:
             finished.set()
 
     consumer = Consumer("audit", namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET)
-    consumer.subscribe("sales", sql("amount > 100 AND region = 'eu'"), handle)
+    consumer.subscribe("sales", sql(f"run = '{run}' AND amount > 100 AND region = 'eu'"), handle)
     async with consumer:
         await finished.wait()
     print(f"large sales in the eu: {received}")

@@ -111,12 +111,25 @@ def test_tracing(run: Run) -> None:
 @needs_part("timer")
 @pytest.mark.parametrize("run", [{"recallMessageEnable": "true"}], indirect=True)
 def test_delayed_messages(run: Run) -> None:
-    lines = run("delayed_messages")
-    assert [line.split(",")[0] for line in lines] == [
-        "the dentist is cancelled",
-        "tea is ready",
-        "the train leaves",
-    ]
+    for _ in range(2):
+        lines = run("delayed_messages")
+        assert [line.split(",")[0] for line in lines] == [
+            "the dentist is cancelled",
+            "tea is ready",
+            "the train leaves",
+        ]
+
+
+@needs_part("timer")
+def test_delayed_messages_where_messages_cannot_be_recalled(run: Run) -> None:
+    for _ in range(2):
+        refused, *lines = run("delayed_messages")
+        assert refused.startswith("the dentist is not cancelled: NO_PERMISSION (16)")
+        assert [line.split(",")[0] for line in lines] == [
+            "tea is ready",
+            "the dentist waits",
+            "the train leaves",
+        ]
 
 
 @needs_part("transaction")
@@ -145,7 +158,8 @@ def test_request_reply(run: Run) -> None:
 @needs_part("sql")
 @pytest.mark.parametrize("run", [{"enablePropertyFilter": "true"}], indirect=True)
 def test_sql_selector(run: Run) -> None:
-    assert run("sql_selector") == ["large sales in the eu: ['150 in eu', '250 in eu']"]
+    for _ in range(2):
+        assert run("sql_selector") == ["large sales in the eu: ['150 in eu', '250 in eu']"]
 
 
 def test_cluster_in_a_test() -> None:

@@ -83,7 +83,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
         arguments = [words[0], "-n", f"127.0.0.1:{namesrv.port}", *words[1:], *([] if fails else ["--json"])]
         result = await asyncio.to_thread(CliRunner().invoke, admin, arguments)
         assert (result.exit_code != 0) is fails, f"{words}: {result.output}"
-        return result.output if fails else json.loads(result.output)
+        return result.output if fails else json.loads(result.stdout)
 
     while not await run("clusterList"):  # the registration is on its way
         await asyncio.sleep(0.02)

@@ -162,8 +162,8 @@ def test_a_taken_port_is_named(tmp_path: Path, verb: str) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         line = fails(verb, write(tmp_path / "p.conf", settings(verb, tmp_path, port)))
-        assert f"port {port}" in line or f":{port}" in line, line
-        assert "in use" in line, line
+        key = {"controller": "controllerDLegerPeers"}.get(verb, "listenPort")
+        assert line == f"{verb}: cannot listen on port {port} ({key}): Address already in use"
         assert not (tmp_path / "store").exists(), "made for a broker that cannot run"
     program = Program("p", verb, tmp_path, settings(verb, tmp_path, port))
     program.start()
@@ -182,9 +182,33 @@ def test_a_taken_replication_port_is_named(tmp_path: Path) -> None:
             "controllerAddr": "127.0.0.1:1",
             "haListenPort": port,
         }
-        assert f"cannot listen on replication port {port}: " in fails(
-            "broker", write(tmp_path / "b.conf", values)
-        )
+        line = fails("broker", write(tmp_path / "b.conf", values))
+        assert f"cannot listen on replication port {port} (haListenPort): " in line
+        by_default = settings("broker", tmp_path, port - 1)
+        line = fails("broker", write(tmp_path / "b.conf", by_default))
+        assert f"port {port} (haListenPort, by default listenPort + 1): " in line
+        by_distance = settings("broker", tmp_path, port + 2)
+        line = fails("broker", write(tmp_path / "b.conf", by_distance))
+        assert f"port {port} (listenPort - 2; vipChannelEnabled=false does without): " in line
+
+
+@pytest.mark.parametrize("key", ["jRaftControllerRPCAddr", "jRaftServerId"])
+def test_a_taken_port_of_a_jraft_controller_is_named(tmp_path: Path, key: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        used, free = taken.getsockname()[1], free_ports(1)[0]
+        rpc, raft = (used, free) if key == "jRaftControllerRPCAddr" else (free, used)
+        values: dict[str, object] = {
+            "controllerType": "jRaft",
+            "jRaftServerId": f"127.0.0.1:{raft}",
+            "jRaftInitConf": f"127.0.0.1:{raft}",
+            "jRaftControllerRPCAddr": f"127.0.0.1:{rpc}",
+            "controllerStorePath": tmp_path / "controller",
+            "bindAddress": "127.0.0.1",
+        }
+        line = fails("controller", write(tmp_path / "c.conf", values))
+        assert line == f"controller: cannot listen on port {used} ({key}): Address already in use"
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ async def test_what_is_no_time_or_too_late_is_illegal(start: Starter) -> None:
         {"TIMER_DELIVER_MS": 5, "TIMER_DEL_UNIQKEY": "k"},
     ):
         remark = await refused(rig, ResponseCode.MESSAGE_ILLEGAL, **properties)
-        assert "bigger than the max delay 100000ms" in remark
+        assert "bigger than the max delay 100000ms" in remark and "timerMaxDelaySec" in remark
     assert "msg properties length" in await refused(
         rig, ResponseCode.MESSAGE_ILLEGAL, TIMER_DELAY_SEC=5, own="x" * 32_550
     )

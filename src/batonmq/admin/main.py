@@ -71,7 +71,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "updateControllerConfig": "update_controller_config",
         "moveControllers": "move_controllers",
     },
-    "Members of the group of controllers": {
+    "Members of the controllers' Raft group": {
         "getControllerMembers": "get_controller_members",
         "addController": "add_controller",
         "removeController": "remove_controller",

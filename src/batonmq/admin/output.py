@@ -71,6 +71,10 @@ class Output:
         else:
             self._console.print(sentence, markup=False)
 
+    def note(self, sentence: str) -> None:
+        """What a person should know beside the result; on stderr, where scripts do not read."""
+        click.echo(sentence, err=True)
+
     def _json(self, value: Any) -> None:
         click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
 

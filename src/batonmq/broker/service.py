@@ -65,6 +65,8 @@ READERS: Final = 4
 """Threads for pulls that read from disk."""
 VIP_PORT_DISTANCE: Final = 2
 """The VIP port is listenPort minus this."""
+VIP_PORT_KEY: Final = f"listenPort - {VIP_PORT_DISTANCE}; vipChannelEnabled=false does without"
+"""Where the VIP port is from, in error messages."""
 
 
 class BrokerService:
@@ -198,11 +200,18 @@ class BrokerService:
 
     def _ports(self) -> Iterable[tuple[int, str]]:
         """The configured ports, and their names in error messages."""
-        listen, ha = self._settings.broker.listen_port, self._ha_port
-        yield listen, f"port {listen}"
-        yield ha, f"replication port {ha}"
+        listen = self._settings.broker.listen_port
+        yield listen, f"port {listen} (listenPort)"
+        yield self._ha_port, self._replication_port(self._ha_port)
         if self._vip_port:
-            yield self._vip_port, f"port {self._vip_port}"
+            yield self._vip_port, f"port {self._vip_port} ({VIP_PORT_KEY})"
+
+    def _replication_port(self, port: int) -> str:
+        """The port and its key, in error messages."""
+        key = (
+            "haListenPort" if self._settings.ha.ha_listen_port else "haListenPort, by default listenPort + 1"
+        )
+        return f"replication port {port} ({key})"
 
     @property
     def _ha_port(self) -> int:
@@ -311,8 +320,10 @@ class BrokerService:
         config, broker = self._settings.broker, self.broker
         tls = server_tls(self._tls)
 
-        async def serve(port: int) -> RemotingServer:
-            server = RemotingServer(self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits)
+        async def serve(port: int, key: str) -> RemotingServer:
+            server = RemotingServer(
+                self._dispatcher, config.bind_address, port, tls=tls, limits=self._limits, key=key
+            )
             await server.start()
             self._servers.append(server)
             self._allow_frames()
@@ -320,7 +331,7 @@ class BrokerService:
 
         self._settings.listeners.append(lambda before: self._allow_frames())
 
-        first = await serve(config.listen_port)
+        first = await serve(config.listen_port, "listenPort")
         broker.address = f"{config.broker_ip1}:{first.port}"
         replication = broker.replication
         if replication is None:
@@ -329,11 +340,11 @@ class BrokerService:
             try:
                 await replication.start()
             except OSError as error:
-                raise cannot_listen(f"replication port {replication.port}", error) from error
+                raise cannot_listen(self._replication_port(replication.port), error) from error
             ha_port = replication.port
         broker.ha_address = f"{config.broker_ip2}:{ha_port}"
         if self._vip_port:
-            await serve(self._vip_port)
+            await serve(self._vip_port, VIP_PORT_KEY)
         assert self.metrics is not None
         await self.metrics.start()
 

@@ -45,6 +45,8 @@ Every program reads one file with `key=value` lines, like RocketMQ's `.conf` fil
 units and defaults are RocketMQ's unless a line says otherwise. `-p` prints the values in force.
 
 - An unknown key is ignored with a warning that names the nearest known one.
+- There is no access control. `aclEnable`, `authenticationEnabled`, `authorizationEnabled` or
+  `migrateAuthFromV1Enabled` set to `true` stops the program; RocketMQ's other keys for it have no effect.
 - A value that does not fit stops the program with one line that names file, key and value.
 - A `bool` is `true` or `false`; anything else stops the program. RocketMQ silently reads any other word, also
   `yes`, as `false`.

@@ -198,7 +198,7 @@ def namesrv(config_path: Path | None, overrides: dict[str, str]) -> list[Service
 
 @_program("controller", (ControllerConfig, TlsConfig))
 def controller(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
-    """Run a controller: it decides which replica of each broker group is master.
+    """Run a controller: it decides which replica of each broker set is master.
 
     A file to begin with (-c):
 
@@ -229,8 +229,8 @@ def keeping_changes(config: ControllerConfig, path: Path | None) -> ControllerCo
 def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
     """Run a broker: it stores messages and serves producers and consumers.
 
-    Alone it needs no file, only -n. A replica of a group, which hands the master role on by itself, needs one
-    like this (-c):
+    Alone it needs no file, only -n. Several brokers with one log are a broker set: they replicate, and the
+    master role moves by itself. Each of them needs a file like this (-c):
 
     \b
       brokerName=broker-a
@@ -242,7 +242,7 @@ def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]
       controllerAddr=10.0.0.2:9877
       allAckInSyncStateSet=true
 
-    brokerName is the group's, the same for all its replicas; brokerIP1 is where clients reach this one. With
+    All brokers of a set have the same brokerName; brokerIP1 is where clients reach this one. With
     allAckInSyncStateSet a message is acknowledged when all replicas in sync have it, and survives the loss
     of the master. Besides listenPort the broker uses listenPort + 1 (replication) and listenPort - 2 (old
     clients).

@@ -23,7 +23,7 @@ from batonmq.client.push.assignment import Assignment
 from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Concurrently, Handling, InOrder
-from batonmq.client.push.heartbeats import Heartbeats, check_subscription
+from batonmq.client.push.heartbeats import Heartbeats, find_topics
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.pulling import Puller, PullLimits
 from batonmq.client.push.requests import BrokerRequests
@@ -188,7 +188,7 @@ class Consumer:
         called with a list of up to so many messages, which succeed or fail together.
 
         Raises:
-            ValueError: the topic is subscribed already, or the expression names no tag.
+            ValueError: the topic is subscribed already or a light queue, or the expression names no tag.
             MQError: the topic's name is not allowed.
         """
         if self._started:
@@ -212,8 +212,8 @@ class Consumer:
     async def start(self) -> None:
         """Join the group and begin.
 
-        Raises `TopicNotExistError` when a topic does not exist, `NoNameServer` when no name server answers
-        within a few seconds, `MQError` when a broker does not take an SQL expression.
+        A topic that does not exist is waited for, and consumed once it is created. Raises `NoNameServer` when
+        no name server answers within a few seconds, `MQError` when a broker does not take an SQL expression.
         """
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
@@ -222,9 +222,7 @@ class Consumer:
         start_ms = self._requests.start_ms = session.clock.now_ms()
         try:
             await session.name_servers.connect()
-            for topic, subscription in self._subscriptions.items():
-                await session.refresh(topic)
-                await check_subscription(session, self.group, subscription.data)
+            await find_topics(session, self.group, self._subscriptions)
         except BaseException:
             await session.close()
             raise

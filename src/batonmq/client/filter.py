@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from batonmq.protocol.bodies.clients import SubscriptionData
+from batonmq.protocol.names import is_light
 from batonmq.protocol.tags import tag_subscription
 
 SQL92 = "SQL92"
@@ -38,8 +39,12 @@ def subscription_data(topic: str, expression: Expression, version: int) -> Subsc
     """A subscription as heartbeats and pulls carry it. ``version`` is ms.
 
     Raises:
-        ValueError: the expression names no tag.
+        ValueError: the expression names no tag, or the topic is a light queue.
     """
+    if is_light(topic):
+        raise ValueError(
+            f"{topic} is a light queue, which name servers do not list: read it with QueueReader"
+        )
     if isinstance(expression, Sql):
         return SubscriptionData(
             topic=topic, sub_string=expression.expression, sub_version=version, expression_type=SQL92

@@ -24,7 +24,7 @@ from batonmq.client.pop.settling import Acks, InFlight, Renewal, retry_delay_s
 from batonmq.client.pop.tools import ANY_QUEUE, PopTools
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Calls
-from batonmq.client.push.heartbeats import Heartbeats, check_subscription
+from batonmq.client.push.heartbeats import Heartbeats, find_topics
 from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, one_by_one
 from batonmq.client.push.tasks import cancel, log, spawn
@@ -194,9 +194,7 @@ class PopConsumer:
         session = self._session
         try:
             await session.name_servers.connect()
-            for topic, subscription in self._subscriptions.items():
-                await session.refresh(topic)
-                await check_subscription(session, self.group, subscription.data)
+            await find_topics(session, self.group, self._subscriptions)
         except BaseException:
             await session.close()
             raise

@@ -82,8 +82,9 @@ class Producer:
         namesrv: ``host:port``, several joined by ``;``.
         send_timeout_ms: how long `send` may take with all its attempts.
         attempt_timeout_ms: how long one attempt waits for its answer; None is all that is left.
-        retries: attempts after the first that a broker's own refusal may cost (overload, an internal error).
-            A broker that is gone or no longer master does not count: it is tried again until the timeout.
+        retries: attempts after the first that a broker's own refusal may cost (overload, an internal error,
+            and, unless the caller chose the queue, no permission to write). A broker that is gone or no
+            longer master does not count: it is tried again until the timeout.
         compress_over: bodies of more bytes are compressed; 0 never does.
         compression: the algorithm; consumers need no setting.
         max_message_size: the brokers' `maxMessageSize`, bytes.
@@ -202,7 +203,8 @@ class Producer:
         turns. Messages that must keep their order are sent one after the other to one queue.
 
         Raises:
-            MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending).
+            MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending); the topic has no
+                writable queue (NO_PERMISSION).
             NotSafelyStored: the master has it, but the disk or the replicas did not follow in time.
             SendFailed: no acknowledgement within the timeout; the message may be stored or not.
             TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
@@ -251,9 +253,12 @@ class Producer:
             sys_flag |= MessageSysFlag.TRANSACTION_PREPARED
         topic = head.topic
         session = self._session
+        chosen = queue is not None or selector is not None or head.sharding_key is not None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
         route = session.known_route(topic)
+        if route is not None and route.read_only:
+            route = None  # the permission may have changed since
         attempts = refusals = pauses = 0
         failed: set[str] = set()
         """Masters that failed since the last pause."""
@@ -266,6 +271,8 @@ class Producer:
         while True:
             if route is None:
                 route, failure = await self._route(topic, failure)
+            if route is not None and queue is None:
+                _check_writable(topic, route)
             target = self._target(route, head, queue, selector, avoid) if route is not None else None
             address = route.master(target.broker_name) if route is not None and target is not None else None
             left_ms = (deadline - loop.time()) * 1000
@@ -304,7 +311,8 @@ class Producer:
                     maybe_stored = maybe_stored or error.sent
                     failure = error
                 except MQError as error:
-                    if not error.retryable:
+                    elsewhere = error.code == ResponseCode.NO_PERMISSION and not chosen
+                    if not error.retryable and not elsewhere:
                         raise
                     if not error.stale_route or isinstance(error, TopicNotExistError):
                         refusals += 1
@@ -340,6 +348,9 @@ class Producer:
         """
         head, _, sys_flag, body, _ = self._prepare(message)
         route = await self._session.route(head.topic, fallback=self._auto_create)
+        if route.read_only and queue is None:
+            route = await self._session.refresh(head.topic)
+            _check_writable(head.topic, route)
         target = self._target(route, head, queue, None, None)
         address = route.master(target.broker_name) if target is not None else None
         if target is None or address is None:
@@ -536,3 +547,13 @@ class Producer:
         if status is not SendStatus.SEND_OK:
             raise NotSafelyStored(result)
         return result
+
+
+def _check_writable(topic: str, route: TopicRoute) -> None:
+    if route.read_only:
+        raise MQError(
+            ResponseCode.NO_PERMISSION,
+            f"topic {topic} has no writable queue: sending to it is forbidden on "
+            f"{', '.join(sorted(route.brokers))} by the topic's perm (updateTopic -p 6 allows it), by "
+            "brokerPermission, or by wipeWritePerm (addWritePerm allows it)",
+        )

@@ -177,7 +177,7 @@ class SimpleConsumer:
         A second call for a topic replaces the expression.
 
         Raises:
-            ValueError: the expression names no tag.
+            ValueError: the expression names no tag, or the topic is a light queue.
             MQError: the topic's name is not allowed.
         """
         check_topic(topic)

@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from batonmq.common.access_control import ACCESS_CONTROL_KEYS, check_switch
 from batonmq.common.config import ConfigError, describe, keys_of
 from batonmq.common.config_values import value_of
 from batonmq.common.properties import PropertyLine, property_lines
@@ -71,8 +72,8 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
 
     Raises:
         NoConfigFile: the file is no properties file.
-        ConfigError: the file cannot be read, a value does not fit its key, or a
-            relation of keys is broken.
+        ConfigError: the file cannot be read, a value does not fit its key, a relation of keys is broken, or
+            access control is switched on, which does not exist here.
     """
     values: dict[str, tuple[str, str]] = {}
     if path is not None:
@@ -119,10 +120,11 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
         except ValueError as error:
             raise ConfigError(f"{source}: {info.key}={text}: {error}") from None
     reasons = {key: why for cls in classes for key, why in getattr(cls, "HAS_NO_EFFECT", {}).items()}
-    for key, (_, source) in values.items():
+    for key, (text, source) in values.items():
+        _check_switch(source, key, text)
         if key in reasons:
             log.warning("%s: %s has no effect here: %s", source, key, reasons[key])
-        elif key not in known:
+        elif key not in known and key not in ACCESS_CONTROL_KEYS:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             log.warning("%s: unknown key %s is ignored%s", source, key, hint)
@@ -138,13 +140,22 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
     return tuple(built)
 
 
+def _check_switch(source: str, key: str, text: str) -> None:
+    try:
+        check_switch(key, text)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {key}={text}: {error}") from None
+
+
 def update(config: T, changes: Mapping[str, str], *, source: str = "updateConfig") -> T:
     """A copy of ``config`` with some keys changed, as `updateBrokerConfig` asks; foreign keys are left alone.
 
     Raises:
-        ConfigError: a value does not fit its key.
+        ConfigError: a value does not fit its key, or would switch access control on.
     """
     arguments: dict[str, Any] = {}
+    for key, text in changes.items():
+        _check_switch(source, key, text)
     for info in describe(type(config)):
         if info.key in changes:
             try:

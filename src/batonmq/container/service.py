@@ -50,7 +50,7 @@ class ContainerService:
         taken = [Listener("listenPort", host, port)]
         if config.vip_channel_enabled and port:
             taken.append(Listener(f"listenPort - {VIP_PORT_DISTANCE}", host, vip))
-        self._ports = [listener.port for listener in taken]
+        self._listeners = taken
         table = BrokerTable(config.container_processes, taken)
         self.container = Container(table, config.namesrv_addr)
         self._places = self._make_places()
@@ -75,8 +75,8 @@ class ContainerService:
         dispatcher = Dispatcher()
         self._handlers.register(dispatcher)
         try:
-            for port in self._ports:
-                server = RemotingServer(dispatcher, config.bind_address, port, tls=self._server_tls)
+            for each in self._listeners:
+                server = RemotingServer(dispatcher, each.host, each.port, tls=self._server_tls, key=each.key)
                 await server.start()
                 self._servers.append(server)
             await self.container.open(self._places)

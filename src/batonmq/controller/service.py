@@ -215,10 +215,11 @@ class ControllerService:
         Handlers(self).register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())
         dispatcher.intercept(Interceptor(closed=self.leadership.connection_closed))
-        self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits, self._server_tls)
+        key = "controllerDLegerPeers" if topology.shared_port else "jRaftControllerRPCAddr"
+        self._listen(dispatcher, topology.rpc_addresses[topology.self_id], limits, self._server_tls, key)
         if not topology.shared_port:
             address = topology.raft_addresses[topology.self_id]
-            self._listen(raft_dispatcher, address, limits, self._raft_server_tls)
+            self._listen(raft_dispatcher, address, limits, self._raft_server_tls, "jRaftServerId")
         started: list[RemotingServer] = []
         try:
             for server in self._servers:
@@ -298,9 +299,11 @@ class ControllerService:
             )
         return allowed
 
-    def _listen(self, dispatcher: Dispatcher, address: str, limits: Limits, tls: ServerTls | None) -> None:
+    def _listen(
+        self, dispatcher: Dispatcher, address: str, limits: Limits, tls: ServerTls | None, key: str
+    ) -> None:
         port = int(address.rpartition(":")[2])
-        server = RemotingServer(dispatcher, self.config.bind_address, port, tls=tls, limits=limits)
+        server = RemotingServer(dispatcher, self.config.bind_address, port, tls=tls, limits=limits, key=key)
         self._servers.append(server)
 
     async def stop(self) -> None:

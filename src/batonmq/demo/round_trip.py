@@ -177,7 +177,7 @@ class RoundTrip:
                 before = self._done()
             finally:
                 kill_group(job)
-            self._say(f"the job is killed after {before} batches and started again")
+            self._say(f"the job is killed after {batches(before)} and started again")
             await self._finish(rows_a_batch)
             cluster.broker_at(victim).start(wait=False)
             await group.wait_for(
@@ -214,7 +214,9 @@ class RoundTrip:
         if state is None or state.master_address is None:
             raise RuntimeError("the broker set has no master before the round trip's kill")
         self._cluster.broker_at(state.master_address).kill()
-        self._say(f"the job has written {self._done()} batches; kill -9 of the master {state.master_address}")
+        self._say(
+            f"the job has written {batches(self._done())}; kill -9 of the master {state.master_address}"
+        )
         return state.master_address
 
     async def _finish(self, rows_a_batch: int) -> None:
@@ -236,6 +238,10 @@ class RoundTrip:
             async for message in reader.messages(TOPIC):
                 found[message.queue_id].append(bytes(message.body))
         return list(found.values())
+
+
+def batches(count: int) -> str:
+    return f"{count:,} batch" if count == 1 else f"{count:,} batches"
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -73,6 +73,7 @@ class NamesrvService:
             config.listen_port,
             tls=server_tls(tls),
             limits=replace(limits if limits is not None else Limits(), idle_timeout_ms=idle_ms),
+            key="listenPort",
         )
         self._client = RemotingClient(tls=client_context(tls))
         self._scan_timer: asyncio.TimerHandle | None = None

@@ -56,12 +56,15 @@ class RemotingServer:
         *,
         tls: ServerTls | None = None,
         limits: Limits | None = None,
+        key: str = "",
     ) -> None:
-        """Several servers may share `dispatcher`, `tls` and `limits`."""
+        """Several servers may share `dispatcher`, `tls` and `limits`. `key`: the configuration key that the
+        port is from, for the error if it is taken."""
         self.connections: dict[Connection, None] = {}  # ordered, so that simulated runs can be repeated
         self.port = port
         self._dispatcher = dispatcher
         self._host = host
+        self._key = key
         self._tls = tls
         self._limits = limits if limits is not None else Limits()
         self._turn: LoopTurn | None = None
@@ -81,7 +84,7 @@ class RemotingServer:
                 self._accept, self._host, self.port, backlog=LISTEN_BACKLOG
             )
         except OSError as error:
-            raise cannot_listen(f"port {self.port}", error) from error
+            raise cannot_listen(f"port {self.port}{f' ({self._key})' if self._key else ''}", error) from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._schedule_sweep()
 

@@ -74,7 +74,6 @@ _CLASSES: dict[int, type[MQError]] = {
     ResponseCode.SUBSCRIPTION_NOT_EXIST: RetryableError,
     ResponseCode.GO_AWAY: StaleRouteError,
     ResponseCode.SERVICE_NOT_AVAILABLE: StaleRouteError,
-    ResponseCode.NO_PERMISSION: StaleRouteError,
     ResponseCode.BROKER_NOT_EXIST: StaleRouteError,
     ResponseCode.NOT_LEADER_FOR_QUEUE: StaleRouteError,
     ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE: StaleRouteError,

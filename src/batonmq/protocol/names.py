@@ -84,6 +84,8 @@ def topic_error(topic: str | None) -> str | None:
         return "The specified topic is blank."
     if _LEGAL.fullmatch(topic) is None:
         return f"The specified topic: {topic}, contains illegal characters, allowing only {_RULE}"
+    if topic == LIGHT_PREFIX:
+        return f"The specified topic: {topic}, is illegal: the name of the light queue behind it is missing"
     limit = RETRY_TOPIC_MAX_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_LENGTH
     if len(topic) > limit:
         return f"The specified topic: {topic}, is longer than topic max length: {limit}"
@@ -152,8 +154,9 @@ def reply_topic(cluster: str) -> str:
 
 
 def is_light(name: str) -> bool:
-    """Whether a topic is a light queue, or a group one that exists without being created (`MixAll.isLmq`)."""
-    return name.startswith(LIGHT_PREFIX)
+    """Whether a topic is a light queue, or a group one that exists without being created. The prefix alone,
+    which RocketMQ takes for one (`MixAll.isLmq`), is none."""
+    return name.startswith(LIGHT_PREFIX) and name != LIGHT_PREFIX
 
 
 def is_retry_topic(topic: str) -> bool:

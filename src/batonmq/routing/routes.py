@@ -20,6 +20,9 @@ class TopicRoute:
     """Queues that may be read, in their order."""
     brokers: Mapping[str, Mapping[int, str]]
     """Broker name -> broker id (0 is the master) -> ``host:port``."""
+    read_only: bool = False
+    """The topic's permission forbids sending on all brokers. False while that may be due to a slave that acts
+    as master: name servers hide the permission until the master is back."""
 
     def master(self, broker_name: str) -> str | None:
         """Address of a broker's master; None while it has none."""
@@ -46,7 +49,9 @@ def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
             read += [MessageQueue(topic, name, number) for number in range(queues.read_queue_nums)]
         if queues.perm & Perm.WRITE and MASTER_ID in brokers.get(name, {}):
             write.append([MessageQueue(topic, name, number) for number in range(queues.write_queue_nums)])
-    return TopicRoute(_interleaved(write), tuple(read), brokers)
+    acting = any(broker.enable_acting_master for broker in data.broker_datas)
+    forbidden = bool(data.queue_datas) and not any(item.perm & Perm.WRITE for item in data.queue_datas)
+    return TopicRoute(_interleaved(write), tuple(read), brokers, read_only=forbidden and not acting)
 
 
 def light_route(info: ClusterInfo) -> TopicRouteData:

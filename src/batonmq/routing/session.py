@@ -70,6 +70,8 @@ class Session:
         self.closed = False
         self._poll_interval_s = poll_interval_ms / 1000
         self._routes: dict[str, TopicRoute] = {}
+        self._awaited: set[str] = set()
+        """Topics that do not exist, and are asked for all the same (`poll`)."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._poller: asyncio.Task[None] | None = None
 
@@ -146,8 +148,8 @@ class Session:
     def _learn(self, topic: str, route: TopicRoute) -> None:
         old = self._routes.get(topic)
         self._routes[topic] = route
-        if self._poller is None and not self.closed:
-            self._poller = asyncio.get_running_loop().create_task(self._poll())
+        self._awaited.discard(topic)
+        self._start_polling()
         if old == route:
             return
         if old is not None:
@@ -159,10 +161,19 @@ class Session:
         if self.on_route is not None:
             self.on_route(topic, route)
 
+    def poll(self, topic: str) -> None:
+        """Ask for the route of a topic that does not exist with those that are known; see `on_route`."""
+        self._awaited.add(topic)
+        self._start_polling()
+
+    def _start_polling(self) -> None:
+        if self._poller is None and not self.closed:
+            self._poller = asyncio.get_running_loop().create_task(self._poll())
+
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self._poll_interval_s)
-            for topic in list(self._routes):
+            for topic in [*self._routes, *self._awaited]:
                 try:
                     await self.refresh(topic)
                 except (MQError, NetError) as error:

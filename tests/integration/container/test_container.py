@@ -331,7 +331,7 @@ async def test_a_broker_whose_port_or_store_is_in_use_elsewhere_is_not_in_the_ta
             await refused(
                 node.add(a.path),
                 ResponseCode.SYSTEM_ERROR,
-                f"start broker failed: cannot listen on port {a.port}: Address already in use",
+                f"start broker failed: cannot listen on port {a.port} (listenPort): Address already in use",
             )
         assert node.names == [] and node.running == {}
         async with container(broker_config_paths=str(a.path)):

@@ -141,7 +141,7 @@ def test_a_taken_port_of_the_container_stops_it_with_one_line(tmp_path: Path, pr
         assert done.returncode == 1
         port = first.settings["listenPort"]
         assert done.stderr.splitlines()[-1] == (
-            f"container: cannot listen on port {port}: Address already in use"
+            f"container: cannot listen on port {port} (listenPort): Address already in use"
         )
     finally:
         assert first.stop() == 0

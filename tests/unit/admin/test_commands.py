@@ -12,7 +12,7 @@ from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import parse_time
-from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.routes import BrokerData, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.ids import UniqueIds
@@ -47,6 +47,12 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
     ("arguments", "words"),
     [
         (["topicStatuss"], "did you mean topicStatus?"),
+        (
+            ["updateTopic", "-t", "%LMQ%a", "-b", "127.0.0.1:1"],
+            "%LMQ%a is a light queue, which has no config",
+        ),
+        (["updateTopicPerm", "-t", "%LMQ%a", "-p", "4", "-b", "127.0.0.1:1"], "%LMQ%a is a light queue"),
+        (["updateSubGroup", "-g", "%LMQ%g", "-b", "127.0.0.1:1"], "%LMQ%g exists without being created"),
         (["topicList"], "no name server: give -n host:port or set NAMESRV_ADDR"),
         (["topicList", "-n", "127.0.0.1:1"], "127.0.0.1:1"),
         (["brokerStatus", "-n", "127.0.0.1:1"], "give -b with a broker's host:port or -c"),
@@ -145,3 +151,44 @@ def test_a_topic_without_a_broker_is_listed_as_topic(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Admin, "route", route)
     listed = CliRunner().invoke(admin, ["topicList", "-c", "--json", "-n", "127.0.0.1:1"])
     assert json.loads(listed.output) == [{"cluster": "", "topic": "Orphan", "consumerGroup": ""}]
+
+
+SETS = {"here": {0: "127.0.0.1:1", 1: "127.0.0.1:3", 2: "127.0.0.1:2"}, "alone": {0: "127.0.0.1:1"}, "": {}}
+UNCHANGED = {
+    "here": "Only 127.0.0.1:1 changed; the other replicas of its broker set keep their traceOn: "
+    "127.0.0.1:2, 127.0.0.1:3. One of them",
+    "alone": "",
+    "": "Only 127.0.0.1:1 changed; other replicas of its broker set, if there are any, keep their traceOn. "
+    "The name server does not know 127.0.0.1:1.",
+}
+
+
+@pytest.mark.parametrize("members", SETS)
+def test_a_change_of_one_broker_names_the_replicas_that_keep_their_value(
+    monkeypatch: pytest.MonkeyPatch, members: str
+) -> None:
+    """On stderr: scripts read what mqadmin prints on stdout."""
+
+    async def changed(_: Admin, addresses: list[str], key: str, value: str) -> None:
+        assert addresses == ["127.0.0.1:1"]
+
+    async def groups(_: Admin, cluster: str | None = None) -> list[BrokerData]:
+        return [BrokerData("c", "other", {0: "127.0.0.1:9"}), BrokerData("c", "set", SETS[members])]
+
+    monkeypatch.setattr("batonmq.admin.operations.brokers.change_config", changed)
+    monkeypatch.setattr(Admin, "groups", groups)
+    change = ["updateBrokerConfig", "-b", "127.0.0.1:1", "-k", "traceOn", "-v", "true"]
+    done = CliRunner().invoke(admin, [*change, "-n", "127.0.0.1:1"])
+    assert done.exit_code == 0 and done.stdout == "traceOn=true at 127.0.0.1:1\n"
+    assert done.stderr.startswith(UNCHANGED[members]) and bool(done.stderr) is bool(UNCHANGED[members])
+
+
+def test_a_change_of_one_broker_needs_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def changed(_: Admin, addresses: list[str], key: str, value: str) -> None:
+        pass
+
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.setattr("batonmq.admin.operations.brokers.change_config", changed)
+    change = ["updateBrokerConfig", "-b", "127.0.0.1:1", "-k", "traceOn", "-v", "true"]
+    done = CliRunner().invoke(admin, change)
+    assert done.exit_code == 0 and "They cannot be listed: no name server" in done.stderr

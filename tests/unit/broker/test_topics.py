@@ -278,7 +278,7 @@ def test_light_queues_are_topics_that_are_not_in_the_table() -> None:
     topics.listeners.append(announced.append)
     found = topics.get("%LMQ%a")
     assert found == TopicConfig(topic_name="%LMQ%a", read_queue_nums=1, write_queue_nums=1, perm=6)
-    assert "%LMQ%a" in topics and "%LMQ" not in topics
+    assert "%LMQ%a" in topics and "%LMQ" not in topics and "%LMQ%" not in topics
     topics.update(TopicConfig(topic_name="%LMQ%a", read_queue_nums=7, write_queue_nums=7))
     assert topics.get("%LMQ%a") == found
     assert not announced and "%LMQ%a" not in topics.table and b"%LMQ%" not in topics.encode()

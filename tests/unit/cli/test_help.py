@@ -41,6 +41,13 @@ def test_the_first_page_names_every_command_in_whole_sentences() -> None:
     assert CliRunner().invoke(main, []).output == page
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("brokr", "broker"), ("nameserv", "namesrv"), ("qqq", None)])
+def test_a_wrong_command_names_the_nearest(typed: str, meant: str | None) -> None:
+    result = CliRunner().invoke(main, [typed])
+    assert result.exit_code == 2 and f"no command '{typed}'" in result.output
+    assert (f"did you mean {meant}?" in result.output) is (meant is not None)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_its_options(name: str) -> None:
     command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]

@@ -256,6 +256,9 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, int]] = {}
+        self.perms: dict[str, int] = {}
+        """Permission of a topic, by name; 6 if not given."""
+        self.acting_master = False
         self.addresses: dict[str, dict[int, str]] = {}
         self.brokers: list[FakeBroker] = []
         self.logs: dict[str, Log] = {}
@@ -295,9 +298,14 @@ class FakeCluster:
         if header.topic not in self.topics:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"no route info of {header.topic}")
         queues = self.topics[header.topic]
+        perm = self.perms.get(header.topic, 6)
+        live = {name: count for name, count in queues.items() if self.addresses.get(name)}
         data = TopicRouteData(
-            [QueueData(name, count, count, 6) for name, count in queues.items() if self.addresses.get(name)],
-            [BrokerData("c", name, self.addresses[name]) for name in queues if self.addresses.get(name)],
+            [QueueData(name, count, count, perm) for name, count in live.items()],
+            [
+                BrokerData("c", name, self.addresses[name], enable_acting_master=self.acting_master)
+                for name in live
+            ],
         )
         return Reply(body=encode(data))
 

@@ -28,7 +28,7 @@ from batonmq.protocol.bodies.clients import (
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType
-from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
+from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.headers.client import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
@@ -624,8 +624,33 @@ async def test_what_cannot_be_subscribed() -> None:
         await consumer.start()
     with pytest.raises(MQError, match="illegal"):
         Consumer("a b", "127.0.0.1:1")
+
+
+async def test_a_topic_that_does_not_exist_is_waited_for() -> None:
+    """As with RocketMQ's consumer: the other topics are consumed, and this one once it is created."""
     async with FakeCluster() as cluster:
-        consumer = Consumer("g", cluster.namesrv)
-        consumer.subscribe("missing", "*", lambda message: None)
-        with pytest.raises(TopicNotExistError):
-            await consumer.start()
+        await cluster.broker("a")
+        cluster.topic("there", a=1)
+        seen: list[bytes] = []
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, poll_interval_ms=50)
+        consumer.subscribe("missing", "*", lambda message: seen.append(message.body))
+        consumer.subscribe("there", "*", lambda message: seen.append(message.body))
+        async with consumer, Producer("p", cluster.namesrv) as producer:
+            await producer.send(Message("there", b"1"))
+            await until(lambda: seen == [b"1"])
+            cluster.topic("missing", a=1)
+            await producer.send(Message("missing", b"2"))
+            await until(lambda: seen == [b"1", b"2"])
+
+
+async def test_a_consumer_whose_only_topic_comes_later_joins_its_group_then() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        seen: list[bytes] = []
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, poll_interval_ms=50)
+        consumer.subscribe("missing", "*", lambda message: seen.append(message.body))
+        async with consumer, Producer("p", cluster.namesrv) as producer:
+            cluster.topic("missing", a=1)
+            await producer.send(Message("missing", b"1"))
+            await until(lambda: seen == [b"1"])
+            assert consumer.client_id in broker.clients["g"]

@@ -112,6 +112,8 @@ def test_expressions_over_properties() -> None:
     data = subscription_data("t", sql(" a > 3 "), 7)
     assert (data.sub_string, data.expression_type, data.tags_set) == ("a > 3", "SQL92", [])
     assert subscription_data("t", "a || b", 7).tags_set == ["a", "b"]
+    with pytest.raises(ValueError, match=r"%LMQ%a is a light queue, .* read it with QueueReader"):
+        subscription_data("%LMQ%a", "*", 7)
     assert sql("x") == Sql("x")
     with pytest.raises(ValueError, match="empty"):
         sql("  ")

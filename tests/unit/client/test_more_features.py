@@ -19,7 +19,7 @@ from batonmq.client.reader import QueueReader
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.bodies.clients import CheckClientRequestBody, ConsumeFromWhere
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.send import EndTransaction
 from batonmq.protocol.json import decode
@@ -79,6 +79,23 @@ async def test_an_sql_expression_that_the_broker_refuses_ends_the_start(kind: An
         consumer.subscribe("t", sql("a >"), lambda message: None)
         with pytest.raises(MQError, match="cannot parse"):
             await consumer.start()
+
+
+@pytest.mark.parametrize("kind", [Consumer, PopConsumer])
+async def test_a_broker_without_the_property_filter_names_the_key(kind: Any) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(SqlBroker, "a")
+        cluster.topic("t", a=1)
+        remark = "The broker does not support consumer to filter message by SQL92"
+        broker.answer = lambda code: (
+            error_for(ResponseCode.SYSTEM_ERROR, remark) if code == RequestCode.CHECK_CLIENT_CONFIG else None
+        )
+        consumer = kind("g", cluster.namesrv)
+        consumer.subscribe("t", sql("a > 3"), lambda message: None)
+        with pytest.raises(MQError, match="set enablePropertyFilter=true") as caught:
+            await consumer.start()
+        assert broker.address in caught.value.remark and remark in caught.value.remark
+        assert not caught.value.retryable
 
 
 async def test_dead_letters_are_read_and_sent_again() -> None:

@@ -65,6 +65,16 @@ def consumer_of(cluster: FakeCluster, handler: Any, **options: Any) -> PopConsum
     return consumer
 
 
+async def test_a_topic_that_does_not_exist_is_waited_for() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker_of(PopBroker, "a")
+        seen: list[bytes] = []
+        async with consumer_of(cluster, lambda message: seen.append(message.body), poll_interval_ms=50):
+            cluster.topic("t", a=2)
+            await fill(cluster, 2)
+            await until(lambda: sorted(seen) == [b"0", b"1"])
+
+
 async def test_all_messages_of_all_brokers_once_and_acknowledged() -> None:
     async with FakeCluster() as cluster:
         a, b = await cluster.broker_of(PopBroker, "a"), await cluster.broker_of(PopBroker, "b")

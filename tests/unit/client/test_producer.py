@@ -165,7 +165,7 @@ async def test_another_broker_takes_over_at_once() -> None:
         assert {result.queue.broker_name for result in results} == {"b"} and len(good.sends) == 6
 
 
-@pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION])
+@pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY])
 async def test_a_demoted_master_is_left_as_soon_as_the_route_says_so(code: ResponseCode) -> None:
     async with FakeCluster() as cluster:
         old = await cluster.broker("a")
@@ -232,6 +232,87 @@ async def test_a_refusal_is_tried_as_often_as_allowed() -> None:
             with pytest.raises(MQError, match="not enough"):
                 await producer.send(Message("t", b"x"))
         assert len(asked) == 3
+
+
+FORBIDDEN = "the broker[127.0.0.1] sending message is forbidden"
+
+
+async def test_a_broker_without_permission_is_left_for_another_one() -> None:
+    async with FakeCluster() as cluster:
+        bad = await cluster.broker("a")
+        await cluster.broker("b")
+        cluster.topic("t", a=2, b=2)
+        bad.answer = lambda code: (
+            error_for(ResponseCode.NO_PERMISSION, FORBIDDEN) if code == RequestCode.SEND_MESSAGE_V2 else None
+        )
+        async with Producer("g", cluster.namesrv) as producer:
+            results = [await producer.send(Message("t", b"x")) for _ in range(6)]
+        assert {result.queue.broker_name for result in results} == {"b"}
+
+
+CHOSEN = {
+    "any": (Message("t", b"x"), {}, 3),
+    "queue": (Message("t", b"x"), {"queue": MessageQueue("t", "a", 0)}, 1),
+    "selector": (Message("t", b"x"), {"selector": lambda queues, message: queues[0]}, 1),
+    "sharding key": (Message("t", b"x", sharding_key="k"), {}, 1),
+}
+
+
+@pytest.mark.parametrize("how", CHOSEN)
+async def test_without_permission_the_send_ends_soon_with_the_brokers_remark(how: str) -> None:
+    """As RocketMQ's client: three attempts, or one if the caller chose the queue."""
+    message, arguments, attempts = CHOSEN[how]
+    asked: list[int] = []
+
+    def refuse(code: int) -> MQError | None:
+        if code != RequestCode.SEND_MESSAGE_V2:
+            return None
+        asked.append(code)
+        return error_for(ResponseCode.NO_PERMISSION, FORBIDDEN)
+
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        broker.answer = refuse
+        async with Producer("g", cluster.namesrv, retries=2) as producer:
+            began = time.monotonic()
+            with pytest.raises(MQError) as caught:
+                await producer.send(message, **arguments)
+            assert time.monotonic() - began < 1
+    assert (caught.value.code, caught.value.remark) == (ResponseCode.NO_PERMISSION, FORBIDDEN)
+    assert len(asked) == attempts
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+async def test_a_read_only_topic_has_no_writable_queue(oneway: bool) -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("t", a=1)
+        cluster.perms["t"] = 4
+        async with Producer("g", cluster.namesrv) as producer:
+            send = producer.send_oneway if oneway else producer.send
+            began = time.monotonic()
+            with pytest.raises(
+                MQError, match=r"topic t has no writable queue: .* on a by the topic's perm"
+            ) as caught:
+                await send(Message("t", b"x"))
+            assert time.monotonic() - began < 1 and caught.value.code == ResponseCode.NO_PERMISSION
+            cluster.perms["t"] = 6
+            await send(Message("t", b"x"))  # the route is asked for again
+
+
+async def test_a_topic_whose_slave_acts_as_master_is_waited_for() -> None:
+    """Name servers hide the permission to write until the master is back."""
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("t", a=1)
+        cluster.perms["t"], cluster.acting_master = 4, True
+        async with Producer("g", cluster.namesrv) as producer:
+            sending = asyncio.ensure_future(producer.send(Message("t", b"x")))
+            await asyncio.sleep(0.1)
+            assert not sending.done()
+            cluster.perms["t"] = 6
+            await sending
 
 
 async def test_an_illegal_message_is_not_tried_again() -> None:

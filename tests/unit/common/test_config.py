@@ -177,6 +177,28 @@ def test_unknown_keys_warn_and_name_the_nearest(tmp_path: Path, caplog: pytest.L
     assert "zzz" in second and "mean" not in second
 
 
+SWITCHES = ["aclEnable", "authenticationEnabled", "authorizationEnabled", "migrateAuthFromV1Enabled"]
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+def test_a_file_that_asks_for_access_control_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+    """Without it the program would be open to everyone, unnoticed."""
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, f"listenPort=7\n{key}=true\n"), Net)
+    line = str(caught.value)
+    assert f"broker.conf: {key}=true: BatonMQ has no access control" in line and "\n" not in line
+    with pytest.raises(ConfigError, match=f"x: {key}=True: "):
+        update(Net(), {key: "True"}, source="x")
+    with pytest.raises(ConfigError, match=f"{key}=yes: expected true or false"):
+        load(write(tmp_path, f"{key}=yes\n"), Net)
+
+
+def test_access_control_that_is_off_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "".join(f"{key}=false\n" for key in SWITCHES) + "authConfigPath=/x\nuserCacheMaxNum=9\n"
+    assert load(write(tmp_path, f"listenPort=7\n{text}"), Net) == (Net(listen_port=7),)
+    assert not caplog.records
+
+
 def test_describe() -> None:
     infos = {info.key: info for info in describe(Net)}
     assert list(infos) == ["listenPort", "brokerIP1", "flushDiskType", "ratio", "autoCreateTopicEnable"]

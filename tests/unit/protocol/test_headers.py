@@ -163,6 +163,7 @@ ERRORS = [
     (ResponseCode.CONTROLLER_NOT_LEADER, NotLeaderError, True, True),
     (ResponseCode.SYSTEM_BUSY, MQError, True, False),
     (ResponseCode.MESSAGE_ILLEGAL, MQError, False, False),
+    (ResponseCode.NO_PERMISSION, MQError, False, False),
     (12345, MQError, False, False),
 ]
 

@@ -90,6 +90,7 @@ def test_offsets_are_added_and_removed() -> None:
         ("%LMQ%" + "ä" * 126, "more than 255 bytes"),
         ("", "does not begin"),
         ("%lmq%a", "does not begin"),
+        ("%LMQ%", "no name behind %LMQ%"),
         ("%LMQ%a/b", "illegal character"),
         ("%LMQ%a\0", "illegal character"),
     ],

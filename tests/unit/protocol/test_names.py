@@ -23,6 +23,8 @@ TOPICS = [
     ("a/b", "illegal"),
     ("a\n", "illegal"),
     ("a.b", "illegal"),
+    ("%LMQ%a", None),
+    ("%LMQ%", "%LMQ%, is illegal: the name of the light queue behind it is missing"),
 ]
 
 

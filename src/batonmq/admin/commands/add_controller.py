@@ -1,4 +1,4 @@
-"""addController: take a new controller into a running group."""
+"""addController: take a new controller into a running Raft group."""
 
 from batonmq.admin.command import command, controller_option, id_option, raft_option, rpc_option, wait_option
 from batonmq.admin.operations import controllers
@@ -15,7 +15,7 @@ from batonmq.admin.session import Admin
 async def main(
     admin: Admin, out: Output, controller: str, node_id: str, raft: str, rpc: str, wait_s: float
 ) -> None:
-    """Take a new controller into a running group.
+    """Take a new controller into a running Raft group.
 
     Start it first, with an empty directory, an id that no member ever had, and
     controllerJoinRunningGroup=true. It receives all that is known and votes once it has caught up. If the

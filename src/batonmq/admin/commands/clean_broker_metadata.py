@@ -19,7 +19,7 @@ async def main(
 ) -> None:
     """Have the controllers forget a replica.
 
-    For a broker that will not come back: it no longer counts as a member of its group.
+    For a broker that will not come back: it no longer counts as a member of its broker set.
 
     \b
       batonmq admin cleanBrokerMetadata -a 127.0.0.1:9877 -c DefaultCluster -bn broker-a -b 2

@@ -1,4 +1,4 @@
-"""electMaster: make a replica the master of its group."""
+"""electMaster: make a replica the master of its broker set."""
 
 import click
 
@@ -14,10 +14,10 @@ from batonmq.admin.session import Admin
 @click.option("-bn", "--brokerName", "name", required=True, help="Broker set.")
 @click.option("-c", "--clusterName", "cluster", required=True, help="Cluster; not looked at.")
 async def main(admin: Admin, out: Output, controller: str, broker_id: int, name: str, cluster: str) -> None:
-    """Make a replica the master of its group.
+    """Make a replica the master of its broker set.
 
-    Refused unless it is alive and in the SyncStateSet: see getSyncStateSet for the ids, which are not those
-    of clusterList (0 for the master). As with RocketMQ's controllers the group's name alone says which it is.
+    Refused unless it is alive and in the SyncStateSet. getSyncStateSet shows the ids; clusterList shows other
+    ones (0 for the master). As with RocketMQ's controllers, -bn alone says which broker set it is.
 
     \b
       batonmq admin electMaster -a 127.0.0.1:9877 -c DefaultCluster -bn broker-a -b 2

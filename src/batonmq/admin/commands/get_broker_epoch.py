@@ -14,7 +14,7 @@ from batonmq.admin.session import Admin, AdminError
 async def main(admin: Admin, out: Output, cluster: str | None, name: str | None) -> None:
     """Show the master epochs of brokers' logs.
 
-    Which part of each broker's log was written in which master epoch; replicas of a group agree in them.
+    Which part of each broker's log was written in which master epoch; replicas of a broker set agree in them.
     """
     if cluster is None and name is None:
         raise AdminError("give -b with a broker's name or -c with a cluster's name")

@@ -1,4 +1,4 @@
-"""getControllerMembers: who belongs to the group of controllers."""
+"""getControllerMembers: who belongs to the controllers' Raft group."""
 
 from batonmq.admin.command import command, controller_option
 from batonmq.admin.operations import controllers
@@ -9,7 +9,7 @@ from batonmq.admin.session import Admin
 @command("getControllerMembers")
 @controller_option
 async def main(admin: Admin, out: Output, controller: str) -> None:
-    """Show the members of the group of controllers.
+    """Show the members of the controllers' Raft group.
 
     Their roles, whether they answer the leader, and how many log entries they are behind. Without a leader
     the first controller that answers says what it knows.

@@ -12,7 +12,7 @@ from batonmq.common.addresses import split_addresses
 async def main(admin: Admin, out: Output, controller: str) -> None:
     """Show who leads the controllers.
 
-    And which group they are, and its members.
+    And the name of their Raft group, and its members.
     """
     meta = await controllers.metadata(admin, controller)
     out.facts(

@@ -33,9 +33,9 @@ async def main(
     """Put live brokers under other controllers.
 
     Ours or RocketMQ's, in either direction, one broker set after the other, while clients go on. No
-    broker is restarted: controllerAddr is changed in each and in its file. A group keeps its master, in a new
-    epoch, and has for a moment a SyncStateSet of that master alone. A group of which a replica is down is
-    refused. See docs/operations.md for the plan.
+    broker is restarted: controllerAddr is changed in each and in its file. A broker set keeps its master, in
+    a new epoch, and for a moment its SyncStateSet is that master alone. A broker set with a replica that is
+    down is refused. See docs/operations.md for the plan.
 
     \b
       batonmq admin moveControllers -n 127.0.0.1:9876 -c DefaultCluster \\

@@ -1,4 +1,4 @@
-"""removeController: take a controller out of its group."""
+"""removeController: take a controller out of its Raft group."""
 
 from batonmq.admin.command import command, controller_option, id_option, wait_option
 from batonmq.admin.operations import controllers
@@ -11,7 +11,7 @@ from batonmq.admin.session import Admin
 @id_option
 @wait_option
 async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s: float) -> None:
-    """Take a controller out of its group.
+    """Take a controller out of its Raft group.
 
     Dead or alive; a leader hands over first. Refused where the rest would have no majority that answers. Stop
     the controller afterwards: it takes no part any more, and says so in its log.

@@ -5,7 +5,9 @@ import click
 from batonmq.admin.command import broker_option, command, masters_option, targets
 from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
 
 
 @command("updateBrokerConfig")
@@ -34,3 +36,23 @@ async def main(
     if left:
         text += f"; not at the slaves {', '.join(left)}, one of which may be the next master: -a true for all"
     out.done(text, key=key, value=value, brokers=addresses)
+    if broker is not None:
+        await _name_unchanged(admin, out, broker, key)
+
+
+async def _name_unchanged(admin: Admin, out: Output, broker: str, key: str) -> None:
+    """Say which replicas of the broker's set keep their value."""
+    unknown = f"Only {broker} changed; other replicas of its broker set, if there are any, keep their {key}"
+    try:
+        others = await brokers.other_replicas(admin, broker)
+    except (AdminError, NetError, MQError) as error:
+        out.note(f"{unknown}. They cannot be listed: {error}")
+        return
+    if others is None:
+        out.note(f"{unknown}. The name server does not know {broker}.")
+    elif others:
+        out.note(
+            f"Only {broker} changed; the other replicas of its broker set keep their {key}: "
+            f"{', '.join(others)}. One of them may be the next master. "
+            "-c with -a true changes all brokers of a cluster."
+        )

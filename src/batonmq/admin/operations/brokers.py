@@ -113,6 +113,15 @@ async def configs(admin: Admin, addresses: Iterable[str]) -> dict[str, dict[str,
     return found
 
 
+async def other_replicas(admin: Admin, address: str) -> list[str] | None:
+    """Live replicas of the same broker set, by the name server; None if it does not list this address."""
+    for group in await admin.groups():
+        members = set(group.broker_addrs.values())
+        if address in members:
+            return sorted(members - {address})
+    return None
+
+
 async def change_config(admin: Admin, addresses: Iterable[str], key: str, value: str) -> None:
     """Set a key of running brokers, and in their files. The first refusal ends it."""
     for address in addresses:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from batonmq.admin.operations import topics
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
@@ -40,7 +40,7 @@ from batonmq.protocol.headers.broker.topics import (
 )
 from batonmq.protocol.headers.client import GetConsumerRunningInfo
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import RETRY_PREFIX, retry_topic
+from batonmq.protocol.names import RETRY_PREFIX, is_light, retry_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,10 @@ async def configs(admin: Admin, group: str) -> dict[str, SubscriptionGroupConfig
 
 
 async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGroupConfig) -> None:
-    """Create a consumer group at brokers, or replace its configuration."""
+    """Create a consumer group at brokers, or replace its configuration. Raises `AdminError` for a group of
+    light queues: brokers accept the request and change nothing."""
+    if is_light(config.group_name):
+        raise AdminError(f"{config.group_name} exists without being created and always has the defaults")
     for address in addresses:
         await admin.ask(address, UpdateSubscriptionGroup(), encode(config))
 

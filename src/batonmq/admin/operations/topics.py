@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import GroupList
 from batonmq.protocol.bodies.common import TopicList
 from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicStatsTable
@@ -21,7 +21,7 @@ from batonmq.protocol.headers.broker.admin import (
 )
 from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, GetTopicConfig
 from batonmq.protocol.json import decode
-from batonmq.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from batonmq.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX, is_light
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,10 @@ async def create(
     """Create a topic at brokers, or change it: what is not given is set to its default.
 
     `attributes` are those to set and to remove, e.g. ``+message.type=FIFO,-reserve.time``.
+
+    Raises `AdminError` for a light queue: brokers accept the request and change nothing.
     """
+    _check_configurable(topic)
     header = CreateTopic(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC,
@@ -194,8 +197,18 @@ async def create(
         await admin.ask(address, header)
 
 
+def _check_configurable(topic: str) -> None:
+    if is_light(topic):
+        raise AdminError(
+            f"{topic} is a light queue, which has no configuration: it begins with the first message that "
+            "names it in INNER_MULTI_DISPATCH"
+        )
+
+
 async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, perm: int) -> None:
-    """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays."""
+    """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays. Raises
+    `AdminError` as `create`."""
+    _check_configurable(topic)
     for address in addresses:
         answer = await admin.ask(address, GetTopicConfig(topic=topic))
         config = decode(bytes(answer.body), TopicConfig)

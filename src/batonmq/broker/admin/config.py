@@ -8,6 +8,7 @@ from typing import Final
 
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
+from batonmq.common.access_control import ACCESS_CONTROL_KEYS, NO_ACCESS_CONTROL
 from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
 from batonmq.common.config_values import to_properties
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -67,6 +68,8 @@ class _ConfigHandlers:
         classes = (BrokerConfig, type(broker.settings.store), type(broker.settings.ha))
         known, changeable = keys_of(classes), changeable_keys(*classes)
         for key in changes:
+            if key in ACCESS_CONTROL_KEYS:
+                raise MQError(ResponseCode.SYSTEM_ERROR, f"{key} cannot be set: {NO_ACCESS_CONTROL}")
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""

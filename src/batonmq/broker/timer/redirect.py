@@ -72,8 +72,8 @@ class TimedMessages:
         most_ms = self._state.broker.settings.broker.timer_max_delay_sec * 1_000
         return MQError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"timer message illegal, the delay time should not be bigger than the max delay {most_ms}ms; or "
-            "if set del msg, the delay time should be bigger than the current time",
+            f"timer message illegal, the delay time should not be bigger than the max delay {most_ms}ms "
+            "(timerMaxDelaySec); or if set del msg, the delay time should be bigger than the current time",
         )
 
     def _congested(self) -> MQError:

@@ -19,13 +19,15 @@ from batonmq.protocol.bodies.clients import (
     MessageModel,
     SubscriptionData,
 )
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.clients import CheckClientConfig, Heartbeat, UnregisterClient
 from batonmq.protocol.json import encode
 from batonmq.protocol.tags import is_tag_type
 from batonmq.routing.routes import TopicRoute
 
 HEARTBEAT_INTERVAL_S = 30.0
+_NO_FILTER = "does not support consumer to filter message"
+"""What all brokers say while `enablePropertyFilter` is off. They give the code of an internal error."""
 
 
 async def check_subscription(session: ClientSession, group: str, data: SubscriptionData) -> None:
@@ -44,8 +46,32 @@ async def check_subscription(session: ClientSession, group: str, data: Subscript
             return
         except NetError as error:
             failure = error
+        except MQError as error:
+            if _NO_FILTER not in error.remark:
+                raise
+            raise MQError(
+                error.code,
+                f"the broker at {address} does not filter by properties; set enablePropertyFilter=true in its"
+                f" configuration ({error.remark})",
+            ) from error
     if failure is not None:
         raise failure
+
+
+async def find_topics(session: ClientSession, group: str, subscriptions: Mapping[str, Subscribed]) -> None:
+    """Ask for the routes of all topics, and brokers to check the expressions. A topic that does not exist is
+    waited for, as RocketMQ's push consumers do: it is asked for again with the other routes.
+
+    Raises `NoNameServer`, and as `check_subscription`.
+    """
+    for topic, subscription in subscriptions.items():
+        try:
+            await session.refresh(topic)
+        except TopicNotExistError:
+            log.warning("topic %s does not exist yet: consumer group %s waits for it", topic, group)
+            session.poll(topic)
+        else:
+            await check_subscription(session, group, subscription.data)
 
 
 class Heartbeats:

@@ -64,6 +64,8 @@ def names_error(topic: str, names: Iterable[str]) -> str | None:
     for name in names:
         if not name.startswith(LIGHT_PREFIX):
             return f"{PROPERTY_INNER_MULTI_DISPATCH} names {name!r}, which does not begin with {LIGHT_PREFIX}"
+        if name == LIGHT_PREFIX:
+            return f"{PROPERTY_INNER_MULTI_DISPATCH} names {name!r}, which has no name behind {LIGHT_PREFIX}"
         if "/" in name or "\0" in name:
             return f"{PROPERTY_INNER_MULTI_DISPATCH} names {name!r}, which has an illegal character"
         if len(name.encode()) > _NAME_MAX:

@@ -45,6 +45,11 @@ class AuditReport:
     def ok(self) -> bool:
         return self.lost == self.moved == self.reordered == 0
 
+    @property
+    def copies(self) -> int:
+        """Records in the log beyond the first of each key."""
+        return self.in_log - (self.acked - self.lost + self.unacknowledged + self.unknown_keys)
+
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
 

@@ -1,0 +1,40 @@
+"""The demonstration's closing table explains its figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.demo.main import rows_in_topic
+from batonmq.demo.round_trip import batches
+from batonmq.spark.jobs.audit import AuditReport
+
+
+@pytest.mark.parametrize(
+    ("lost", "unacknowledged", "in_log", "copies"),
+    [(0, 0, 990, 0), (0, 0, 995, 5), (0, 10, 1_005, 5), (2, 4, 992, 0), (2, 4, 993, 1)],
+)
+def test_copies_are_what_is_stored_beyond_the_first_time(
+    lost: int, unacknowledged: int, in_log: int, copies: int
+) -> None:
+    report = AuditReport(
+        sent=1_000,
+        acked=990,
+        in_log=in_log,
+        lost=lost,
+        moved=0,
+        duplicated=copies,
+        reordered=0,
+        unacknowledged=unacknowledged,
+        unknown_keys=0,
+    )
+    assert report.copies == copies
+
+
+def test_the_rows_in_the_topic_say_why_they_are_more_than_the_flights() -> None:
+    assert rows_in_topic(337_032, 256) == "337,032 = 336,776 flights + 256 stored again"
+    assert rows_in_topic(336_776, 0) == "336,776"
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (1_200, "1,200 batches")])
+def test_batches_are_counted_in_words(count: int, text: str) -> None:
+    assert batches(count) == text
