@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.timer.core import Wheel, parking_slot, parse_long
+from batonmq.broker.timer.core import Wheel, parking_slot, parse_long, write_time
 from batonmq.broker.timer.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 from batonmq.broker.timer.timer_store import Entry
 from batonmq.common.files import reason
@@ -67,7 +67,7 @@ def entry_of(record: Record, wheel: Wheel) -> tuple[Entry, str] | None:
     if find_property(record.properties, _DELETE) is not None:
         magic |= MAGIC_DELETE
     name = topic.decode("utf-8", "replace")
-    written_ms = wheel.floor(record.store_timestamp)
+    written_ms = write_time(record.store_timestamp, slot_ms, wheel)
     entry = Entry(slot_ms, magic, written_ms, record.physical_offset, record.size, java_hash(name))
     return entry, name
 

@@ -69,7 +69,7 @@ class TimerStore:
             self.wheel.empty()
             return {}
         built = self.log.build(self.wheel.precision_ms, checkpoint.read_ms, checkpoint.log_end)
-        self.wheel.replace(built.slots)
+        self.wheel.replace(built.slots, built.others)
         self.count_again()
         return built.by_topic_hash
 
