@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.broker.conftest import START_MS, Served
+from tests.unit.broker.fakes import become_slave
 
 from batonmq.broker.messages.internal import put
 from batonmq.broker.timer import deliverer
-from batonmq.broker.timer.layout import SLOTS
+from batonmq.broker.timer.core import parking_slot
+from batonmq.broker.timer.layout import SLOTS, Checkpoint
 from batonmq.broker.timer.part import TimerPart
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records
+from batonmq.protocol.names import TIMER_TOPIC
 
 DAY_MS = 86_400_000
 REACH_MS = SLOTS * 1_000
@@ -164,3 +167,89 @@ async def test_what_came_while_the_clock_was_ahead_does_not_come_again_at_a_rest
     assert await timed.settled() == ["a", "b"]
     timed.clock.advance(DAY_MS)
     assert await timed.settled() == ["a", "b"]
+
+
+class Following(Timed):
+    """A slave whose master parks messages later than it does itself, as RocketMQ's do."""
+
+    OUT_MS = START_MS + 3 * DAY_MS
+
+    def replicate(self, name: str, **properties: str) -> None:
+        """The log gets a message that is to be rolled."""
+        encoded = encode_properties(
+            {
+                "UNIQ_KEY": name,
+                "TIMER_OUT_MS": str(self.OUT_MS),
+                "REAL_TOPIC": "TopicJ",
+                "REAL_QID": "0",
+                **properties,
+            }
+        )
+        self.store.put(
+            [StoredMessage(topic=TIMER_TOPIC, queue_id=0, body=name.encode(), properties=encoded)]
+        )
+        self.broker.appender.progress()
+
+    def follow(self) -> None:
+        become_slave(self.broker)
+        self.part.role_changed(self.broker.role)
+
+    def told(self, read_ms: int, queue_offset: int) -> None:
+        """The master's checkpoint."""
+        checkpoint = Checkpoint(read_ms, 0, queue_offset, queue_offset)
+        self.part.service.replace(checkpoint.encode())
+
+    def take_over(self) -> None:
+        self.part.role_ending()
+        self.broker.role.set_master(
+            address=self.broker.address, ha_address="", epoch=2, replicates=False, broker_id=0
+        )
+        self.lead()
+
+    def in_log(self) -> list[tuple[str, str]]:
+        """Messages of the timer topic, and how often they were rolled."""
+        found = self.store.get(TIMER_TOPIC, 0, 0, 32)
+        return [
+            (record.body.decode(), record.properties.get("TIMER_ROLL_TIMES", ""))
+            for view in found.buffers
+            for record in decode_records(view)
+        ]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in-the-wheel", "not-yet-in-the-wheel"])
+async def test_what_the_former_master_had_still_to_roll_is_rolled(
+    served: Served, timed: Timed, late: bool
+) -> None:
+    following = Following(served)
+    following.follow()
+    following.replicate("a")
+    following.replicate("b")
+    slot_ms, roll = parking_slot(Following.OUT_MS, START_MS, following.state.wheel)
+    assert roll
+    if not late:
+        following.told(START_MS, 2)
+        await following.until(lambda: following.state.timers.waiting == 2)
+    # The master parked both a second later. It has rolled b.
+    following.clock.set_wall(slot_ms + 2_000)
+    following.replicate("b", TIMER_ROLL_TIMES="1")
+    following.told(slot_ms + 1_000, 2)
+    await following.until(lambda: following.state.queue_offset == 2)
+    await following.until(lambda: not following.state.timers.waiting)
+    following.take_over()
+    await following.until(lambda: len(following.in_log()) == 4)
+    assert await following.settled() == []
+    assert following.in_log() == [("a", ""), ("b", ""), ("b", "1"), ("a", "1")]
+    following.clock.set_wall(Following.OUT_MS + 2_000)
+    assert sorted(await following.settled()) == ["a", "b"]
+
+
+async def test_what_was_rolled_long_ago_is_not_looked_at_again(served: Served, timed: Timed) -> None:
+    following = Following(served)
+    following.follow()
+    following.replicate("a")
+    following.told(START_MS, 1)
+    await following.until(lambda: following.state.timers.waiting == 1)
+    slot_ms, _ = parking_slot(Following.OUT_MS, START_MS, following.state.wheel)
+    following.told(slot_ms + 11_000, 1)
+    await following.until(lambda: not following.state.timers.waiting)
+    assert not following.state.doubtful

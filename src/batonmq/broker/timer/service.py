@@ -104,10 +104,11 @@ class TimerService:
         state.forget_delivered()
         read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
+        doubtful = state.take_doubtful()
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
-        self._keep(lambda: Deliverer(state, self._counts).run(since_ms), "timer: delivery")
+        self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""

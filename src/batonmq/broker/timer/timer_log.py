@@ -19,6 +19,7 @@ from batonmq.broker.timer.layout import (
     BLANK_MAGIC,
     MAGIC_DELETE,
     MAGIC_MASK,
+    MAGIC_ROLL,
     SLOT_DTYPE,
     UNIT,
     UNIT_DTYPE,
@@ -37,6 +38,8 @@ class Built(NamedTuple):
     """By time in steps: slots whose place in `slots` is taken by another time."""
     by_topic_hash: dict[int, int]
     """Hash of the real topic -> messages that wait."""
+    rolling: set[int]
+    """Times in steps of the slots in which messages wait to be rolled."""
 
 
 class TimerLog:
@@ -144,6 +147,7 @@ class TimerLog:
         slots = np.zeros(size, SLOT_DTYPE)
         others: dict[int, Slot] = {}
         by_hash: dict[int, int] = {}
+        rolling: set[int] = set()
         for file in self._files.files:
             units, _ = self._units(file)
             units = units[: max(0, self.end - file.base) // UNIT.size]
@@ -154,10 +158,11 @@ class TimerLog:
             times, positions, units = times[waits], positions[waits], units[waits]
             signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
             self._add(slots, others, times, positions, signs)
+            rolling.update(np.unique(times[units["magic"] & MAGIC_ROLL != 0]).tolist())
             hashes, inverse = np.unique(units["topic"].astype(np.int64), return_inverse=True)
             for value, count in zip(hashes, np.bincount(inverse, signs, len(hashes)), strict=True):
                 by_hash[int(value)] = by_hash.get(int(value), 0) + int(count)
-        return Built(slots, others, by_hash)
+        return Built(slots, others, by_hash, rolling)
 
     @staticmethod
     def _add(
