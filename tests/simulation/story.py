@@ -74,7 +74,7 @@ def shape_of(seed: int, replicas: int | None = None) -> Shape:
 
 
 class _Watch(logging.Handler):
-    """Background work that failed is done again (`batonmq.common.tasks`): here it is a failure all the same."""
+    """Background work that failed is done again (`batonmq.common.tasks`); here it is a failure."""
 
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()

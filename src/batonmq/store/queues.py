@@ -123,8 +123,8 @@ class ConsumeQueues:
     def sync(self) -> None:
         """Bring to disk what was written since the last call. Blocking; raises `OSError`.
 
-        After a failed fsync it is unknown what is on disk, and a second one says nothing of it. So every later
-        call fails too, and the next start builds the queues from the log.
+        After a failed fsync it is unknown what is on disk, and a second one says nothing of it. So every
+        later call fails too, and the next start builds the queues from the log.
         """
         if self._lost:
             raise OSError(*self._lost)

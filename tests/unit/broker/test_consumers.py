@@ -189,7 +189,7 @@ def test_all_subscriptions_together_take_bounded_memory(
     consumers.heartbeat(clients[0], data("a", *[f"t{number}" for number in range(80)]))
     held = table.size
     assert 40_000 < held < 60_000
-    with pytest.raises(NoRoom, match="group b .* 100000 bytes"):
+    with pytest.raises(NoRoom, match=r"group b .* 100000 bytes"):
         consumers.heartbeat(clients[1], data("b", *["x" * 1_000 + str(number) for number in range(80)]))
     assert 90_000 < table.size <= 100_000
     assert table.member("b", "id-c:1") is not None

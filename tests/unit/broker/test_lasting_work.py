@@ -131,9 +131,7 @@ async def test_timers_go_on(
     served.broker.appender.listeners.append(part.records_visible)
     part.role_changed(served.broker.role)
     properties = {"TIMER_DELAY_MS": "1000", "UNIQ_KEY": "k"}
-    message = StoredMessage(
-        topic="TopicJ", queue_id=0, body=b"x", properties=encode_properties(properties)
-    )
+    message = StoredMessage(topic="TopicJ", queue_id=0, body=b"x", properties=encode_properties(properties))
     stored = served.broker.redirects.apply(message, properties)
     assert stored is not None
     await put(served.broker.appender, stored)

@@ -1,4 +1,4 @@
-"""The revive topic may hold anything: clients can write to it. A new master reads all of it and serves pops."""
+"""The revive topic may hold anything, for clients can write to it. A new master reads all of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,21 @@ from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage
 
-NUMBERS = (0, 1, 2, 5, -1, 127, 128, 1 << 31, (1 << 60) - 1, 1 << 60, (1 << 62) - 1, (1 << 63) - 1, -(1 << 63))
+NUMBERS = (
+    0,
+    1,
+    2,
+    5,
+    -1,
+    127,
+    128,
+    1 << 31,
+    (1 << 60) - 1,
+    1 << 60,
+    (1 << 62) - 1,
+    (1 << 63) - 1,
+    -(1 << 63),
+)
 TEXTS = ("TopicJ", "g", "", ".", "..", "../x", "a/b", "a\0b", "x" * 300, "%RETRY%g", "é", "1", "-1", "²")
 MEMBERS = {
     "ck": ("so", "pt", "it", "bm", "n", "q", "t", "c", "ro", "d", "bn", "rp", "sp", "nb", "pp"),
@@ -111,5 +125,3 @@ async def test_a_new_master_reads_over_garbage(
     part.role_ending()
     await part.stop()
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
-
-

@@ -185,9 +185,7 @@ class Following(Timed):
                 **properties,
             }
         )
-        self.store.put(
-            [StoredMessage(topic=TIMER_TOPIC, queue_id=0, body=name.encode(), properties=encoded)]
-        )
+        self.store.put([StoredMessage(topic=TIMER_TOPIC, queue_id=0, body=name.encode(), properties=encoded)])
         self.broker.appender.progress()
 
     def follow(self) -> None:

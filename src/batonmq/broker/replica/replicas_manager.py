@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers

@@ -115,7 +115,8 @@ class UpkeepPart(Part):
                         raise
                     if not self._flush_failed:
                         log.error(
-                            "consume queues cannot be flushed; the next start builds them from the log: %s", error
+                            "consume queues cannot be flushed; the next start builds them from the log: %s",
+                            error,
                         )
                     self._flush_failed = True
                 else:
