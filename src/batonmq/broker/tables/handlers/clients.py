@@ -77,7 +77,8 @@ class _Notifier:
         for group in groups:
             header = NotifyConsumerIdsChanged(consumer_group=group)
             for connection in self._broker.tables.consumers.connections(group):
-                connection.oneway(header)
+                if not connection.congested:  # else they would pile up; clients rebalance by themselves too
+                    connection.oneway(header)
 
 
 class _HeartbeatRegistration:
