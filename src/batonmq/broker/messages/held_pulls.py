@@ -34,8 +34,7 @@ class HeldPulls(Generic[T]):
 
     def __init__(self) -> None:
         self._by_queue: dict[QueueKey, dict[HeldPull[T], None]] = {}
-        """In the order in which they came. A dict, because thousands that wait for one queue may expire in any
-        order."""
+        """In the order in which they came. A dict: thousands of one queue may expire in any order."""
         self._deadlines: list[tuple[int, int, HeldPull[T]]] = []
         self._ticket = count()
         self._held = 0
