@@ -678,7 +678,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
     assert len(set(tried)) == 1, "not a step further"
     assert len(logged()) == 1 and "Input/output error" in logged()[0]
     deadline = time.monotonic() + 10
-    while rig.broker.part(UpkeepPart)._indexing is not None:
+    while rig.broker.part(UpkeepPart).indexing:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     assert not by_map

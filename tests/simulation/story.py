@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batonmq.common import tasks
 from tests.simulation.loop import Livelock, SimLoop
 
 TOPIC, QUEUES = "numbers", 2
@@ -71,6 +73,18 @@ def shape_of(seed: int, replicas: int | None = None) -> Shape:
     )
 
 
+class _Watch(logging.Handler):
+    """Background work that failed is done again (`batonmq.common.tasks`); here it is a failure."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self._loop.failures.append({"exception": record.exc_info[1]})
+
+
 def play(
     loop: SimLoop, seed: int, events: Sequence[str], tell: Callable[[], Coroutine[Any, Any, None]]
 ) -> int:
@@ -82,6 +96,8 @@ def play(
     # clauses of programs that were killed long ago.
     collecting = gc.isenabled()
     gc.disable()
+    watch = _Watch(loop)
+    tasks.log.addHandler(watch)
     try:
         asyncio.set_event_loop(loop)
         loop.run_until_complete(tell())
@@ -93,6 +109,7 @@ def play(
         tail = "\n".join(events[-60:])
         raise Violation(f"seed {seed}: {violation}\n{tail}") from violation
     finally:
+        tasks.log.removeHandler(watch)
         asyncio.set_event_loop(None)
         loop.dispose()
         gc.collect()

@@ -1,15 +1,45 @@
-"""Background tasks of one owner: failures are logged, the end of the owner ends them."""
+"""Background tasks of one owner: failures are logged, the end of the owner ends them.
+
+Work that is to go on for as long as its owner goes through `lasting`: what one failure ends is missing until
+a restart, and nobody notices.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+AGAIN_S: Final = 1.0
+AGAIN_MOST_S: Final = 60.0
+"""Pause after a failure, at first and at most."""
+RECOVERED_S: Final = 2 * AGAIN_MOST_S
+"""Work that went on for so long does not fail any more; the next failure is a new one."""
+
+
+async def lasting(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    """Do `work`; after an exception, which is a bug, do it again, with growing pauses. The log has one
+    traceback for the same failure again and again. `what`: the work, for the log."""
+    loop = asyncio.get_running_loop()
+    pause_s, logged = AGAIN_S, ""
+    while True:
+        began = loop.time()
+        try:
+            await work()
+            return
+        except Exception as error:
+            if loop.time() - began > RECOVERED_S:
+                pause_s, logged = AGAIN_S, ""
+            if repr(error) != logged:
+                logged = repr(error)
+                log.exception("%s: failed, trying again until it works", what)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, AGAIN_MOST_S)
 
 
 class Tasks:
@@ -24,6 +54,10 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
+        """Run work that is to go on, see `lasting`."""
+        return self.spawn(lasting(work, what))
 
     async def cancel(self) -> None:
         """Cancel what runs and wait until it has ended."""

@@ -206,8 +206,10 @@ class Connection(asyncio.Protocol):
                         self._hold(request, outcome, arrived)
                     elif not command.flag & FLAG_ONEWAY:  # as `_hold`: every send comes here
                         in_flight[request] = arrived
-                        request.held_bytes = len(command.body)
+                        request.held_bytes = command.size
                         self._held_bytes += request.held_bytes
+                        if not command.body:  # a held poll; a send is stored and answered soon
+                            command.detach()
             if self._out_size >= max_out or long:
                 self.flush()
             if len(in_flight) >= max_in_flight or self._held_bytes >= max_held_bytes:
@@ -225,8 +227,9 @@ class Connection(asyncio.Protocol):
             self._bug(request, TypeError(f"handler returned {type(outcome).__name__}"))
             return
         self.in_flight[request] = arrived
-        request.held_bytes = len(request.command.body)
+        request.held_bytes = request.command.size
         self._held_bytes += request.held_bytes
+        request.command.detach()
         task = asyncio.ensure_future(outcome)
         self._turn.tasks.add(task)
         task.add_done_callback(lambda done: self._finish(request, done))

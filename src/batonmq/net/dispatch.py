@@ -68,7 +68,7 @@ class Request:
         self.connection = connection
         self.command = command
         self.held_bytes = 0
-        """Size of the body while the request is in flight; the connection's account."""
+        """Its size (`Command.size`) while it is in flight; the connection's account."""
         self._state = _OPEN
 
     @property

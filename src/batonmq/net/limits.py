@@ -17,7 +17,7 @@ class Limits:
     """Unanswered requests of one connection. At this many we stop reading it until half are answered. Held
     long polls count, so it must exceed the queues one consumer process may poll on one broker."""
     max_in_flight_bytes: int = 64 * 1024 * 1024
-    """Bytes of the bodies of those requests, with the same effect."""
+    """Bytes of those requests, with the same effect."""
     write_buffer_bytes: int = 4 * 1024 * 1024
     """Bytes waiting for a slow reader, per connection, before its requests are no longer taken."""
     request_timeout_ms: int = 120_000

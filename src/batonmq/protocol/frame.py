@@ -21,6 +21,8 @@ from batonmq.protocol.versions import PROTOCOL_VERSION
 MAX_FRAME_LENGTH = 16 * 1024 * 1024
 """Bytes of a whole frame, its length field included; Netty's limit in RocketMQ."""
 
+SHORT_BODY = 64 * 1024
+"""Bytes of a body that is cheap to copy. A longer one is most of what was read with it."""
 _PYTHON = int(LanguageCode.PYTHON)
 _OTHER = int(LanguageCode.OTHER)
 BINARY_BIT = 1 << 24
@@ -104,6 +106,21 @@ class Command:
         """The fields as they arrived, a JSON object of texts in practice; None of a frame that is no JSON."""
         raw = self.raw_ext
         return raw if isinstance(raw, msgspec.Raw) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes that a received command keeps."""
+        remark = self.remark
+        return len(self.raw_ext) + len(self.body) + (len(remark) if remark else 0)
+
+    def detach(self) -> None:
+        """Keep a copy of the fields, and of a short body, instead of all the bytes that the frame arrived in:
+        those of one read are of many frames. For a received command that is kept for long."""
+        raw, body = self.raw_ext, self.body
+        if isinstance(raw, msgspec.Raw):
+            self.raw_ext = raw.copy()
+        if isinstance(body, memoryview) and len(body) < SHORT_BODY:
+            self.body = bytes(body)
 
     @property
     def is_response(self) -> bool:

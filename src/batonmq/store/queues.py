@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from batonmq.protocol.names import is_light
 from batonmq.store.consumequeue import ConsumeQueue, OpenFiles, no_queue_reason
@@ -14,6 +16,8 @@ from batonmq.store.policy import UnitCode
 
 log = logging.getLogger(__name__)
 
+_NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
+"""Too many open files: the file was not synced at all, and may be later."""
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
@@ -25,6 +29,7 @@ class ConsumeQueues:
         "_directory",
         "_dirty",
         "_file_size",
+        "_lost",
         "_open_files",
         "_unit_codes",
         "_without_queue",
@@ -39,6 +44,8 @@ class ConsumeQueues:
         self._file_size = file_size
         self._open_files = OpenFiles()
         self._dirty: deque[tuple[ConsumeQueue | None, str]] = deque()
+        self._lost: tuple[object, ...] = ()
+        """Of the fsync that failed: error number, text and path."""
         self._without_queue = 0
         """Messages of the log that no consume queue can hold."""
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
@@ -114,12 +121,24 @@ class ConsumeQueues:
         return paths
 
     def sync(self) -> None:
-        """Bring to disk what was written since the last call. Blocking; raises `OSError`."""
+        """Bring to disk what was written since the last call. Blocking; raises `OSError`.
+
+        After a failed fsync it is unknown what is on disk, and a second one says nothing of it. So every
+        later call fails too, and the next start builds the queues from the log.
+        """
+        if self._lost:
+            raise OSError(*self._lost)
         for _ in range(len(self._dirty)):
             queue, path = self._dirty.popleft()
             if queue is not None:
                 queue.is_dirty = False
-            sync_path(Path(path))
+            try:
+                sync_path(Path(path))
+            except OSError as error:
+                self._dirty.append((None, path))
+                if error.errno not in _NOT_OPENED:
+                    self._lost = error.errno, error.strerror, path
+                raise
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of `topic`."""

@@ -39,6 +39,8 @@ class FakeConnection:
     def __init__(self, peer: str = "10.0.0.9:5000") -> None:
         self.peer = peer
         self.closed = False
+        self.congested = False
+        """It does not read what it is sent."""
         self.sent: list[tuple[Header, bytes]] = []
         self.invoked: list[Command] = []
         self.answers: list[Command | Exception] = []

@@ -131,6 +131,24 @@ async def test_the_whole_sync_state_set_means_the_confirm_offset(rigs: Any) -> N
     await rig.appender.stop()
 
 
+async def test_a_part_that_fails_over_new_messages_keeps_nothing_from_the_others(
+    rigs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True)
+
+    def fails(grown: Any) -> None:
+        raise RuntimeError("no")
+
+    rig.appender.listeners.insert(0, fails)
+    end = await rig.put("a")
+    rig.replicas.acks = [end, end]
+    rig.store.confirm_offset = end
+    rig.appender.progress()
+    assert rig.log == [("a", PutStatus.PUT_OK)] and rig.visible == [(("T", 0), 1)]
+    assert [each.message for each in caplog.records] == ["a part of the broker failed over new messages"]
+    await rig.appender.stop()
+
+
 async def test_what_is_kept_whole_becomes_visible_at_once(rigs: Any) -> None:
     """Replicas acknowledge the log at any offset; consumers see all of it or nothing."""
     rig = rigs(all_ack_in_sync_state_set=True)

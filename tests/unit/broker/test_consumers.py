@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.fakes import JAVA, FakeConnection
 
-from batonmq.broker.tables.consumers import ConsumerTable
+from batonmq.broker.tables import consumers as consumers_module
+from batonmq.broker.tables.consumers import ConsumerTable, NoRoom
 from batonmq.broker.tables.producers import ProducerTable
 from batonmq.protocol.bodies.clients import ConsumerData, ConsumeType, MessageModel, SubscriptionData
 
@@ -177,3 +178,31 @@ def test_a_connection_that_changes_its_client_id_leaves_nothing_behind() -> None
     assert [table.connection_of(f"id{n}") for n in range(3)] == [None, None, connection]
     table.connection_closed(connection)  # type: ignore[arg-type]
     assert table.connection_of("id0") is None and table.connection_of("id2") is None
+
+
+def test_all_subscriptions_together_take_bounded_memory(
+    consumers: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers_module, "MOST_BYTES", 100_000)
+    table = consumers.table
+    clients = [FakeConnection(f"c:{number}") for number in range(3)]
+    consumers.heartbeat(clients[0], data("a", *[f"t{number}" for number in range(80)]))
+    held = table.size
+    assert 40_000 < held < 60_000
+    with pytest.raises(NoRoom, match=r"group b .* 100000 bytes"):
+        consumers.heartbeat(clients[1], data("b", *["x" * 1_000 + str(number) for number in range(80)]))
+    assert 90_000 < table.size <= 100_000
+    assert table.member("b", "id-c:1") is not None
+    consumers.heartbeat(clients[0], data("a", *[f"t{number}" for number in range(80)], version=2))  # no more
+    table.remember("r", SubscriptionData(topic="t", sub_string="x" * 50_000), ConsumeType.POP)
+    assert table.size <= 100_000
+    consumers.heartbeat(clients[1], data("b"))
+    assert table.size == held
+    table.remember("r", SubscriptionData(topic="t", sub_string="x" * 10_000, sub_version=1), ConsumeType.POP)
+    table.remember("r", SubscriptionData(topic="t", sub_string="x" * 10_000, sub_version=2), ConsumeType.POP)
+    assert held + 10_000 < table.size < held + 11_000
+    table.forget_old_subscriptions(1_000, 10)
+    assert table.size == held
+    for client in clients:
+        table.connection_closed(client)  # type: ignore[arg-type]
+    assert table.size == 0

@@ -79,6 +79,16 @@ async def test_all_members_are_notified_once_per_loop_turn() -> None:
     assert len(first.sent) == 1
 
 
+async def test_a_member_that_does_not_read_is_not_sent_more_and_more_notices() -> None:
+    _, dispatcher = setup()
+    deaf, other = FakeConnection("a:1"), FakeConnection("b:1")
+    deaf.congested = True
+    for connection in (deaf, other):
+        await ask(dispatcher, wire.Heartbeat(), heartbeat(), connection=connection)
+    await asyncio.sleep(0)
+    assert (len(deaf.sent), len(other.sent)) == (0, 1)
+
+
 async def test_members_are_not_notified_if_the_configuration_disables_it() -> None:
     _, dispatcher = setup(notify_consumer_ids_changed_enable=False)
     connection = FakeConnection()

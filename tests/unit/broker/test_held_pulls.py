@@ -1,5 +1,7 @@
 """A held pull is returned once: when its queue grows past its offset, or at its deadline."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +95,14 @@ def test_agrees_with_a_plain_list(steps: list[tuple]) -> None:
             del model[n]
         assert len(table) == len(model)
         assert table.next_deadline_ms() == min((d for _, _, d in model.values()), default=None)
+
+
+def test_many_pulls_of_one_queue_may_expire_in_any_order() -> None:
+    table: HeldPulls[int] = HeldPulls()
+    count = 60_000
+    for number in range(count):
+        table.hold(Q0, 0, count - number, number)
+    began = time.monotonic()
+    assert pulls(table.expire(count)) == list(reversed(range(count)))
+    assert time.monotonic() - began < 3
+    assert len(table) == 0 and table.next_deadline_ms() is None

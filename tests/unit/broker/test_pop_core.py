@@ -353,3 +353,18 @@ def test_the_offset_of_a_group_stays_before_what_an_acting_master_hands_out() ->
     assert offsets.query("g", "T", 0) == 5
     positions.follow({})
     assert (positions.get(key), offsets.query("g", "T", 0)) == (10, 10)
+
+
+def test_a_pop_that_waits_for_long_keeps_none_of_those_behind_it() -> None:
+    held: HeldPops[int] = HeldPops()
+    held.hold("t", (), "g", 0, 1_000_000, -1)
+    for number in range(5_000):
+        held.hold("t", (), "g", 0, number, number)
+        if number % 10:
+            for each in held.expire(number):
+                held.release(each)
+    (line,) = held.lines_of("t", "g")
+    assert len(line.waiting) <= 70
+    assert [each.pop for each in held.all()] == [-1]
+    first = line.first()
+    assert first is not None and first.pop == -1

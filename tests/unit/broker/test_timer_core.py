@@ -16,8 +16,9 @@ from batonmq.broker.timer.core import (
     slot_of,
     to_timer_topic,
     wheel_of,
+    write_time,
 )
-from batonmq.broker.timer.layout import SLOTS
+from batonmq.broker.timer.layout import SLOTS, Unit, decode_unit
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_record, encode_record
@@ -104,11 +105,23 @@ def test_a_message_beyond_the_window_is_rolled() -> None:
     assert parking_slot(1_795_754_551_000, 1_795_504_551_243, WHEEL) == (1_795_677_351_000, True)
 
 
-@pytest.mark.parametrize("out_ms", [-(1 << 63), 0, (1 << 63) - 1])
-def test_a_hostile_time_stays_within_the_wheel(out_ms: int) -> None:
-    slot_ms, _ = parking_slot(out_ms, NOW, WHEEL)
-    assert abs(slot_ms - NOW) <= 2 * DAY_MS + 1_000
+@pytest.mark.parametrize("out_ms", [-(1 << 63), -1, 0, 1, 999, 86_400_000, NOW - 40 * DAY_MS, (1 << 63) - 1])
+def test_a_hostile_time_has_a_place_in_the_wheel_and_a_unit(out_ms: int) -> None:
+    slot_ms, roll = parking_slot(out_ms, NOW, WHEEL)
     assert slot_ms % 1_000 == 0
+    assert 1_000 <= slot_ms <= NOW + 2 * DAY_MS
+    written_ms = write_time(NOW, slot_ms, WHEEL)
+    assert written_ms <= NOW and written_ms % 1_000 == 0
+    unit = decode_unit(Unit(-1, 1, written_ms, slot_ms, 0, 100, 0).encode())
+    assert unit is not None and unit.slot_ms == slot_ms
+    assert roll == (out_ms > NOW)
+
+
+def test_a_time_that_has_passed_stays_as_it_is() -> None:
+    """Whatever the store time: it is the clock's, or what it was before the clock was set back."""
+    out_ms = WHEEL.floor(NOW) - 5_000
+    for stored_ms in (NOW, NOW + 3 * DAY_MS, NOW + 400 * DAY_MS):
+        assert parking_slot(out_ms, stored_ms, WHEEL) == (out_ms, False)
 
 
 def stored(message: StoredMessage) -> MessageExt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,8 @@ T0 = 1_700_000_000_000
 FILE = 10 * UNIT.size + 20
 """Room for ten units and the blank."""
 FOREVER = 1 << 60
+ROUND = 2 * 7 * 86_400
+"""Slots of the wheel: times so far apart have one place in its file."""
 
 # From the timer log of a RocketMQ 5.5.0 broker: a message, its recall in the same slot, one that is rolled.
 JAVA_UNITS = (
@@ -60,7 +62,8 @@ def reopen(tmp_path: Path) -> Iterator[Callable[..., TimerStore]]:
 
 def entry(number: int, slot: int, magic: int = 1) -> Entry:
     """Message `number` of 100 bytes for the slot `slot` seconds after `T0`."""
-    return Entry(T0 + slot * 1_000, magic, T0, number * 100, 100, 84)
+    written_ms = T0 + slot // ROUND * ROUND * 1_000
+    return Entry(T0 + slot * 1_000, magic, written_ms, number * 100, 100, 84)
 
 
 def numbers(store: TimerStore, slot: int, until: int = NO_UNIT) -> list[int]:
@@ -160,11 +163,45 @@ def test_a_slot_before_the_one_in_delivery_comes_next(store: TimerStore) -> None
 
 
 def test_slots_of_another_round_do_not_count(store: TimerStore) -> None:
-    round_s = 2 * 7 * 86_400
     store.put([entry(0, 0)])
-    assert store.wheel.get(T0 + round_s * 1_000) is None
-    store.put([entry(1, round_s)])
-    assert numbers(store, round_s) == [1]
+    assert store.wheel.get(T0 + ROUND * 1_000) is None
+    store.put([entry(1, ROUND)])
+    assert numbers(store, ROUND) == [1]
+
+
+def test_times_with_one_place_in_the_file_keep_all_their_messages(
+    store: TimerStore, reopen: Callable[..., TimerStore]
+) -> None:
+    """A broker was away for long: what was due then is not delivered yet when new messages come."""
+    store.put([entry(0, 5), entry(1, 6)])
+    store.put([entry(2, 5 + ROUND), entry(3, 5 + 2 * ROUND), entry(4, 5)])
+    store.put([entry(5, 5 + ROUND), entry(6, 7 + 2 * ROUND)])
+    expected = {5: [0, 4], 5 + ROUND: [2, 5], 5 + 2 * ROUND: [3], 6: [1], 7 + 2 * ROUND: [6]}
+    for each in (store, again := reopen()):
+        assert {slot: numbers(each, slot) for slot in expected} == expected
+        assert (each.waiting, each.used, each.next_ms) == (7, 5, T0 + 5_000)
+        assert each.wheel.count(T0, T0 + 10_000) == 3
+        assert each.wheel.count(T0 + ROUND * 1_000, T0 + ROUND * 1_000 + 10_000) == 2
+    order = []
+    while again.next_ms is not None:
+        order.append((again.next_ms - T0) // 1_000)
+        again.done(again.next_ms)
+    assert order == sorted(expected)
+    assert (again.waiting, again.used) == (0, 0)
+
+
+def test_the_next_slot_is_found_beyond_the_reach_of_the_wheel(store: TimerStore) -> None:
+    """The clock was 20 days ahead for a while, and messages were sent meanwhile."""
+    store.put([entry(0, 0), entry(1, ROUND + 500_000), entry(2, ROUND + 400_000)])
+    store.done(T0)
+    assert store.next_ms == T0 + (ROUND + 400_000) * 1_000
+
+
+def test_what_another_broker_delivered_is_forgotten_wherever_it_is(store: TimerStore) -> None:
+    store.put([entry(0, 1 + ROUND), entry(1, 1), entry(2, 2 + 2 * ROUND), entry(3, 2 + ROUND)])
+    store.wheel.forget_before(T0 + (ROUND + 2) * 1_000)
+    store.count_again()
+    assert (store.waiting, store.used, store.next_ms) == (2, 2, T0 + (ROUND + 2) * 1_000)
 
 
 def test_messages_by_period(store: TimerStore) -> None:
@@ -242,7 +279,12 @@ def test_a_cut_of_the_commit_log_takes_its_messages_back(store: TimerStore) -> N
     assert (store.waiting, store.used, store.next_ms) == (0, 0, None)
 
 
-def test_random_puts_cuts_and_restarts_agree_with_a_simple_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "slots", [range(8), (0, ROUND, 2 * ROUND, 1, 1 + ROUND, 2, 3 + ROUND, 3 + 5 * ROUND)]
+)
+def test_random_puts_cuts_and_restarts_agree_with_a_simple_model(
+    tmp_path: Path, slots: Sequence[int]
+) -> None:
     rng = random.Random(7)
     model: list[tuple[int, int]] = []
     number = 0
@@ -252,7 +294,7 @@ def test_random_puts_cuts_and_restarts_agree_with_a_simple_model(tmp_path: Path)
         for _ in range(200):
             what = rng.random()
             if what < 0.7:
-                fresh = [(number + n, rng.randrange(8)) for n in range(rng.randint(1, 12))]
+                fresh = [(number + n, rng.choice(slots)) for n in range(rng.randint(1, 12))]
                 number += len(fresh)
                 store.put([entry(n, slot) for n, slot in fresh])
                 model += fresh
@@ -265,9 +307,10 @@ def test_random_puts_cuts_and_restarts_agree_with_a_simple_model(tmp_path: Path)
                 store.close()
                 store = TimerStore(tmp_path, 1_000, FILE)
                 store.recover(Checkpoint(T0), FOREVER)
-            for slot in range(8):
+            for slot in slots:
                 assert numbers(store, slot) == [n for n, at in model if at == slot]
             assert store.waiting == len(model)
+            assert store.next_ms == min((T0 + at * 1_000 for _, at in model), default=None)
     finally:
         store.close()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -359,6 +361,68 @@ async def test_bytes_in_flight_are_bounded_and_all_get_served() -> None:
                 served += 1
             held.clear()
         await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_the_fields_of_requests_count_as_their_bodies_do(binary: bool) -> None:
+    held: list[Request] = []
+    limits = Limits(max_in_flight_bytes=100_000)
+    async with pair(dispatcher(later=held.append), limits=limits) as (_, client, address):
+        command = {"subscription": "x" * 30_000}
+        calls = [
+            asyncio.ensure_future(client.invoke(address, Command(LATER, command, binary=binary)))
+            for _ in range(30)
+        ]
+        served = 0
+        while served < 30:
+            await asyncio.sleep(0.002)
+            assert len(held) <= 4
+            for request in held:
+                request.reply(Reply())
+                served += 1
+            held.clear()
+        await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("kind", ["later", "async"])
+async def test_a_held_request_does_not_keep_what_was_read_with_it(kind: str) -> None:
+    count, filler = 100, encode(Command(ECHO, {}, bytes(60_000), flag=FLAG_ONEWAY))
+    held: list[Request] = []
+    end = asyncio.Event()
+
+    async def wait(request: Request) -> Reply:
+        held.append(request)
+        await end.wait()
+        return Reply(body=request.command.body, ext=request.command.ext)
+
+    handlers = dispatcher(**{kind: held.append if kind == "later" else wait}, echo=echo)
+    async with pair(handlers) as (server, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        tracemalloc.start()
+        for number in range(count):
+            code, body = (LATER, b"") if kind == "later" else (ASYNC, b"a body")
+            writer.write(encode(Command(code, {"topic": "T"}, body, opaque=number)) + filler)
+            await writer.drain()
+        async with asyncio.timeout(5):
+            while len(held) < count:
+                await asyncio.sleep(0.002)
+        await asyncio.sleep(0.01)
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert kept < count * 20_000, kept
+        end.set()
+        for request in held if kind == "later" else ():
+            request.reply(Reply(ext=request.command.ext))
+        frames = FrameReader()
+        answers: list[Command] = []
+        async with asyncio.timeout(5):
+            while len(answers) < count:
+                answers += frames.feed(await reader.read(1 << 16))
+        assert {answer.opaque for answer in answers} == set(range(count))
+        assert all(answer.ext == {"topic": "T"} for answer in answers)
+        assert {bytes(answer.body) for answer in answers} == {b"" if kind == "later" else b"a body"}
+        writer.close()
 
 
 async def test_a_oneway_coroutine_counts_while_it_runs() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import shutil
 import threading
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batonmq.protocol.message.record import decode_record
+from batonmq.store import queues
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.store import MessageStore
 from batonmq.store.verify import verify
@@ -503,3 +506,36 @@ def test_after_a_crash_a_record_between_two_index_files_is_found_by_all_its_keys
     assert len(again._indexer._index.files) == 1
     keys = ["u198", "u199", "k199", "u200", "k200"]
     assert [len(again.query_by_key("T", key, 10).records) for key in keys] == [1] * 5
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_no_start_trusts_consume_queues_whose_flush_has_failed(opener, monkeypatch, error):
+    store = opener()
+    for number in range(6):
+        opener.put(store, opener.message(b"%d" % number, queue_id=number % 2))
+    failing = opener.root / "store/consumequeue/T/0" / ("0" * 20)
+    assert failing.is_file()
+    failures, synced = [OSError(error, os.strerror(error))], []
+
+    def sync_path(path):
+        if path == failing and failures:
+            raise failures.pop()
+        synced.append(path)
+
+    monkeypatch.setattr(queues, "sync_path", sync_path)
+    for _ in range(3):
+        with contextlib.suppress(OSError):
+            store.flush_queues()
+    monkeypatch.undo()
+    store.abandon()
+    if error == errno.EMFILE:  # it was not synced at all, and then it was
+        assert failing in synced
+        assert Checkpoint.load(opener.root / "store/checkpoint").safe_offset > 0
+        return
+    failing.write_bytes(bytes(failing.stat().st_size))
+    again = opener()
+    assert [opener.bodies(again, queue_id=queue) for queue in (0, 1)] == [
+        [b"0", b"2", b"4"],
+        [b"1", b"3", b"5"],
+    ]

@@ -6,6 +6,7 @@ kept in the properties REAL_TOPIC and REAL_QID. Source: RocketMQ's schedule mess
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 from batonmq.protocol.message.properties import (
@@ -51,14 +52,49 @@ def from_schedule_topic(record: MessageExt) -> StoredMessage | None:
         properties.pop(name, None)
     topic = properties.get(PROPERTY_REAL_TOPIC)
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
-    if not topic or not queue_id.isdigit():
+    if not topic or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9):
         return None
     return message_of(record, topic=topic, queue_id=int(queue_id), properties=properties)
 
 
-def deliver_at_ms(store_timestamp: int, delay_ms: int, now_ms: int) -> int:
+def deliver_at_ms(store_timestamp: int, delay_ms: int, now_ms: int, known_ms: int = 0) -> int:
     """Wall time at which a message stored at `store_timestamp` is due.
 
-    Never later than `now_ms + delay_ms`: after the clock was set back, messages must not wait for hours.
+    `known_ms`: how long this broker has known the message. It counts where the store time is later than now:
+    the clock was set back since, or the clock of the former master was ahead.
     """
-    return min(store_timestamp + delay_ms, now_ms + delay_ms)
+    return min(store_timestamp + delay_ms, now_ms + max(0, delay_ms - known_ms))
+
+
+class KnownSince:
+    """For how long the messages of one queue are known, by a clock that nobody sets."""
+
+    def __init__(self, step_ms: int) -> None:
+        """`step_ms`: messages that come within this time count as one; it makes them younger, never older."""
+        self._step_ms = step_ms
+        self._ends: list[int] = []
+        """Ends of the queue, in order."""
+        self._times_ms: list[int] = []
+        """When it first ended there."""
+
+    def note(self, end: int, monotonic_ms: int) -> None:
+        """The queue ends at `end` now."""
+        ends, times = self._ends, self._times_ms
+        if ends and end <= ends[-1]:
+            return
+        if len(ends) > 1 and monotonic_ms - times[-2] < self._step_ms:
+            ends[-1], times[-1] = end, monotonic_ms
+        else:
+            ends.append(end)
+            times.append(monotonic_ms)
+
+    def known_ms(self, offset: int, monotonic_ms: int) -> int:
+        """How long the message at this offset is known; 0 if it is not."""
+        at = bisect_right(self._ends, offset)
+        return monotonic_ms - self._times_ms[at] if at < len(self._ends) else 0
+
+    def forget_before(self, offset: int) -> None:
+        """The messages before `offset` do not matter any more."""
+        at = bisect_right(self._ends, offset)
+        if at:
+            del self._ends[:at], self._times_ms[:at]

@@ -41,6 +41,7 @@ class DelayPart(Part):
             broker.role,
             broker.clock,
             lambda: self._settings.broker.delay_offset_update_version_step,
+            broker.readers,
         )
         broker.redirects.add(_DelayedMessages(len(delays_ms)))
 

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from batonmq.broker.delay.core import deliver_at_ms, from_schedule_topic
+from batonmq.broker.delay.core import KnownSince, deliver_at_ms, from_schedule_topic
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.versions import age, next_version
+from batonmq.common.files import reason
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.message.record import MessageExt, decode_record
+from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.protocol.names import SCHEDULE_TOPIC
-from batonmq.store.results import GetStatus, PutResult, QueueKey
+from batonmq.store.results import GetResult, GetStatus, PutResult, QueueKey
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from batonmq.broker.messages.appender import Appender
     from batonmq.broker.role import RoleState
     from batonmq.common.clock import Clock
@@ -34,8 +38,13 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 32
 """Messages of a level that are delivered together."""
+BATCH_BYTES: Final = 1 << 22
 RETRY_MS: Final = 1_000
 """Pause of a level after a failed delivery."""
+UNCONFIRMED_MS: Final = 100
+"""Pause of a level while the last messages of the former master are not confirmed."""
+STEPS: Final = 256
+"""After the clock was set back, a message may be late by its delay divided by this."""
 
 
 class _DelayOffsets(msgspec.Struct, rename="camel"):
@@ -80,15 +89,17 @@ class DelaySchedule:
         role: RoleState,
         clock: Clock,
         version_step: Callable[[], int] = lambda: 1,
+        readers: Executor | None = None,
     ) -> None:
         """`delays_ms`: the delay of each level, the first is level 1. `version_step`: moves of offsets to the
-        next data version (`delayOffsetUpdateVersionStep`)."""
+        next data version (`delayOffsetUpdateVersionStep`). `readers`: threads that read from disk."""
         self._version_step = version_step
         self._delays = delays_ms
         self._store = store
         self._appender = appender
         self._role = role
         self._clock = clock
+        self._readers = readers
         self._offsets: dict[int, int] = {}
         """Level -> first message of its queue that is not delivered."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -97,6 +108,11 @@ class DelaySchedule:
         self._batch_end: dict[int, int] = {}
         """Level -> offset behind the deliveries in flight."""
         self._failed: set[int] = set()
+        self._reading: set[int] = set()
+        """Levels whose next messages are being read from disk."""
+        self._unreadable: set[int] = set()
+        """Levels whose last read failed: it is logged once."""
+        self._known = {level: KnownSince(delay_ms // STEPS) for level, delay_ms in enumerate(delays_ms, 1)}
         self._term = 0
         """Number of starts and stops; acknowledgements of an earlier one are ignored."""
         self._running = False
@@ -163,7 +179,12 @@ class DelaySchedule:
         self._term += 1
         self._in_flight.clear()
         self._failed.clear()
+        self._reading.clear()
+        self._unreadable.clear()
         for level in range(1, self.max_level + 1):
+            known = self._known[level] = KnownSince(self._delays[level - 1] // STEPS)
+            end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1).max_offset
+            known.note(end, self._clock.monotonic_ms())
             self._deliver(level)
 
     def stop(self) -> None:
@@ -178,9 +199,12 @@ class DelaySchedule:
         """These queues have grown; set the timer of a level that was empty."""
         if not self._running:
             return
-        for (topic, queue_id), _ in queues:
+        for (topic, queue_id), end in queues:
             level = queue_id + 1
-            if topic == SCHEDULE_TOPIC and level not in self._timers and not self._in_flight.get(level):
+            if topic != SCHEDULE_TOPIC or level not in self._known:
+                continue
+            self._known[level].note(end, self._clock.monotonic_ms())
+            if not (level in self._timers or level in self._reading or self._in_flight.get(level)):
                 self._deliver(level)
 
     def is_current(self, term: int) -> bool:
@@ -209,6 +233,7 @@ class DelaySchedule:
 
     def _move_to(self, level: int, offset: int) -> None:
         self._offsets[level] = offset
+        self._known[level].forget_before(offset)
         self._changed = True
         self._moves += 1
         if self._acts or self._moves % self._version_step() == 0:
@@ -224,22 +249,33 @@ class DelaySchedule:
         del self._timers[level]
         self._deliver(level)
 
-    def _deliver(self, level: int) -> None:
-        """Deliver the due messages and wait for their acknowledgements, or set a timer for the next one."""
+    def _deliver(self, level: int, *, in_memory: bool = False) -> None:
+        """Deliver the due messages and wait for their acknowledgements, or set a timer for the next one.
+        `in_memory`: they were read from disk right before."""
         offset = self._offsets.get(level, 0)
-        result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 22)
+        result = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES)
         if result.status is not GetStatus.FOUND:
             if result.status not in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
-                self._correct(level, offset, result.min_offset, result.max_offset)
+                self._correct(level, offset, result)
             return
-        now_ms = self._clock.now_ms()
+        if result.fetch is not None and not in_memory:
+            self._fetch(level, result.fetch)
+            return
+        records, end = self._decoded(level, offset, result)
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        delay_ms, known, due_ms = self._delays[level - 1], self._known[level], now_ms
         deliveries = []
-        for record in (record for view in result.buffers for record in _records(view)):
-            due_ms = deliver_at_ms(record.store_timestamp, self._delays[level - 1], now_ms)
+        for record in records:
+            known_ms = known.known_ms(record.queue_offset, monotonic_ms)
+            due_ms = deliver_at_ms(record.store_timestamp, delay_ms, now_ms, known_ms)
             if due_ms > now_ms:
+                end = record.queue_offset
                 break
-            offset = record.queue_offset + 1
-            message = from_schedule_topic(record)
+            try:
+                message = from_schedule_topic(record)
+            except MessageFormatError as error:
+                log.error("delayed message level=%d queue_offset=%d: %s", level, record.queue_offset, error)
+                continue
             if message is None:
                 log.error(
                     "delayed message without its topic level=%d queue_offset=%d", level, record.queue_offset
@@ -250,28 +286,66 @@ class DelaySchedule:
             due_ms = now_ms
         if deliveries:
             self._in_flight[level] = len(deliveries)
-            self._batch_end[level] = offset
+            self._batch_end[level] = end
             for message in deliveries:
                 self._appender.submit(message, _Delivery(self, self._term, level))
             return
-        if offset != self._offsets.get(level, 0):
-            self._move_to(level, offset)
+        if end != offset:
+            self._move_to(level, end)
         self._arm(level, due_ms - now_ms)
 
-    def _correct(self, level: int, offset: int, min_offset: int, max_offset: int) -> None:
-        """The offset is outside the queue: the file is older than the log, or the log was cut."""
-        corrected = min(max(offset, min_offset), max_offset)
+    def _decoded(self, level: int, offset: int, result: GetResult) -> tuple[list[MessageExt], int]:
+        """The messages that were found, and the offset behind them. A damaged one is left out: the others of
+        its level must not wait for it."""
+        try:
+            records = [record for view in result.buffers for record in decode_records(view, inflate=False)]
+        except MessageFormatError:
+            records = []
+        if len(records) == result.count and all(
+            record.topic == SCHEDULE_TOPIC and offset <= record.queue_offset < result.next_offset
+            for record in records
+        ):
+            return records, result.next_offset
+        if result.count > 1:  # which one is it?
+            one = self._store.get(SCHEDULE_TOPIC, level - 1, offset, 1, BATCH_BYTES)
+            return self._decoded(level, offset, one)
+        log.error("the record of delay level %d at queue_offset=%d is damaged and is left out", level, offset)
+        return [], max(result.next_offset, offset + 1)
+
+    def _fetch(self, level: int, fetch: Callable[[], None]) -> None:
+        """Read from disk in another thread, then deliver."""
+        term, loop = self._term, asyncio.get_running_loop()
+        self._reading.add(level)
+        reading = loop.run_in_executor(self._readers, fetch)
+        reading.add_done_callback(lambda done: self._fetched(term, level, done))
+
+    def _fetched(self, term: int, level: int, done: asyncio.Future[None]) -> None:
+        if done.cancelled() or term != self._term:
+            return
+        error = done.exception()
+        self._reading.discard(level)
+        if error is None:
+            self._unreadable.discard(level)
+            self._deliver(level, in_memory=True)
+            return
+        if level not in self._unreadable:
+            cause = reason(error) if isinstance(error, OSError) else error
+            log.error("messages of delay level %d cannot be read, trying again: %s", level, cause)
+        self._unreadable.add(level)
+        self._arm(level, RETRY_MS)
+
+    def _correct(self, level: int, offset: int, result: GetResult) -> None:
+        """Nothing can be read at the offset. It is outside the queue, because the file is older than the log
+        or the log was cut, or there is a gap in the queue."""
+        store = self._store
+        if result.status is GetStatus.OFFSET_OVERFLOW_BADLY and store.dispatched_offset < store.max_offset:
+            # Right after a switch the queue only seems to end before: the log is not confirmed yet.
+            self._arm(level, UNCONFIRMED_MS)
+            return
+        corrected = min(max(result.next_offset, result.min_offset), result.max_offset)
         if corrected == offset:
             return
         log.warning("delay level %d: offset corrected from %d to %d", level, offset, corrected)
         self._move_to(level, corrected)
-        if corrected < max_offset:
+        if corrected < result.max_offset:
             self._arm(level, 0)
-
-
-def _records(view: memoryview) -> Iterable[MessageExt]:
-    at = 0
-    while at < len(view):
-        record = decode_record(view, at, inflate=False)
-        yield record
-        at += record.store_size

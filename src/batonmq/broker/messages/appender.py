@@ -232,7 +232,10 @@ class Appender:
             self._visible = visible
             grown = store.take_grown()
             for listener in self.listeners:
-                listener(grown)
+                try:
+                    listener(grown)
+                except Exception:  # a bug there; the others, and those who wait for an ack, go on
+                    log.exception("a part of the broker failed over new messages")
         for copies, sends in self._pending.groups:
             if sends:
                 _report(sends.complete(self._acked_offset(copies)))

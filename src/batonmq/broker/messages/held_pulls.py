@@ -33,7 +33,8 @@ class HeldPulls(Generic[T]):
     """All held pulls of a broker."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[QueueKey, list[HeldPull[T]]] = {}
+        self._by_queue: dict[QueueKey, dict[HeldPull[T], None]] = {}
+        """In the order in which they came. A dict: thousands of one queue may expire in any order."""
         self._deadlines: list[tuple[int, int, HeldPull[T]]] = []
         self._ticket = count()
         self._held = 0
@@ -43,7 +44,7 @@ class HeldPulls(Generic[T]):
 
     def hold(self, queue: QueueKey, queue_offset: int, deadline_ms: int, pull: T) -> None:
         held = HeldPull(queue, queue_offset, deadline_ms, pull)
-        self._by_queue.setdefault(queue, []).append(held)
+        self._by_queue.setdefault(queue, {})[held] = None
         heapq.heappush(self._deadlines, (deadline_ms, next(self._ticket), held))
         self._held += 1
 
@@ -55,7 +56,7 @@ class HeldPulls(Generic[T]):
             waiting = by_queue.get(queue)
             if waiting is None:
                 continue
-            still = [held for held in waiting if held.queue_offset >= max_offset]
+            still = {held: None for held in waiting if held.queue_offset >= max_offset}
             if len(still) == len(waiting):
                 continue
             ready.extend(held for held in waiting if held.queue_offset < max_offset)
@@ -80,7 +81,7 @@ class HeldPulls(Generic[T]):
             held.released = True
             expired.append(held)
             waiting = self._by_queue[held.queue]
-            waiting.remove(held)
+            del waiting[held]
             if not waiting:
                 del self._by_queue[held.queue]
         self._held -= len(expired)

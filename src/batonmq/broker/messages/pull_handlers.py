@@ -22,6 +22,7 @@ class _FramePull:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        request.command.body = b""  # means nothing, and it may be held for long
 
     @property
     def peer(self) -> str:

@@ -27,7 +27,7 @@ class MonitoringPart(Part):
         statistics.register(dispatcher, self._broker)
 
     async def start(self) -> None:
-        self._tasks.spawn(self._sample())
+        self._tasks.keep(self._sample, "samples of the counters")
 
     async def stop(self) -> None:
         await self._tasks.cancel()

@@ -13,10 +13,12 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.broker.role import RoleKind
 from batonmq.common.addresses import split_addresses
+from batonmq.common.tasks import lasting
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.bodies.topics import (
@@ -120,11 +122,12 @@ class Registration:
         for address in self._addresses:
             self._keep(address)
         if self._broker.settings.broker.enable_slave_acting_master:
-            self._tasks.append(asyncio.create_task(self._heartbeats()))
+            self._tasks.append(asyncio.create_task(lasting(self._heartbeats, "heartbeats to name servers")))
 
     def _keep(self, address: str) -> None:
         self._wake[address] = asyncio.Event()
-        self._keeping[address] = asyncio.create_task(self._keep_registered(address))
+        work = lasting(partial(self._keep_registered, address), f"registration with name server {address}")
+        self._keeping[address] = asyncio.create_task(work)
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """The list of name servers has changed: register with new ones, unregister from others."""

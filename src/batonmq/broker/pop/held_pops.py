@@ -52,6 +52,12 @@ class Line(Generic[T]):
             waiting.popleft()
         return waiting[0] if waiting else None
 
+    def drop_released(self) -> None:
+        """Let go of released ones, which may be many behind one that waits for long."""
+        waiting = self.waiting
+        if len(waiting) > 64 and len(waiting) > 4 * self.size:
+            self.waiting = deque(held for held in waiting if not held.released)
+
 
 class HeldPops(Generic[T]):
     """All held pops of a broker."""
@@ -99,6 +105,7 @@ class HeldPops(Generic[T]):
         self._held -= 1
         line = held.line
         line.size -= 1
+        line.drop_released()
         if not line.size:
             key = (line.topics[0], line.group, line.queue_id)
             del self._lines[key]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.config import ConfigError
+from batonmq.common.tasks import lasting
 from batonmq.protocol.codes import MASTER_ID
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class FixedSlave:
     def start(self) -> None:
         broker = self._broker
         broker.role.on_master_learned = self._learned
-        self._task = asyncio.get_running_loop().create_task(self._copy_tables())
+        work = lasting(self._copy_tables, "choice of the master to copy tables from")
+        self._task = asyncio.get_running_loop().create_task(work)
         self._switch.become_fixed_slave(broker.settings.broker.broker_id, self._configured or None)
 
     async def stop(self) -> None:

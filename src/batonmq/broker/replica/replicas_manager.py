@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.replica.controller_answers import role_of, typed
 from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
@@ -26,6 +25,7 @@ from batonmq.broker.replica.role_notices import RoleNotices
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.repeated_warnings import RepeatedWarnings
+from batonmq.common.tasks import lasting
 from batonmq.ha.autoswitch.service import HAService, StaleEpoch
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
@@ -98,7 +98,7 @@ class ReplicasManager:
         self._ha.on_sync_state_change = self._proposals.changed.set
         self._ha.on_master_silent = self._heartbeats.send
         self._tasks = [
-            asyncio.get_running_loop().create_task(self._guard(work))
+            asyncio.get_running_loop().create_task(lasting(work, "link to the controllers"))
             for work in (
                 self._run,
                 self._follow_roles,
@@ -122,16 +122,6 @@ class ReplicasManager:
         await self._controllers.stop()
         await self.slave_sync.stop()
         self._tasks.clear()
-
-    @staticmethod
-    async def _guard(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("the broker's link to its controllers has failed")
-            raise
 
     # -- registration, and the periodic refresh of the role
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.tables.watch import HOLD_S
+from batonmq.common.tasks import lasting
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -74,7 +76,8 @@ class SlaveSync:
         """Copy from this master from now on."""
         assert self._task is None
         self.complete = False
-        self._task = asyncio.get_running_loop().create_task(self._run(master_address))
+        work = lasting(partial(self._run, master_address), f"copies of the tables of master {master_address}")
+        self._task = asyncio.get_running_loop().create_task(work)
 
     def halt(self) -> None:
         """Apply nothing more from this master; `stop` must follow."""

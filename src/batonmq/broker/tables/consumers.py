@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.common.log import some
 from batonmq.protocol.bodies.clients import (
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
     from batonmq.net.connection import Connection
 
 log = logging.getLogger(__name__)
+
+MOST_BYTES: Final = 64 << 20
+"""Of all subscriptions together. A client may name thousands of topics for each of thousands of groups;
+RocketMQ sets no limit."""
+_EACH: Final = 600
+_EACH_TAG: Final = 100
+"""Bytes that a subscription and a tag take besides their text."""
+
+
+def size_of(subscription: SubscriptionData) -> int:
+    """About how many bytes a subscription takes in memory."""
+    tags = subscription.tags_set
+    return (
+        _EACH
+        + len(subscription.topic)
+        + len(subscription.sub_string or "")
+        + _EACH_TAG * (len(tags) + len(subscription.code_set))
+        + sum(map(len, tags))
+    )
+
+
+class NoRoom(ValueError):
+    """All subscriptions together would take more than `MOST_BYTES`."""
 
 
 @dataclass(slots=True)
@@ -48,6 +71,8 @@ class ConsumerGroup:
     consume_from_where: ConsumeFromWhere | None = None
     members: dict[Connection, Member] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    size: int = 0
+    """Of the subscriptions, in bytes."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -56,23 +81,39 @@ class ConsumerGroup:
     def member(self, client_id: str) -> Member | None:
         return next((m for m in self.members.values() if m.client_id == client_id), None)
 
-    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+    def subscribe(self, subscriptions: Iterable[SubscriptionData], room: int) -> bool:
         """Replace the group's subscriptions; True if a topic was added or removed.
 
-        A newer version of a known subscription replaces it, but is not a change.
+        A newer version of a known subscription replaces it, but is not a change. `room`: bytes by which they
+        may grow. Raises `NoRoom`; those up to there are then replaced.
         """
+        most = self.size + room
         changed = False
         topics: set[str] = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
             known = self.subscriptions.get(subscription.topic)
             if known is None or subscription.sub_version > known.sub_version:
-                self.subscriptions[subscription.topic] = subscription
+                if not self.put(subscription, most):
+                    raise NoRoom(
+                        f"the subscriptions of group {self.name} take too much memory: this broker keeps "
+                        f"{MOST_BYTES} bytes of subscriptions for all groups"
+                    )
                 changed |= known is None
         for topic in self.subscriptions.keys() - topics:
-            del self.subscriptions[topic]
+            self.size -= size_of(self.subscriptions.pop(topic))
             changed = True
         return changed
+
+    def put(self, subscription: SubscriptionData, most: int) -> bool:
+        """Add or replace one. False if the group's would take more than `most` bytes then."""
+        known = self.subscriptions.get(subscription.topic)
+        size = self.size + size_of(subscription) - (0 if known is None else size_of(known))
+        if size > most and size > self.size:
+            return False
+        self.size = size
+        self.subscriptions[subscription.topic] = subscription
+        return True
 
 
 def _no_listener(group: str) -> None:
@@ -88,6 +129,8 @@ class ConsumerTable:
         self._remembered: dict[str, ConsumerGroup] = {}
         """Groups without heartbeats, such as those of a proxy, by their pulls and pops."""
         self._fingerprints: dict[str, int] = {}
+        self.size = 0
+        """Of all subscriptions, in bytes."""
         self.on_members_changed: Callable[[str], None] = _no_listener
         """Called with each group whose members must rebalance."""
 
@@ -156,7 +199,8 @@ class ConsumerTable:
     ) -> bool:
         """A heartbeat. True if the group has a new member or its topics changed.
 
-        `notify` is the group's `notifyConsumerIdsChangedEnable`; broadcast groups do not rebalance.
+        `notify` is the group's `notifyConsumerIdsChangedEnable`; broadcast groups do not rebalance. Raises
+        `NoRoom`; the member is registered all the same.
         """
         if connection.closed:  # its close was handled already; a new member would stay until it expires
             return False
@@ -170,7 +214,11 @@ class ConsumerTable:
         group.members[connection] = Member(client_id, connection, language, version, now_ms)
         self._by_connection.setdefault(connection, {})[data.group_name] = None
         if with_subscriptions:
-            changed |= group.subscribe(data.subscription_data_set)
+            before = group.size
+            try:
+                changed |= group.subscribe(data.subscription_data_set, MOST_BYTES - self.size)
+            finally:
+                self.size += group.size - before
         if changed:
             self._notify(group, notify)
         return changed
@@ -210,20 +258,31 @@ class ConsumerTable:
         return list(silent)
 
     def remember(self, group: str, subscription: SubscriptionData, consume_type: ConsumeType) -> None:
-        """Store the subscription of a pull or pop, for a group that sends no heartbeats."""
+        """Store the subscription of a pull or pop, for a group that sends no heartbeats. Without room for it
+        (`MOST_BYTES`) the statistics of the group miss it."""
         found = self._remembered.get(group)
         if found is None:
+            if self.size >= MOST_BYTES:
+                return
             found = self._remembered[group] = ConsumerGroup(group)
         found.consume_type = consume_type
-        found.subscriptions[subscription.topic] = subscription
+        known = found.subscriptions.get(subscription.topic)
+        if known is not None and known.sub_string == subscription.sub_string:  # nearly always
+            found.subscriptions[subscription.topic] = subscription
+            return
+        before = found.size
+        found.put(subscription, before + MOST_BYTES - self.size)
+        self.size += found.size - before
 
     def forget_old_subscriptions(self, now_ms: int, timeout_ms: int) -> None:
         """Drop subscriptions from `remember` that nothing has repeated within `timeout_ms`."""
         for name, group in list(self._remembered.items()):
-            kept = {t: s for t, s in group.subscriptions.items() if now_ms - s.sub_version <= timeout_ms}
-            if kept:
-                group.subscriptions = kept
-            else:
+            old = [t for t, s in group.subscriptions.items() if now_ms - s.sub_version > timeout_ms]
+            for topic in old:
+                size = size_of(group.subscriptions.pop(topic))
+                group.size -= size
+                self.size -= size
+            if not group.subscriptions:
                 del self._remembered[name]
 
     def _leave(self, name: str, connection: Connection, notify: bool) -> Member | None:
@@ -233,6 +292,7 @@ class ConsumerTable:
             return None
         if not group.members:
             del self._groups[name]
+            self.size -= group.size
             self._fingerprints.pop(name, None)
         else:
             self._notify(group, notify)

@@ -123,7 +123,7 @@ class TablesPart(Part):
 
     async def start(self) -> None:
         self._tables.persistence.start()
-        self._tasks.spawn(self._drop_expired())
+        self._tasks.keep(self._drop_expired, "removal of silent clients and expired locks")
 
     async def stop(self) -> None:
         await self._tasks.cancel()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,7 +95,8 @@ class Persistence:
         """Start the regular writes of the tables with an interval."""
         for table in self._tables.values():
             if table.interval_ms is not None:
-                self._tasks.spawn(self._write_regularly(table, table.interval_ms))
+                work = partial(self._write_regularly, table, table.interval_ms)
+                self._tasks.keep(work, f"regular writes of the table {table.name}")
 
     async def stop(self) -> None:
         """Write every table a last time."""

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from batonmq.broker.timer.layout import BLANK_SLOTS
+from batonmq.common.config import INT_MAX
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
@@ -121,16 +122,24 @@ def parking_slot(out_ms: int, stored_ms: int, wheel: Wheel) -> tuple[int, bool]:
     """The slot in which a message waits, and whether it will be rolled there.
 
     `out_ms`: its TIMER_OUT_MS, `stored_ms`: its store time. Depends on the message alone, so all replicas
-    park it in the same slot; RocketMQ takes the time at which its thread sees the message.
+    park it in the same slot; RocketMQ takes the time at which its thread sees the message. A time that has
+    passed stays as it is: after a long absence a message and its recall meet there. And a store time may be
+    ahead of the clock, because store times do not go back when the clock is set back.
     """
     window_ms = wheel.window_slots * wheel.precision_ms
     base = wheel.floor(stored_ms)
     ahead = out_ms - base
     if ahead < window_ms:
-        return wheel.floor(max(out_ms, base - window_ms)), False
+        return max(wheel.floor(out_ms), wheel.precision_ms), False
     if ahead - window_ms < wheel.window_slots // 3 * wheel.precision_ms:
         return base + wheel.window_slots // 2 * wheel.precision_ms, True
     return base + window_ms, True
+
+
+def write_time(stored_ms: int, slot_ms: int, wheel: Wheel) -> int:
+    """The write time of a message's unit: its store time, rounded down. Earlier if that is too long after
+    its slot: a unit has 32 bits for the time between them."""
+    return min(wheel.floor(stored_ms), slot_ms + wheel.floor(INT_MAX))
 
 
 def delivered(record: MessageExt, enqueued_ms: int, now_ms: int) -> StoredMessage | None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -108,13 +108,18 @@ class Deliverer:
         """Slots from here on cannot have been delivered before."""
         self._failed = False
 
-    async def run(self, since_ms: int) -> None:
-        """Deliver until cancelled. `since_ms`: slots before it are delivered."""
+    async def run(self, since_ms: int, doubtful: Sequence[Unit] = ()) -> None:
+        """Deliver until cancelled. `since_ms`: slots before it are delivered. `doubtful`: messages in earlier
+        slots that the former master may not have rolled."""
         state = self._state
         await self._confirmed()
         store = state.broker.store
+        if doubtful:
+            since_ms = min(since_ms, doubtful[0].slot_ms)
         self._already = AlreadyDelivered(state.broker, since_ms)
         self._already_until_ms = max(state.now_ms(), store.last_timestamp)
+        for at in range(0, len(doubtful), BATCH):
+            await self._roll(doubtful[at : at + BATCH], self._already)
         while True:
             state.filled.clear()
             due_ms = state.timers.next_ms
@@ -135,6 +140,23 @@ class Deliverer:
                 if due_ms >= self._already_until_ms:
                     self._already = None
                 await self._deliver_slot(due_ms)
+
+    async def _roll(self, units: Sequence[Unit], already: AlreadyDelivered) -> None:
+        """Store doubtful messages again, unless the log has what the former master has rolled."""
+        due = []
+        for unit, record in zip(units, await self._records(units), strict=True):
+            if record is None:
+                continue
+            try:
+                message = rolled(record, unit.written_ms, self._state.now_ms())
+            except MessageFormatError as error:
+                log.error("a timed message cannot be stored again: %s", error)
+                continue
+            if not await already.take(message):
+                due.append(_Due(message, record.properties.get(PROPERTY_REAL_TOPIC, "")))
+        if due:
+            log.info("timer: %d messages that the former master had still to roll are stored again", len(due))
+        await self._settle(self._submit(due))
 
     async def _enqueued(self) -> None:
         """Wait until the wheel has what is in the timer topic now: it may recall what is due. After a start
@@ -248,7 +270,7 @@ class Deliverer:
                 due.append(_Due(message, topic))
         return due
 
-    async def _records(self, units: list[Unit]) -> list[MessageExt | None]:
+    async def _records(self, units: Sequence[Unit]) -> list[MessageExt | None]:
         """The records of these units; None for one that the log no longer has."""
         store = self._state.broker.store
         while True:

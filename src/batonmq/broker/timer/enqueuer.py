@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.timer.core import Wheel, parking_slot, parse_long
-from batonmq.broker.timer.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
-from batonmq.broker.timer.timer_store import Entry
+from batonmq.broker.timer.core import Wheel, parking_slot, parse_long, write_time
+from batonmq.broker.timer.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, NO_UNIT
+from batonmq.broker.timer.timer_store import Entry, unit_of
 from batonmq.common.files import reason
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.protocol.message.properties import (
@@ -67,7 +67,7 @@ def entry_of(record: Record, wheel: Wheel) -> tuple[Entry, str] | None:
     if find_property(record.properties, _DELETE) is not None:
         magic |= MAGIC_DELETE
     name = topic.decode("utf-8", "replace")
-    written_ms = wheel.floor(record.store_timestamp)
+    written_ms = write_time(record.store_timestamp, slot_ms, wheel)
     entry = Entry(slot_ms, magic, written_ms, record.physical_offset, record.size, java_hash(name))
     return entry, name
 
@@ -137,6 +137,8 @@ class Enqueuer:
                 elif not self._is_done(record.queue_offset, found[0].slot_ms):
                     entries.append(found[0])
                     topics.append((found[1], found[0].magic))
+                elif found[0].magic & MAGIC_ROLL:
+                    state.doubt(unit_of(found[0], NO_UNIT))
             offset = following
         if offset == state.queue_offset:
             state.behind_since_ms = None
@@ -183,7 +185,7 @@ class Enqueuer:
         cut = state.broker.store.take_cut()
         if cut is None:
             return False
-        state.timers.cut(cut)
+        state.cut(cut)
         state.queue_offset = min(state.queue_offset, queue_offset_after(state))
         return True
 

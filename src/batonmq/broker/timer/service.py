@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,8 +86,8 @@ class TimerService:
                 state.queue_offset,
                 state.timers.log.end,
             )
-        self._tasks.spawn(self._flush_regularly())
-        self._tasks.spawn(self._expire_regularly())
+        self._tasks.keep(self._flush_regularly, "timer: flush")
+        self._tasks.keep(self._expire_regularly, "timer: deletion of old files")
 
     def _open(self, root: Path, log_file_size: int) -> dict[int, int]:
         state = self.state
@@ -104,16 +104,17 @@ class TimerService:
         state.forget_delivered()
         read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
+        doubtful = state.take_doubtful()
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
-        self._spawn(self._enqueuer.run())
-        self._spawn(Deliverer(state, self._counts).run(since_ms))
+        self._keep(self._enqueuer.run, "timer: filling of the wheel")
+        self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""
         if self.state.opened:
             self.rest()
-            self._spawn(self._enqueuer.run())
+            self._keep(self._enqueuer.run, "timer: filling of the wheel")
 
     def rest(self) -> None:
         """The role ends."""
@@ -126,8 +127,8 @@ class TimerService:
             task.cancel()
         self._work.clear()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work.append(self._tasks.spawn(work))
+    def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+        self._work.append(self._tasks.keep(work, what))
 
     async def close(self, *, failed: bool) -> None:
         """Write everything to disk; `failed`: the disk does not work any more."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from bisect import insort
+from collections import deque
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.timer.layout import Checkpoint
 from batonmq.broker.versions import next_version
@@ -12,7 +15,13 @@ from batonmq.protocol.bodies.common import DataVersion
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.timer.core import Wheel
+    from batonmq.broker.timer.layout import Unit
     from batonmq.broker.timer.timer_store import TimerStore
+
+
+DOUBTFUL_MS: Final = 10_000
+"""How much later than this broker a master may park a message."""
+_slot_of = attrgetter("slot_ms")
 
 
 class TimerState:
@@ -38,6 +47,10 @@ class TimerState:
         self.version = DataVersion()
         self.filled = asyncio.Event()
         """Set when the wheel has got messages."""
+        self.doubtful: deque[Unit] = deque()
+        """On a slave: messages of the last seconds before `done.read_ms` that were to be rolled, by slot. A
+        RocketMQ master parks them by the time at which it saw them, a little later than this broker does by
+        their store time, so it may not have rolled them yet."""
         self.behind_since_ms: int | None = None
         """Store time of the message that was enqueued last, while others wait behind it."""
 
@@ -62,7 +75,25 @@ class TimerState:
         done = self.done
         if self.queue_offset <= done.master_queue_offset:
             # Otherwise the wheel has messages that the master may not have put into its own.
-            self.timers.forget_before(done.read_ms)
+            self.doubtful += self.timers.forget_before(done.read_ms)
+        while self.doubtful and self.doubtful[0].slot_ms < done.read_ms - DOUBTFUL_MS:
+            self.doubtful.popleft()
+
+    def doubt(self, unit: Unit) -> None:
+        """As `doubtful`: this one comes late, and is not put into the wheel."""
+        if unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
+            insort(self.doubtful, unit, key=_slot_of)
+
+    def take_doubtful(self) -> list[Unit]:
+        """The doubtful messages, which count no more."""
+        doubtful, self.doubtful = list(self.doubtful), deque()
+        return doubtful
+
+    def cut(self, max_physical: int) -> None:
+        """The commit log was cut at `max_physical`. Raises `OSError`."""
+        self.timers.cut(max_physical)
+        kept = [unit for unit in self.doubtful if unit.physical_offset + unit.size <= max_physical]
+        self.doubtful = deque(kept)
 
     def moved(self, *, acting: bool = False) -> None:
         """The master has made progress: slaves copy the checkpoint of another version. `acting`: a slave

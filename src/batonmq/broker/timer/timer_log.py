@@ -19,9 +19,11 @@ from batonmq.broker.timer.layout import (
     BLANK_MAGIC,
     MAGIC_DELETE,
     MAGIC_MASK,
+    MAGIC_ROLL,
     SLOT_DTYPE,
     UNIT,
     UNIT_DTYPE,
+    Slot,
     Unit,
     decode_unit,
 )
@@ -32,8 +34,12 @@ class Built(NamedTuple):
     """The wheel according to the log."""
 
     slots: npt.NDArray[np.void]
+    others: dict[int, Slot]
+    """By time in steps: slots whose place in `slots` is taken by another time."""
     by_topic_hash: dict[int, int]
     """Hash of the real topic -> messages that wait."""
+    rolling: set[int]
+    """Times in steps of the slots in which messages wait to be rolled."""
 
 
 class TimerLog:
@@ -139,7 +145,9 @@ class TimerLog:
         units are at or behind the position `all_from`."""
         size = layout.SLOTS
         slots = np.zeros(size, SLOT_DTYPE)
+        others: dict[int, Slot] = {}
         by_hash: dict[int, int] = {}
+        rolling: set[int] = set()
         for file in self._files.files:
             units, _ = self._units(file)
             units = units[: max(0, self.end - file.base) // UNIT.size]
@@ -148,20 +156,43 @@ class TimerLog:
             waits = (times >= read_ms // precision_ms) | (positions >= all_from)
             waits &= times > 0
             times, positions, units = times[waits], positions[waits], units[waits]
-            index = times % size
             signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
-            other = slots["time"][index] != times
-            slots["first"][index[other][::-1]] = positions[other][::-1]  # of equal indices the last one stays
-            counts = np.bincount(index, signs, size).astype(np.int64)
-            other_index = np.unique(index[other])
-            slots["count"][other_index] = 0
-            slots["count"] += counts.astype(">i4")
-            slots["time"][index] = times
-            slots["last"][index] = positions
+            self._add(slots, others, times, positions, signs)
+            rolling.update(np.unique(times[units["magic"] & MAGIC_ROLL != 0]).tolist())
             hashes, inverse = np.unique(units["topic"].astype(np.int64), return_inverse=True)
             for value, count in zip(hashes, np.bincount(inverse, signs, len(hashes)), strict=True):
                 by_hash[int(value)] = by_hash.get(int(value), 0) + int(count)
-        return Built(slots, by_hash)
+        return Built(slots, others, by_hash, rolling)
+
+    @staticmethod
+    def _add(
+        slots: npt.NDArray[np.void],
+        others: dict[int, Slot],
+        times: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        signs: npt.NDArray[np.int64],
+    ) -> None:
+        """Add units to the slots: their times in steps, ascending positions, and 1, or -1 for a recall."""
+        steps, first, inverse = np.unique(times, return_index=True, return_inverse=True)
+        last = np.zeros(len(steps), np.int64)
+        last[inverse] = np.arange(len(times))  # of equal indices the last one stays
+        counts = np.bincount(inverse, signs, len(steps)).astype(np.int64)
+        index = steps % len(slots)
+        alone = np.zeros(len(steps), bool)
+        alone[np.unique(index, return_index=True)[1]] = True
+        held = slots["time"][index]
+        fresh = alone & (held == 0)
+        fits = fresh | (held == steps)
+        slots["first"][index[fresh]] = positions[first[fresh]]
+        slots["time"][index[fresh]] = steps[fresh]
+        slots["last"][index[fits]] = positions[last[fits]]
+        slots["count"][index[fits]] += counts[fits].astype(">i4")
+        for at in np.flatnonzero(~fits):
+            step = int(steps[at])
+            known = others.get(step)
+            begin = int(positions[first[at]]) if known is None else known.first
+            number = int(counts[at]) + (0 if known is None else known.number)
+            others[step] = Slot(begin, int(positions[last[at]]), number)
 
     def cut(self, position: int) -> None:
         """Remove everything from `position` on. Raises `OSError`."""

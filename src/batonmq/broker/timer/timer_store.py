@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batonmq.broker.timer.layout import MAGIC_DELETE, NO_UNIT, Checkpoint, Slot, Unit
+from batonmq.broker.timer.layout import MAGIC_DELETE, MAGIC_ROLL, NO_UNIT, Checkpoint, Slot, Unit
 from batonmq.broker.timer.timer_log import TimerLog, sync
 from batonmq.broker.timer.wheel import TimerWheel
 
 log = logging.getLogger(__name__)
 
 _EMPTY = Slot(NO_UNIT, NO_UNIT, 0)
+MOST_ROLLED: Final = 100_000
+"""Units of one slot that are looked at for those that were to be rolled."""
 _FEW: Final = 64
 """Slots that are cleared one by one; for more, one pass over the whole wheel is quicker."""
 
@@ -33,6 +35,11 @@ class Entry(NamedTuple):
     physical_offset: int
     size: int
     topic_hash: int
+
+
+def unit_of(entry: Entry, previous: int) -> Unit:
+    """The unit of a message; `previous`: position of the one before it in its slot."""
+    return Unit(previous, *entry[1:3], *entry[:1], *entry[3:])
 
 
 class TimerStore:
@@ -52,6 +59,8 @@ class TimerStore:
         """Number of slots with messages."""
         self.next_ms: int | None = None
         """Time of the first slot with messages; None for an empty wheel."""
+        self._rolling: set[int] = set()
+        """Times of slots in which messages wait to be rolled; some may be empty."""
 
     def close(self) -> None:
         self.log.close()
@@ -69,7 +78,8 @@ class TimerStore:
             self.wheel.empty()
             return {}
         built = self.log.build(self.wheel.precision_ms, checkpoint.read_ms, checkpoint.log_end)
-        self.wheel.replace(built.slots)
+        self.wheel.replace(built.slots, built.others)
+        self._rolling = {step * self.wheel.precision_ms for step in built.rolling}
         self.count_again()
         return built.by_topic_hash
 
@@ -77,8 +87,20 @@ class TimerStore:
         """Set `waiting`, `used` and `next_ms` by what the wheel holds."""
         self.waiting, self.used, self.next_ms = self.wheel.totals()
 
-    def forget_before(self, time_ms: int) -> None:
-        """Remove the messages in slots before a time: another broker has delivered them. Raises `OSError`."""
+    def forget_before(self, time_ms: int) -> list[Unit]:
+        """Remove the messages in slots before a time: another broker has delivered them. Returns those that
+        were to be rolled, by slot. Raises `OSError`."""
+        rolled = [
+            unit
+            for slot_ms in sorted(slot for slot in self._rolling if slot < time_ms)
+            for position in self.chain(slot_ms, NO_UNIT, MOST_ROLLED)[0]
+            if (unit := self.log.read(position)) is not None and unit.roll
+        ]
+        self._forget_before(time_ms)
+        self._rolling = {slot for slot in self._rolling if slot >= time_ms}
+        return rolled
+
+    def _forget_before(self, time_ms: int) -> None:
         for _ in range(_FEW):
             if self.next_ms is None or self.next_ms >= time_ms:
                 return
@@ -93,10 +115,12 @@ class TimerStore:
         changed: dict[int, Slot] = {}
         for entry in entries:
             slot = changed.get(entry.slot_ms) or self.wheel.get(entry.slot_ms) or _EMPTY
-            position = self.log.add(Unit(slot.last, *entry[1:3], *entry[:1], *entry[3:]))
+            position = self.log.add(unit_of(entry, slot.last))
             first = position if slot.first == NO_UNIT else slot.first
             count = slot.number + (-1 if entry.magic & MAGIC_DELETE else 1)
             changed[entry.slot_ms] = Slot(first, position, count)
+            if entry.magic & MAGIC_ROLL:
+                self._rolling.add(entry.slot_ms)
         self.log.write()
         for slot_ms, slot in changed.items():
             before = self.wheel.get(slot_ms)
@@ -162,6 +186,7 @@ class TimerStore:
     def done(self, slot_ms: int) -> None:
         """All messages of the slot are delivered. Raises `OSError`."""
         slot = self.wheel.get(slot_ms)
+        self._rolling.discard(slot_ms)
         if slot is not None:
             self.wheel.clear(slot_ms)
             self.waiting -= slot.number
@@ -178,4 +203,4 @@ class TimerStore:
         return [*self.log.paths_since(since), self.wheel.path]
 
 
-__all__ = ["Entry", "TimerStore", "sync"]
+__all__ = ["Entry", "TimerStore", "sync", "unit_of"]

@@ -28,7 +28,7 @@ from batonmq.broker.transaction.half import (
     to_half_again,
     verdict,
 )
-from batonmq.broker.transaction.term import BATCH, BATCH_BYTES, records_in
+from batonmq.broker.transaction.term import BATCH, BATCH_BYTES, records_in, whole
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import encode_message_id, pack_address
@@ -140,8 +140,12 @@ class Checker:
             except OSError as error:
                 log.warning("half messages from %d cannot be read now: %s", offset, error)
                 return result.next_offset
+        records = whole(result)
+        if records is None:
+            result = self._broker.store.get(TRANS_HALF_TOPIC, HALF_QUEUE, offset, 1, BATCH_BYTES)
+            records = list(records_in(result))
         unread = set(range(offset, offset + result.count))
-        for record in records_in(result):
+        for record in records:
             if term.ended:
                 return None
             unread.discard(record.queue_offset)

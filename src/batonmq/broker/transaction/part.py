@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from batonmq.broker.messages.answers import sending_forbidden
@@ -99,10 +100,11 @@ class TransactionPart(Part):
     def role_changed(self, role: RoleState) -> None:
         if role.serves and self.term is None:
             self.term = Term(self._broker, self.counts, self.checks)
-            self._tasks.spawn(self._serve(self.term))
+            self._tasks.keep(partial(self._serve, self.term), "transactions")
 
     async def _serve(self, term: Term) -> None:
-        await Recovery(self._broker, term).run()
+        if not term.ready.done():
+            await Recovery(self._broker, term).run()
         await Checker(self._broker, term).run()
 
 

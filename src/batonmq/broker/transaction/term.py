@@ -16,7 +16,7 @@ from batonmq.broker.transaction.half import HALF_QUEUE, OP_TAG, first_copy, offs
 from batonmq.broker.transaction.op_writer import OpWriter
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import PROPERTY_TRANSACTION_MOVED
-from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
+from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, scan_frames
 from batonmq.protocol.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from batonmq.store.errors import StoreError
 from batonmq.store.results import GetStatus
@@ -139,7 +139,11 @@ class Term:
                 window.skip_ops(found.next_offset)
                 return True
             return False
-        for record in records_in(found):
+        records = whole(found)
+        if records is None:
+            found = self._store.get(TRANS_OP_HALF_TOPIC, HALF_QUEUE, window.next_op, 1, BATCH_BYTES)
+            records = list(records_in(found))
+        for record in records:
             if record.tags != OP_TAG:
                 log.error("op message %d has tag %r instead of %r", record.queue_offset, record.tags, OP_TAG)
                 window.op_read(record.queue_offset, [])
@@ -169,6 +173,16 @@ class Term:
         if record.physical_offset != physical_offset or record.topic != TRANS_HALF_TOPIC:
             return None
         return record
+
+
+def whole(found: GetResult) -> list[MessageExt] | None:
+    """The records of a result, bodies not inflated. None if one of several is damaged: then it is read one by
+    one, because where the next one begins may be unknown."""
+    try:
+        records = [record for view in found.buffers for record in decode_records(view, inflate=False)]
+    except MessageFormatError:
+        return None if found.count > 1 else list(records_in(found))
+    return records if len(records) == found.count else None
 
 
 def records_in(found: GetResult) -> Iterator[MessageExt]:

@@ -45,10 +45,14 @@ class UpkeepPart(Part):
         self._broker = broker
         self._store = broker.store
         self._tasks = Tasks()
-        self._indexing: asyncio.Task[None] | None = None
+        self._grown = asyncio.Event()
+        """Set when there are messages to index."""
+        self._indexing = False
         self._index_failed = False
         """Whether the log is unreadable for the index: logged once, not at every attempt."""
         self._queues_dirty = False
+        self._flush_failed = False
+        """Likewise for consume queues that cannot be flushed."""
         broker.settings.listeners.append(self._configured)
 
     def _configured(self, before: BrokerConfig) -> None:
@@ -58,28 +62,34 @@ class UpkeepPart(Part):
         return sources(self._broker)
 
     async def start(self) -> None:
-        self._tasks.spawn(self._flush_queues())
-        self._tasks.spawn(self._delete_expired())
+        self._tasks.keep(self._flush_queues, "flush of the consume queues")
+        self._tasks.keep(self._delete_expired, "deletion of expired files")
+        self._tasks.keep(self._build_index, "index")
 
     async def stop(self) -> None:
         await self._tasks.cancel()
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
         self._queues_dirty = True
-        if self._indexing is None:
-            self._indexing = self._tasks.spawn(self._build_index())
+        self._grown.set()
+
+    @property
+    def indexing(self) -> bool:
+        """Whether messages are not in the index yet."""
+        return self._grown.is_set() or self._indexing
 
     async def _build_index(self) -> None:
         loop, store = asyncio.get_running_loop(), self._store
         time_us = self._broker.clock.monotonic_us  # uvloop's own time is in whole milliseconds
-        pause_s, size = INDEX_DELAY_S, LEAST_SLICE
-        try:
-            more = True
-            while more:
+        while True:
+            await self._grown.wait()
+            pause_s, size, self._indexing = INDEX_DELAY_S, LEAST_SLICE, True
+            while self._indexing:
                 paused_us, worked_s = time_us(), time.thread_time()
                 await asyncio.sleep(pause_s)
                 late = (time_us() - paused_us) / 1e6 - pause_s > LATE_S
                 busy = late or time.thread_time() - worked_s > BUSY_SHARE * pause_s
+                self._grown.clear()
                 try:
                     while (reading := store.index_reading()) is not None:
                         await loop.run_in_executor(None, reading)
@@ -91,15 +101,17 @@ class UpkeepPart(Part):
                     continue
                 self._index_failed = False
                 began_us = time_us()
-                more = store.build_index(size)
+                try:
+                    self._indexing = store.build_index(size)
+                except Exception:
+                    self._grown.set()  # `lasting` comes back here
+                    raise
                 took_s = (time_us() - began_us) / 1e6
                 pause_s = took_s * (BUSY_PAUSES if busy else IDLE_PAUSES)
                 if took_s < SLICE_S:
                     size = min(MOST_SLICE, 2 * size)
                 else:
                     size = max(LEAST_SLICE, int(size * SLICE_S / took_s))
-        finally:
-            self._indexing = None
 
     async def _flush_queues(self) -> None:
         loop = asyncio.get_running_loop()
@@ -109,8 +121,18 @@ class UpkeepPart(Part):
                 self._queues_dirty = False
                 try:
                     await loop.run_in_executor(None, self._store.flush_queues)
-                except OSError as error:
-                    log.error("consume queues cannot be flushed: %s", error)
+                except Exception as error:
+                    self._queues_dirty = True
+                    if not isinstance(error, OSError):
+                        raise
+                    if not self._flush_failed:
+                        log.error(
+                            "consume queues cannot be flushed; the next start builds them from the log: %s",
+                            error,
+                        )
+                    self._flush_failed = True
+                else:
+                    self._flush_failed = False
 
     async def _delete_expired(self) -> None:
         while True:

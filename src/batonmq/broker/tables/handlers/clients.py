@@ -14,6 +14,7 @@ from typing import Final
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import required_body
 from batonmq.broker.sql import SqlError
+from batonmq.broker.tables.consumers import NoRoom
 from batonmq.broker.tables.filters import MAX_COMPILED, compile_filter
 from batonmq.common.log import some
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
@@ -76,7 +77,8 @@ class _Notifier:
         for group in groups:
             header = NotifyConsumerIdsChanged(consumer_group=group)
             for connection in self._broker.tables.consumers.connections(group):
-                connection.oneway(header)
+                if not connection.congested:  # else they would pile up; clients rebalance by themselves too
+                    connection.oneway(header)
 
 
 class _HeartbeatRegistration:
@@ -134,16 +136,20 @@ class _HeartbeatRegistration:
                 joined.append(name)
             elif known.client_id != data.client_id:
                 replaced[known.client_id] = None
-            broker.tables.consumers.register(
-                consumer,
-                connection,
-                data.client_id,
-                language=self._command.language,
-                version=self._command.version,
-                now_ms=now_ms,
-                notify=group.notify_consumer_ids_changed_enable,
-                with_subscriptions=not (self._version_2 and data.without_sub),
-            )
+            try:
+                broker.tables.consumers.register(
+                    consumer,
+                    connection,
+                    data.client_id,
+                    language=self._command.language,
+                    version=self._command.version,
+                    now_ms=now_ms,
+                    notify=group.notify_consumer_ids_changed_enable,
+                    with_subscriptions=not (self._version_2 and data.without_sub),
+                )
+            except NoRoom as error:
+                connection.warn(f"heartbeat refused: {error}")
+                raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
             if broker.settings.broker.enable_property_filter:
                 self._sql_budget = broker.tables.filters.register(
                     name, consumer.subscription_data_set, self._sql_budget
