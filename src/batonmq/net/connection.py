@@ -37,7 +37,7 @@ gone (power, partition), and TCP takes minutes to notice."""
 _JOIN_BELOW = 64 * 1024
 """Output of a turn up to this size is joined into one buffer: measured cheaper than a gathered write of many
 small frames. Larger output is large bodies, which are not to be copied."""
-_LONG_NS = 300_000
+_LONG_S = 0.0005
 """When the requests of one read have taken so long, the answers leave and the rest waits for the next turn of
 the loop: the peer can go on meanwhile, and other connections have their turn."""
 
@@ -179,8 +179,8 @@ class Connection(asyncio.Protocol):
         max_held_bytes = self._limits.max_in_flight_bytes
         max_out = self._limits.write_buffer_bytes
         arrived = 0.0
-        timer_ns = dispatcher.timer_ns
-        arrived_ns = timer_ns()
+        arrived_ns = dispatcher.timer_ns()
+        began = self._loop.time()
         long = False
         for command in commands:
             if command.flag & FLAG_RESPONSE:
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
             else:
                 if outcome.__class__ is Reply:
                     request.reply(outcome)
-                    long = timer_ns() - arrived_ns > _LONG_NS
+                    long = self._loop.time() - began > _LONG_S
                 elif not request._state:
                     if not arrived:
                         arrived = self._loop.time()
