@@ -14,7 +14,7 @@ SEEDS = 8
 KEPT = ["unconfirmed", "no-search", "early-checks", "repeats", "no-checks"]
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
-NOTICING = {"unconfirmed": (137,)}
+NOTICING = {"unconfirmed": (499,)}
 """Seeds that notice a mutation which few of the first ones do."""
 
 
