@@ -1,10 +1,10 @@
 """Many records at once: what the index needs of a long piece of log, as arrays. No I/O.
 
-A query waits until an index that is behind, as on a slave that has just caught up, has read megabytes of
-records; so does an orderly stop. Arrays take 1.3 µs of processor time for a record, `read_records` and
-`keys_of` take 3.4. Arrays cost some 300 µs whatever is in them, so they are only for long pieces, not for the
-slices in which a running broker builds its index. The results are the same: records that are not plain (IPv6
-hosts, long topics, repeated properties, other text than ASCII) go through `read_records` and `keys_of`.
+The index is built from megabytes of records after a burst of sends, on a slave that has just caught up, and
+while a query or an orderly stop waits for it. Arrays take 1.3 µs of processor time for a record,
+`read_records` and `keys_of` take 3.4. Arrays cost some 300 µs whatever is in them, so they are only for long
+pieces. The results are the same: records that are not plain (IPv6 hosts, long topics, repeated properties,
+other text than ASCII) go through `read_records` and `keys_of`.
 
 Consume queue units are not made this way: 2.0 µs of compiled or plain code became 1.3 in pieces of 4 MiB, but
 8 in pieces of 64 KiB, as a socket brings them.

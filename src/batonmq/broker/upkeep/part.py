@@ -108,10 +108,7 @@ class UpkeepPart(Part):
                     raise
                 took_s = (time_us() - began_us) / 1e6
                 pause_s = took_s * (BUSY_PAUSES if busy else IDLE_PAUSES)
-                if took_s < SLICE_S:
-                    size = min(MOST_SLICE, 2 * size)
-                else:
-                    size = max(LEAST_SLICE, int(size * SLICE_S / took_s))
+                size = next_slice(size, took_s)
 
     async def _flush_queues(self) -> None:
         loop = asyncio.get_running_loop()
@@ -141,6 +138,13 @@ class UpkeepPart(Part):
                 await unlink(self._store.delete_expired())
             except OSError as error:
                 log.error("expired files cannot be deleted: %s", error)
+
+
+def next_slice(size: int, took_s: float) -> int:
+    """Records of the next slice, after one of `size` records took `took_s`."""
+    if took_s < SLICE_S:
+        return min(MOST_SLICE, 2 * size)
+    return max(LEAST_SLICE, int(size * SLICE_S / took_s))
 
 
 async def unlink(paths: Sequence[Path]) -> None:
