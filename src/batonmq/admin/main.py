@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
 import click
+
+from batonmq.common.command_group import SuggestingGroup
 
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Cluster and brokers": {
@@ -91,7 +92,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 COMMANDS: Final = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
-class Commands(click.Group):
+class Commands(SuggestingGroup):
     """Loads a command's module when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -113,15 +114,6 @@ class Commands(click.Group):
         found = import_module(f"batonmq.admin.commands.{module}").main
         assert isinstance(found, click.Command)
         return found
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            ctx.fail(f"no command {args[0]!r}{hint}")
-        return super().resolve_command(ctx, args)
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,22 @@
+"""A command line of subcommands that names the nearest one when somebody mistypes."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+
+class SuggestingGroup(click.Group):
+    """Subclasses list their commands in `list_commands`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's; an unknown command is a usage error with the nearest known one."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
