@@ -5,12 +5,11 @@ Source: `TopicConfig` and the `protocol.body` package of Apache RocketMQ 5.
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import field
 
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
+from batonmq.protocol.bodies.static_topics import TopicQueueMappingDetail
 from batonmq.protocol.json import Body
 from batonmq.protocol.registry import I32
 
@@ -30,6 +29,13 @@ class TopicConfig(Body):
     attributes: dict[str, str] = field(default_factory=dict)
 
 
+class TopicConfigAndQueueMapping(TopicConfig):
+    """A topic as GET_TOPIC_CONFIG gives it with ``lo=true``."""
+
+    mapping_detail: TopicQueueMappingDetail | None = None
+    """None: not a static topic."""
+
+
 class TopicConfigSerializeWrapper(Body):
     """All topics of a broker; also ``config/topics.json``."""
 
@@ -43,7 +49,7 @@ class TopicConfigAndMappingSerializeWrapper(Body):
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
-    topic_queue_mapping_detail_map: dict[str, Any] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = field(default_factory=dict)
     mapping_data_version: DataVersion = field(default_factory=DataVersion)
 
 

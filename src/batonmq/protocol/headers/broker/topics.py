@@ -22,6 +22,12 @@ class CreateTopic(Header):
     force: bool = False
 
 
+@request(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
+class CreateStaticTopic(CreateTopic):
+    """Create or change a topic and this broker's part of its logical queues; body
+    `TopicQueueMappingDetail`."""
+
+
 @request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
 class CreateTopicList(Header):
     """Create or change topics; body `CreateTopicListRequestBody`."""
@@ -36,9 +42,10 @@ class DeleteTopic(Header):
 
 @request(RequestCode.GET_TOPIC_CONFIG)
 class GetTopicConfig(Header):
-    """One topic; body `TopicConfig`."""
+    """One topic; body `TopicConfig`, or `TopicConfigAndQueueMapping` with ``lo``."""
 
     topic: str
+    lo: bool | None = None
 
 
 class GetAllTopicConfigResponse(Header):
