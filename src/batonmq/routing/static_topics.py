@@ -1,8 +1,8 @@
 """Arithmetic of static topics: from offsets of logical queues to offsets of physical ones and back. No I/O.
 
-A logical queue is a list of parts (`LogicQueueMappingItem`), oldest first. The last part is the leader. A part
-without a logic offset is new: its remapping is not finished. Source: RIP-21, `TopicQueueMappingUtils` and
-`LogicQueueMappingItem` of Apache RocketMQ 5.
+A logical queue is a list of parts (`LogicQueueMappingItem`), oldest first. The last part is the leader. A
+part without a logic offset is new: its remapping is not finished. Source: RIP-21, `TopicQueueMappingUtils`
+and `LogicQueueMappingItem` of Apache RocketMQ 5.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOCK_BROKER_PREFIX: Final = "__syslo__"
 """How the broker name of a logical queue begins (`LOGICAL_QUEUE_MOCK_BROKER_PREFIX`)."""
 GLOBAL_SCOPE: Final = "__global__"
+MOST_QUEUES: Final = 16_384
+"""Largest number of logical queues of a topic that clients read from a route."""
 
 
 def mock_broker_name(scope: str) -> str:
@@ -51,7 +53,7 @@ def logical_queues(topic: str, mappings: Iterable[TopicQueueMappingInfo]) -> dic
     totals: dict[str, int] = {}
     claims: dict[MessageQueue, tuple[int, str]] = {}
     for info in mappings:
-        totals[info.scope] = max(info.total_queues, totals.get(info.scope, 0))
+        totals[info.scope] = min(MOST_QUEUES, max(info.total_queues, totals.get(info.scope, 0)))
         for queue_id in info.curr_id_map:
             queue = MessageQueue(topic, mock_broker_name(info.scope), queue_id)
             claim = info.epoch, info.bname or ""
