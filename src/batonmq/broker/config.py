@@ -79,6 +79,8 @@ class BrokerConfig(MetricsConfig):
     """Time between heartbeats to name servers (with slave acting master) and controllers, ms."""
     send_heartbeat_timeout_millis: int = number(1_000, 10, changeable=True)
     """How long a heartbeat may take, ms."""
+    forward_timeout: int = number(3_000, 10, changeable=True)
+    """How long another broker may take to answer about its part of a static topic's queue, ms."""
     broker_not_active_timeout_millis: int = number(3_000, 10, changeable=True)
     """With slave acting master: silence after which name servers count this broker as gone, ms. RocketMQ's
     default is 10,000 (docs/decisions/hang-3s.md)."""

@@ -18,6 +18,7 @@ from batonmq.broker.nameservers.part import NameServersPart
 from batonmq.broker.pop.part import PopPart
 from batonmq.broker.preonline.part import PreOnlinePart
 from batonmq.broker.replica.part import ReplicaPart
+from batonmq.broker.statictopic.part import StaticTopicPart
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer.part import TimerPart
 from batonmq.broker.transaction.part import TransactionPart
@@ -34,6 +35,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     MonitoringPart,
     AdminPart,
     MessagesPart,
+    StaticTopicPart,  # in front of the handlers of the parts before
     EscapePart,
     TransactionPart,  # before the parts that delay messages: a half message is delayed when it is committed
     DelayPart,

@@ -32,6 +32,7 @@ from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
 from batonmq.broker.tables.filters import FilterTable
+from batonmq.broker.tables.mappings import MappingTable
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -251,6 +252,7 @@ class BrokerService:
             topics=TopicTable(config, clock, light_queues=light_queues),
             subscriptions=SubscriptionTable(config, clock, light_queues=light_queues),
             offsets=OffsetTable(clock, config.consumer_offset_update_version_step, light_queues=light_queues),
+            mappings=MappingTable(clock),
             filters=FilterTable(clock.now_ms),
             persistence=Persistence(settings.store.root / "config"),
         )

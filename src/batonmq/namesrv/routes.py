@@ -190,6 +190,8 @@ class RouteTable:
             if changed or name not in self._queues.get(config.topic_name, {}):
                 self._put_queues(name, config, read_only)
         if changed:
+            for topic in [each for each in self._mappings if each in topics and each not in mappings]:
+                self._mappings[topic].pop(name, None)  # deleted there and created again
             for topic, mapping in mappings.items():
                 # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
                 self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
@@ -349,7 +351,7 @@ class RouteTable:
                     servers = self._filter_servers.get(BrokerKey(group.cluster, address))
                     if servers is not None:
                         route.filter_server_table[address] = servers
-        route.topic_queue_mapping_by_broker = self._mappings.get(topic)
+        route.topic_queue_mapping_by_broker = self._mappings.get(topic) or None
         if self.support_acting_master and not topic.startswith(MEMBER_GROUP_TOPIC_PREFIX):
             for group in groups:
                 self._show_acting_master(group, queues)
@@ -390,9 +392,11 @@ class RouteTable:
         """Remove a topic from the routes of one cluster or of all."""
         if not cluster:
             self._queues.pop(topic, None)
+            self._mappings.pop(topic, None)
             return
         for name in self._clusters.get(cluster, {}):
             self._remove_queues(topic, name)
+            self._mappings.get(topic, {}).pop(name, None)
 
     def set_writable(self, name: str, writable: bool) -> int:
         """Grant or remove the write permission of a broker set's queues; returns the number of topics."""

@@ -23,6 +23,7 @@ import msgspec
 
 from batonmq.net.interceptors import Interceptor, each_answered, guard
 from batonmq.protocol.codes import FLAG_ONEWAY, ResponseCode
+from batonmq.protocol.frame import FrameReader
 from batonmq.protocol.registry import Header
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Reply(msgspec.Struct, gc=False):
 
 Outcome: TypeAlias = Reply | Awaitable[Reply | None] | None
 RawHandler: TypeAlias = "Callable[[Request], Outcome]"
+Around: TypeAlias = "Callable[[Request, RawHandler], Outcome]"
+"""Serves a request, with the handler that it stands in front of."""
 H = TypeVar("H", bound=Header)
 
 _OPEN, _DONE, _EXPIRED = 0, 1, 2
@@ -114,6 +117,34 @@ class Request:
             self.connection.send_reply(self, reply)
 
 
+class InnerRequest(Request):
+    """A request that is handled on behalf of another one: its answer goes to a function."""
+
+    __slots__ = ("_outer", "_take")
+
+    def __init__(self, outer: Request, command: Command, take: Callable[[Reply], None]) -> None:
+        """`take` gets an answer that the handler gives after it returned."""
+        super().__init__(outer.connection, command)
+        self.arrived_ns = outer.arrived_ns
+        self._outer = outer
+        self._take = take
+
+    @property
+    def answered(self) -> bool:
+        return self._state != _OPEN or self._outer.answered
+
+    def reply(self, reply: Reply) -> None:
+        if self._state:
+            raise RuntimeError(f"request code={self.command.code} was answered twice")
+        self._state = _DONE
+        if not self._outer.answered:
+            self._take(reply)
+
+    def reply_frame(self, frame: bytes, code: int) -> None:
+        answer = FrameReader(len(frame)).feed(frame)[0]
+        self.reply(Reply(body=answer.body, code=answer.code, remark=answer.remark, ext=answer.ext))
+
+
 def _not_supported(request: Request) -> Reply:
     code = request.command.code
     request.connection.warn(f"request type {code} not supported")
@@ -174,3 +205,12 @@ class Dispatcher:
             raise ValueError(f"request code {code} already has a handler")
         self._bound[code] = handler
         self.handlers[code] = guard(handler, self.interceptors)
+
+    def wrap(self, code: int, around: Around) -> RawHandler:
+        """Put a function in front of a bound handler, behind the interceptors; returns that handler. Raises
+        KeyError for a code without one."""
+        code = int(code)
+        inner = self._bound[code]
+        self._bound[code] = lambda request: around(request, inner)
+        self.handlers[code] = guard(self._bound[code], self.interceptors)
+        return inner

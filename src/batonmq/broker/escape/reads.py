@@ -8,19 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from batonmq.common.addresses import split_addresses
-from batonmq.net.errors import ConnectFailed
-from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.broker.escape.addresses import address_of
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
-from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import PullMessage
-from batonmq.protocol.headers.namesrv import GetRouteInfo
-from batonmq.protocol.json import decode
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
 from batonmq.protocol.tags import ALL_TAGS
-from batonmq.routing.name_servers import NameServers
-from batonmq.routing.routes import parse_route
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -51,7 +44,7 @@ class RemoteReader:
                 if found.fetch is not None:
                     await asyncio.get_running_loop().run_in_executor(other.readers, found.fetch)
                 return _message(b"".join(found.buffers), offset)
-        address = await self._address(broker_name, topic)
+        address = await address_of(self._broker, broker_name, topic)
         header = PullMessage(
             consumer_group=self._group,
             topic=topic,
@@ -66,17 +59,6 @@ class RemoteReader:
         )
         answer = await self._broker.client.call(address, header, timeout_ms=TIMEOUT_MS, accept=_ANSWERS)
         return _message(bytes(answer.body), offset) if answer.code == ResponseCode.SUCCESS else None
-
-    async def _address(self, broker_name: str, topic: str) -> str:
-        broker = self._broker
-        addresses = split_addresses(broker.settings.broker.namesrv_addr)
-        if not addresses:
-            raise ConnectFailed(broker_name, "no name server is configured that knows this broker set")
-        answer = await NameServers(addresses, broker.client, broker.rng).ask(GetRouteInfo(topic))
-        address = parse_route(topic, decode(answer.body, TopicRouteData)).replica(broker_name)
-        if address is None:
-            raise MQError(ResponseCode.BROKER_NOT_EXIST, f"no broker of {broker_name} has topic {topic}")
-        return address
 
 
 def _message(data: bytes, offset: int) -> MessageExt | None:

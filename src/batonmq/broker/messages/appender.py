@@ -53,6 +53,7 @@ class PutStatus(Enum):
 _STORE_OK: Final = StorePutStatus.PUT_OK
 HELD_BYTES: Final = 64 << 20
 """Bodies that may wait while the log is held (`Appender.hold`); more are refused."""
+SETTLE_POLL_S: Final = 0.005
 UNLIMITED: Final = 1 << 30
 """`alive_replicas` before a name server has answered."""
 
@@ -220,6 +221,17 @@ class Appender:
         stored = [result for result in results if result.status is _STORE_OK]
         if stored:
             self._store.keep_whole(stored[0].physical_offset, stored[-1].end_offset)
+
+    async def settle(self, timeout_ms: int) -> bool:
+        """Wait until consumers can read all messages that were submitted so far; False if they cannot in this
+        time."""
+        await asyncio.sleep(0)  # those of this loop turn are appended
+        end, deadline = self._store.max_offset, self._clock.monotonic_ms() + timeout_ms
+        while self._store.dispatched_offset < end:
+            if self._clock.monotonic_ms() >= deadline:
+                return False
+            await asyncio.sleep(SETTLE_POLL_S)
+        return True
 
     # -- progress
 

@@ -11,6 +11,7 @@ import msgspec
 
 from batonmq.broker.context import Broker
 from batonmq.broker.stats import Snapshot
+from batonmq.broker.tables.offsets import NOT_FOUND
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.clients import GroupList, QuerySubscriptionResponseBody
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
@@ -126,8 +127,10 @@ class _StatisticsHandlers:
             config = broker.tables.topics.get(topic)
             if config is None:
                 continue
+            # A logical queue's position is in its last part with a commit: 0 would be one.
+            least = NOT_FOUND if topic in broker.tables.mappings else 0
             for queue_id in range(config.read_queue_nums):
-                consumed = max(0, broker.tables.offsets.query(group, topic, queue_id))
+                consumed = max(least, broker.tables.offsets.query(group, topic, queue_id))
                 last = broker.store.queue_store_time(topic, queue_id, consumed - 1)
                 progress.offset_table[self._queue(topic, queue_id)] = OffsetWrapper(
                     broker_offset=broker.store.queue_bounds(topic, queue_id).max_offset,

@@ -70,7 +70,9 @@ def registration_of(broker: Broker) -> tuple[RegisterBroker, bytes]:
     body = encode(
         RegisterBrokerBody(
             topic_config_serialize_wrapper=TopicConfigAndMappingSerializeWrapper(
-                topic_config_table=dict(topics), data_version=broker.tables.topics.version
+                topic_config_table=dict(topics),
+                data_version=broker.tables.topics.version,
+                topic_queue_mapping_info_map=broker.tables.mappings.infos(),
             )
         )
     )

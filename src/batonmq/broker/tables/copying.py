@@ -26,6 +26,7 @@ from batonmq.protocol.json import decode
 
 if TYPE_CHECKING:
     from batonmq.broker.tables.filters import FilterTable
+    from batonmq.broker.tables.mappings import MappingTable
     from batonmq.broker.tables.offsets import Offset, OffsetTable
     from batonmq.broker.tables.persistence import Master, Member
     from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -40,8 +41,11 @@ _LASTING: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIP
 """Refusals of an offset that another attempt would not change."""
 
 
-async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -> None:
-    """Copy the topics, and infer which ones the master has deleted."""
+async def copy_topics(
+    master: Master, topics: TopicTable, mappings: MappingTable, store: MessageStore
+) -> None:
+    """Copy the topics, and infer which ones the master has deleted. Static ones come with their mappings: a
+    read of a logical queue must not take it for a physical one."""
     stored = {topic for topic, _ in store.queues()}
     read = decode(await master.fetch(GetAllTopicConfig()), TopicConfigAndMappingSerializeWrapper)
     table, version = read.topic_config_table, read.data_version
@@ -54,6 +58,7 @@ async def copy_topics(master: Master, topics: TopicTable, store: MessageStore) -
             master.address,
             some(sorted(topics.missing_on_master)),
         )
+    mappings.replace(read.topic_queue_mapping_detail_map, read.mapping_data_version)
     topics.replace(table, version)
 
 

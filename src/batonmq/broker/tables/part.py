@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TOPICS = "topics"
 DELETED_TOPICS = "deletedTopics"
+MAPPINGS = "topicQueueMapping"
 GROUPS = "subscriptionGroup"
 FILTERS = "consumerFilter"
 RESETS = "resetOffset"
@@ -53,6 +54,7 @@ class TablesPart(Part):
         """Recreated topics that the last copy of the topics has taken into account."""
         tables.topics.listeners.append(self._topics_changed)
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
+        tables.mappings.on_change = self._mappings_changed
         tables.subscriptions.on_change = self._groups_changed
         tables.offsets.on_first_commit = tables.watch.changed
         tables.offsets.on_resets = self._resets_changed
@@ -73,6 +75,11 @@ class TablesPart(Part):
                 name=DELETED_TOPICS,
                 encode=tables.topics.deleted.encode,
                 restore=tables.topics.deleted.restore,
+            ),
+            Table(
+                name=MAPPINGS,
+                encode=tables.mappings.encode,
+                restore=tables.mappings.restore,  # slaves copy it with the topics
             ),
             Table(
                 name=OFFSETS,
@@ -111,7 +118,7 @@ class TablesPart(Part):
     async def _copy_topics(self, master: Master) -> None:
         store = self._broker.store
         recreated, self._recreated = frozenset(store.recreated_topics), frozenset()
-        await copy_topics(master, self._tables.topics, store)
+        await copy_topics(master, self._tables.topics, self._tables.mappings, store)
         self._recreated = recreated
 
     def handlers(self, dispatcher: Dispatcher) -> None:
@@ -133,7 +140,7 @@ class TablesPart(Part):
 
     def term_begins(self, epoch: int) -> None:
         tables, store = self._tables, self._broker.store
-        for table in (tables.topics, tables.subscriptions, tables.offsets):
+        for table in (tables.topics, tables.mappings, tables.subscriptions, tables.offsets):
             table.begin_term(epoch)
         tables.watch.begin_term()
         if not self._broker.role.is_master:
@@ -163,6 +170,10 @@ class TablesPart(Part):
 
     def _topics_changed(self, changed: Sequence[TopicConfig]) -> None:
         self._tables.persistence.save(TOPICS)
+        self._tables.watch.changed()
+
+    def _mappings_changed(self) -> None:
+        self._tables.persistence.save(MAPPINGS)
         self._tables.watch.changed()
 
     def _groups_changed(self) -> None:

@@ -16,6 +16,7 @@ from batonmq.protocol.errors import MQError
 
 if TYPE_CHECKING:
     from batonmq.broker.tables.filters import FilterTable
+    from batonmq.broker.tables.mappings import MappingTable
     from batonmq.broker.tables.offsets import OffsetTable
     from batonmq.broker.tables.persistence import Persistence
     from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -31,6 +32,8 @@ class Tables:
     topics: TopicTable
     subscriptions: SubscriptionTable
     offsets: OffsetTable
+    mappings: MappingTable
+    """Static topics."""
     filters: FilterTable
     """SQL92 filters of groups."""
     persistence: Persistence

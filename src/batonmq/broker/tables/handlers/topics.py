@@ -16,12 +16,14 @@ from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
 from batonmq.broker.tables.topics import MAX_QUEUES
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.common import TopicList
+from batonmq.protocol.bodies.static_topics import TopicQueueMappingDetail
 from batonmq.protocol.bodies.topics import (
     MULTI_TAG,
     SINGLE_TAG,
     CreateTopicListRequestBody,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
+    TopicConfigAndQueueMapping,
 )
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -36,6 +38,7 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
     """Bind the requests of this module."""
     topics = _TopicHandlers(broker)
     dispatcher.on(wire.CreateTopic, topics.create)
+    dispatcher.on(wire.CreateStaticTopic, topics.create_static)
     dispatcher.on(wire.CreateTopicList, topics.create_list)
     dispatcher.on(wire.DeleteTopic, topics.delete)
     dispatcher.on(wire.GetTopicConfig, topics.get)
@@ -107,6 +110,53 @@ class _TopicHandlers:
         )
         return Reply()
 
+    async def create_static(self, request: Request, header: wire.CreateStaticTopic) -> Reply:
+        """Create or change a static topic. After the answer the queues that this broker no longer leads get
+        no more messages, and consumers can read all that they have: the tool decides now where the queue goes
+        on elsewhere."""
+        topic, broker = header.topic, self._broker
+        log.info("creating or changing static topic=%s client=%s", topic, request.connection.peer)
+        mapping = required_body(request, TopicQueueMappingDetail)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+        )
+        self._check(config)
+        self._check_mapping(mapping, config)
+        broker.tables.mappings.update(mapping, force=header.force)
+        broker.tables.topics.update(config)
+        timeout_ms = broker.settings.broker.forward_timeout
+        if not await broker.appender.settle(timeout_ms):
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the mapping is in force, but the last messages are not visible within {timeout_ms} ms: "
+                "send it again once the replicas are in sync",
+            )
+        await broker.tables.durable()
+        return Reply()
+
+    def _check_mapping(self, mapping: TopicQueueMappingDetail, config: TopicConfig) -> None:
+        """Raises MQError for a mapping of another topic or broker, or of queues that the topic lacks."""
+        name = self._broker.settings.broker.broker_name
+        if (mapping.topic, mapping.bname) != (config.topic_name, name):
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the mapping is of topic {mapping.topic} and broker {mapping.bname}, "
+                f"not of {config.topic_name} and {name}",
+            )
+        queues = min(config.read_queue_nums, config.write_queue_nums)
+        for items in mapping.hosted_queues.values():
+            for item in items:
+                if item.bname == name and item.queue_id >= queues:
+                    raise MQError(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"the mapping has queue {item.queue_id}, but the topic has only {queues} here",
+                    )
+
     async def create_list(self, request: Request, header: wire.CreateTopicList) -> Reply:
         await self._update(*required_body(request, CreateTopicListRequestBody).topic_config_list)
         return Reply()
@@ -116,6 +166,7 @@ class _TopicHandlers:
         log.info("deleting topic=%s client=%s", topic, request.connection.peer)
         check_topic(topic, ResponseCode.INVALID_PARAMETER)  # it becomes a path
         self._check_not_system(topic)
+        broker.tables.mappings.delete(topic)
         broker.tables.topics.delete(topic)
         broker.tables.offsets.remove_topic(topic)
         broker.stats.forget_topic(topic)
@@ -127,15 +178,26 @@ class _TopicHandlers:
         config = self._broker.tables.topics.get(header.topic)
         if config is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
+        if header.lo:
+            fields = {name: getattr(config, name) for name in config.__struct_fields__}
+            mapping = self._broker.tables.mappings.get(header.topic)
+            config = TopicConfigAndQueueMapping(**fields, mapping_detail=mapping)
         return Reply(body=encode(config))
 
     def get_all(self, request: Request, header: wire.GetAllTopicConfig) -> Reply:
-        topics = self._broker.tables.topics
+        topics, mappings = self._broker.tables.topics, self._broker.tables.mappings
         table = dict(topics.table)
         if header.topic_seq is not None:
             count = min(PAGE_SIZE, header.max_topic_num or PAGE_SIZE)
             table = topics.page(version_of(header.data_version), header.topic_seq, count)
-        body = TopicConfigAndMappingSerializeWrapper(topic_config_table=table, data_version=topics.version)
+        body = TopicConfigAndMappingSerializeWrapper(
+            topic_config_table=table,
+            data_version=topics.version,
+            topic_queue_mapping_detail_map={
+                topic: mapping for topic, mapping in mappings.table.items() if topic in table
+            },
+            mapping_data_version=mappings.version,
+        )
         return Reply(wire.GetAllTopicConfigResponse(total_topic_num=len(topics)), encode(body))
 
     def system_topics(self, request: Request, header: wire.GetSystemTopicListFromBroker) -> Reply:

@@ -37,6 +37,8 @@ class PullMessage(Header):
     max_msg_bytes: I32 | None = None
     request_source: I32 | None = None
     proxy_froward_client_id: str | None = None
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 @request(RequestCode.LITE_PULL_MESSAGE, response=PullMessageResponse)
@@ -58,6 +60,8 @@ class QueryConsumerOffset(Header):
     topic: str
     queue_id: I32
     set_zero_if_not_found: bool | None = None
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 @request(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -71,6 +75,8 @@ class UpdateConsumerOffset(Header):
     handed_over: bool | None = None
     """From a slave that acted as master, not in RocketMQ: no offset goes back, and the answer comes when the
     offset is on disk."""
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 class GetMaxOffsetResponse(Header):
@@ -86,6 +92,8 @@ class GetMaxOffset(Header):
     topic: str
     queue_id: I32
     committed: bool = True
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 class GetMinOffsetResponse(Header):
@@ -100,6 +108,8 @@ class GetMinOffset(Header):
 
     topic: str
     queue_id: I32
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 class SearchOffsetResponse(Header):
@@ -116,6 +126,8 @@ class SearchOffset(Header):
     queue_id: I32
     timestamp: I64
     boundary_type: str | None = None
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 class GetEarliestMsgStoretimeResponse(Header):
@@ -130,6 +142,8 @@ class GetEarliestMsgStoretime(Header):
 
     topic: str
     queue_id: I32
+    lo: bool | None = None
+    """False: the queue is a physical one, also of a static topic."""
 
 
 @request(RequestCode.GET_ALL_CONSUMER_OFFSET)
