@@ -274,8 +274,8 @@ class LogicalQueues:
     # -- physical queues
 
     def _here(self, request: Request, fields: dict[str, str], answered: Callable[[Reply], Reply]) -> Outcome:
-        """Have this broker's handler serve the request with these fields. `answered` turns its answer into one
-        about the logical queue."""
+        """Have this broker's handler serve the request with these fields. `answered` turns its answer into
+        one about the logical queue."""
         inner = InnerRequest(
             request,
             _command(request, request.command.code, fields),
