@@ -1,4 +1,4 @@
-"""Addresses of other broker sets, from the name servers."""
+"""Routes and addresses of other broker sets, from the name servers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,30 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.routing.name_servers import NameServers
-from batonmq.routing.routes import parse_route
+from batonmq.routing.routes import TopicRoute, parse_route
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
 
 
-async def address_of(broker: Broker, broker_name: str, topic: str) -> str:
-    """``host:port`` of the broker that serves a topic of a broker set: its master, or the slave that acts as
-    master. Raises `NetError` or `MQError`."""
+async def route_of(broker: Broker, topic: str) -> TopicRouteData:
+    """Where a topic is. Raises `NetError` or `MQError`."""
     addresses = split_addresses(broker.settings.broker.namesrv_addr)
     if not addresses:
-        raise ConnectFailed(broker_name, "no name server is configured that knows this broker set")
+        raise ConnectFailed(topic, "no name server is configured that knows this topic")
     answer = await NameServers(addresses, broker.client, broker.rng).ask(GetRouteInfo(topic))
-    address = parse_route(topic, decode(answer.body, TopicRouteData)).replica(broker_name)
+    return decode(answer.body, TopicRouteData)
+
+
+def address_in(route: TopicRoute, topic: str, broker_name: str) -> str:
+    """``host:port`` of the broker that serves a topic of a broker set: its master, or the slave that acts as
+    master. Raises `MQError` if there is none."""
+    address = route.replica(broker_name)
     if address is None:
         raise MQError(ResponseCode.BROKER_NOT_EXIST, f"no broker of {broker_name} has topic {topic}")
     return address
+
+
+async def address_of(broker: Broker, broker_name: str, topic: str) -> str:
+    """`address_in` the route that the name servers have now. Raises `NetError` or `MQError`."""
+    return address_in(parse_route(topic, await route_of(broker, topic)), topic, broker_name)

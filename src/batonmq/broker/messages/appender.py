@@ -92,6 +92,8 @@ class Appender:
         """Called with the queues that have grown and their new max offsets, for example for held pulls."""
         self.escape: Callable[[list[StoredMessage], list[Waiter]], None] | None = None
         """Stores messages on another master while this broker acts as one (RIP-32)."""
+        self.divert: Callable[[StoredMessage, Waiter], bool] | None = None
+        """Stores a message elsewhere, if it belongs there, and says whether it does so: static topics."""
         self._visible = store.dispatched_offset
         self._messages: list[StoredMessage] = []
         self._waiters: list[Waiter] = []
@@ -128,6 +130,8 @@ class Appender:
 
     def submit(self, message: StoredMessage, waiter: Waiter) -> None:
         """Append `message` at the end of this loop turn, and later call `waiter` once with the outcome."""
+        if self.divert is not None and self.divert(message, waiter):
+            return
         if not self._messages:
             # Runs after all sockets that were readable in this turn.
             asyncio.get_running_loop().call_soon(self._end_of_turn)

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from batonmq.broker.part import Part
 from batonmq.broker.statictopic.elsewhere import Elsewhere
+from batonmq.broker.statictopic.expiry import ExpiredParts
+from batonmq.broker.statictopic.moved import MovedQueues
 from batonmq.broker.statictopic.queues import LogicalQueues
+from batonmq.common.tasks import Tasks
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -17,7 +20,21 @@ class StaticTopicPart(Part):
     """Comes after the parts that serve physical queues: it stands in front of their handlers."""
 
     def __init__(self, broker: Broker) -> None:
-        self._queues = LogicalQueues(broker, Elsewhere(broker))
+        self._broker = broker
+        elsewhere = Elsewhere(broker)
+        self._queues = LogicalQueues(broker, elsewhere)
+        self._moved = MovedQueues(broker, elsewhere)
+        self._expired = ExpiredParts(broker, elsewhere)
+        self._tasks = Tasks()
+        broker.tables.mappings.listeners.append(self._moved.mappings_changed)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         self._queues.register(dispatcher)
+
+    async def start(self) -> None:
+        self._moved.mappings_changed()  # those of the file
+        self._tasks.keep(self._expired.forget_regularly, "removal of expired parts of static topics")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+        await self._moved.stop()

@@ -79,8 +79,6 @@ PULLED: Final = frozenset(
     }
 )
 """Codes of answers that say where to pull on."""
-_SUCCESS: Final = frozenset({ResponseCode.SUCCESS})
-_FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _WIRE: Final = dict(zip(SendMessage.__struct_fields__, SendMessage.__struct_encode_fields__, strict=True))
 _WIRE_V2: Final = dict(
     zip(SendMessageV2.__struct_fields__, SendMessageV2.__struct_encode_fields__, strict=True)
@@ -187,7 +185,9 @@ class LogicalQueues:
             return self._here(request, pull.header.to_ext(), answered)
         if request.oneway:
             return None
-        return _translated(self._elsewhere.call(pull.part.bname, header.topic, pull.header, PULLED), answered)
+        return _translated(
+            self._elsewhere.call(pull.part.bname, header.topic, pull.header, accept=PULLED), answered
+        )
 
     # -- offsets of groups
 
@@ -202,15 +202,18 @@ class LogicalQueues:
         self, request: Request, header: QueryConsumerOffset, items: Sequence[LogicQueueMappingItem]
     ) -> Reply:
         """The commit in the last part that has one."""
+        header = replace(header, set_zero_if_not_found=False)
         for part in reversed(items):
             if part.logic_offset < 0:
                 continue
-            reply = await self._ask(
-                request, part, replace(header, set_zero_if_not_found=False), _FOUND_OR_NOT
-            )
-            if reply.code == ResponseCode.SUCCESS:
-                offset = _header_of(reply, QueryConsumerOffsetResponse).offset
-                return Reply(QueryConsumerOffsetResponse(offset=to_logical(part, offset)))
+            try:
+                reply = await self._ask(request, part, header)
+            except MQError as error:
+                if error.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+                continue
+            offset = _header_of(reply, QueryConsumerOffsetResponse).offset
+            return Reply(QueryConsumerOffsetResponse(offset=to_logical(part, offset)))
         raise MQError(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
 
     async def _commit(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
@@ -222,9 +225,9 @@ class LogicalQueues:
         for later in items[items.index(part) + 1 :]:
             # A query reads the last commit: one that is further on would undo this one. RocketMQ leaves it.
             if later.logic_offset >= 0:
-                await self._ask(request, later, replace(header, commit_offset=NOT_FOUND), _SUCCESS)
+                await self._ask(request, later, replace(header, commit_offset=NOT_FOUND))
         header = replace(header, commit_offset=to_physical(part, header.commit_offset))
-        return await self._ask(request, part, header, _SUCCESS)
+        return await self._ask(request, part, header)
 
     # -- offsets of queues
 
@@ -239,13 +242,13 @@ class LogicalQueues:
     async def _min_offset(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
         header = GetMinOffset.from_ext(request.command.ext)
         part = self._first(mapping, header.queue_id)
-        reply = await self._ask(request, part, header, _SUCCESS)
+        reply = await self._ask(request, part, header)
         first = _header_of(reply, GetMinOffsetResponse).offset
         return Reply(GetMinOffsetResponse(offset=to_logical_within(part, first)))
 
     async def _earliest(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
         header = GetEarliestMsgStoretime.from_ext(request.command.ext)
-        return await self._ask(request, self._first(mapping, header.queue_id), header, _SUCCESS)
+        return await self._ask(request, self._first(mapping, header.queue_id), header)
 
     async def _search(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
         """The first part that has a message of this time or later decides; else the last one."""
@@ -254,7 +257,7 @@ class LogicalQueues:
         if not items:
             raise _undecided(mapping, header.queue_id)
         for part in items:
-            reply = await self._ask(request, part, header, _SUCCESS)
+            reply = await self._ask(request, part, header)
             found = _header_of(reply, SearchOffsetResponse).offset
             if part is items[-1] or 0 <= found < await self._end(request, header.topic, part):
                 break
@@ -269,7 +272,7 @@ class LogicalQueues:
     async def _end(self, request: Request, topic: str, part: LogicQueueMappingItem) -> int:
         """Max offset of the part's physical queue."""
         header = GetMaxOffset(topic=topic, queue_id=part.queue_id)
-        return _header_of(await self._ask(request, part, header, _SUCCESS), GetMaxOffsetResponse).offset
+        return _header_of(await self._ask(request, part, header), GetMaxOffsetResponse).offset
 
     # -- physical queues
 
@@ -291,21 +294,14 @@ class LogicalQueues:
         request: Request,
         part: LogicQueueMappingItem,
         header: QueueHeader,
-        accept: frozenset[ResponseCode],
     ) -> Reply:
-        """The answer about a part's physical queue, here or elsewhere. Raises MQError for a code that is not
-        in `accept`."""
+        """The answer about a part's physical queue, here or elsewhere. Raises MQError."""
         header = _to(header, part)
         if part.bname != self._name:
-            return await self._elsewhere.call(part.bname, header.topic, header, accept)
+            return await self._elsewhere.call(part.bname, header.topic, header)
         inner = InnerRequest(request, _command(request, header.code, header.to_ext()), request.reply)
-        try:
-            outcome = self._handlers[header.code](inner)
-            reply = outcome if isinstance(outcome, Reply) or outcome is None else await outcome
-        except MQError as error:
-            if error.code not in accept:
-                raise
-            reply = Reply(code=int(error.code), remark=error.remark)
+        outcome = self._handlers[header.code](inner)
+        reply = outcome if isinstance(outcome, Reply) or outcome is None else await outcome
         assert reply is not None, "requests about offsets are answered at once"
         return reply
 

@@ -27,10 +27,6 @@ from batonmq.routing.static_topics import check_parts, check_successor, led_queu
 log = logging.getLogger(__name__)
 
 
-def _no_listener() -> None:
-    """Default of `MappingTable.on_change`."""
-
-
 class MappingTable:
     """Mappings by topic. Values are replaced, never changed in place."""
 
@@ -40,7 +36,8 @@ class MappingTable:
         self.state_version = 0
         """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
-        self.on_change: Callable[[], None] = _no_listener
+        self.listeners: list[Callable[[], None]] = []
+        """Called after every change."""
 
     # -- reading
 
@@ -105,16 +102,6 @@ class MappingTable:
         log.info("static topic %s queue=%d no longer has the part %s", topic, queue_id, items[0])
         return True
 
-    def drop_queue(self, topic: str, queue_id: int) -> bool:
-        """Forget a logical queue that other brokers have; False if it is not there."""
-        detail = self._mappings.get(topic)
-        if detail is None or queue_id not in detail.hosted_queues:
-            return False
-        queues = {number: items for number, items in detail.hosted_queues.items() if number != queue_id}
-        self._put(topic, _with_queues(detail, queues))
-        log.info("static topic %s queue=%d is no longer here", topic, queue_id)
-        return True
-
     def delete(self, topic: str) -> bool:
         """False if the topic is not static."""
         if self._mappings.pop(topic, None) is None:
@@ -129,7 +116,11 @@ class MappingTable:
 
     def _changed(self) -> None:
         self.version = next_version(self.version, self._clock.now_ms(), self.state_version)
-        self.on_change()
+        self._announce()
+
+    def _announce(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def begin_term(self, epoch: int) -> None:
         """This broker is master of `epoch`; every later data version contains it."""
@@ -153,7 +144,7 @@ class MappingTable:
             return False
         self._mappings = dict(table)
         self.version = version
-        self.on_change()
+        self._announce()
         return True
 
 

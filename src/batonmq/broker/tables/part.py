@@ -54,7 +54,7 @@ class TablesPart(Part):
         """Recreated topics that the last copy of the topics has taken into account."""
         tables.topics.listeners.append(self._topics_changed)
         tables.topics.deleted.on_change = partial(tables.persistence.save, DELETED_TOPICS)
-        tables.mappings.on_change = self._mappings_changed
+        tables.mappings.listeners.append(self._mappings_changed)
         tables.subscriptions.on_change = self._groups_changed
         tables.offsets.on_first_commit = tables.watch.changed
         tables.offsets.on_resets = self._resets_changed

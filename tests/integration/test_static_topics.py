@@ -1,0 +1,543 @@
+"""Static topics on three broker sets with a name server: logical queues that move, and nothing of them lost.
+
+RIP-21; the stories are those of RocketMQ's `StaticTopicIT`, and what it leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.integration.test_broker import ALL, PULLED, configs, v2
+
+from batonmq.broker.service import BrokerService
+from batonmq.broker.statictopic.elsewhere import Elsewhere
+from batonmq.broker.statictopic.expiry import ExpiredParts
+from batonmq.namesrv.config import NamesrvConfig
+from batonmq.namesrv.service import NamesrvService
+from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
+from batonmq.protocol.bodies.topics import TopicConfigAndQueueMapping
+from batonmq.protocol.codes import MessageSysFlag, PullSysFlag, ResponseCode
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import (
+    GetEarliestMsgStoretime,
+    GetMaxOffset,
+    GetMinOffset,
+    PullMessage,
+    PullMessageResponse,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from batonmq.protocol.headers.broker.send import EndTransaction, SendMessageResponse
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic, DeleteTopic, GetTopicConfig
+from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.json import decode, encode
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.record import MessageExt, decode_records
+
+NAMES = ("a", "b", "c")
+BLOCK = 10_000
+"""Distance of the parts of a logical queue, as mqadmin has it."""
+
+
+class Cluster:
+    """Three broker sets without replicas; topic T with one logical queue that moves between them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.client = RemotingClient()
+        self.brokers: dict[str, BrokerService] = {}
+        self.parts: list[LogicQueueMappingItem] = []
+        self.epoch = 0
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self.client.close)
+        config = NamesrvConfig(
+            bind_address="127.0.0.1", listen_port=0, kv_config_path=str(self.root / "kv.json")
+        )
+        self.name_server = NamesrvService(config)
+        await self.name_server.start()
+        stack.push_async_callback(self.name_server.stop)
+        for name in NAMES:
+            await self.start_broker(name)
+        stack.push_async_callback(self.stop)
+
+    async def start_broker(self, name: str) -> None:
+        broker = BrokerService(
+            *configs(
+                self.root / name,
+                broker_name=name,
+                namesrv_addr=f"127.0.0.1:{self.name_server.port}",
+                vip_channel_enabled=False,
+            )
+        )
+        await broker.start()
+        self.brokers[name] = broker
+
+    async def stop(self) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+
+    async def call(self, name: str, header: Any, body: bytes = b"", **options: Any) -> Response:
+        address = f"127.0.0.1:{self.brokers[name].port}"
+        return await self.client.call(address, header, body, timeout_ms=15_000, **options)
+
+    # -- what mqadmin does
+
+    async def create_static(self, name: str, *, force: bool = False, **changes: Any) -> None:
+        """Send a broker what it has of the logical queue."""
+        own = any(part.bname == name for part in self.parts)
+        queues = 1 + max((part.queue_id for part in self.parts if part.bname == name), default=-1)
+        header = CreateStaticTopic(
+            topic="T",
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            force=force,
+        )
+        mapping = TopicQueueMappingDetail(
+            topic="T",
+            total_queues=1,
+            bname=name,
+            epoch=self.epoch,
+            hosted_queues={0: self.parts} if own else {},
+        )
+        await self.call(name, header, encode(replace(mapping, **changes)))
+
+    async def create(self, name: str) -> None:
+        """The topic, led by this broker."""
+        self.epoch = 1
+        self.parts = [LogicQueueMappingItem(gen=0, queue_id=0, bname=name)]
+        await self.create_static(name)
+        await self.routed(name)
+
+    async def remap(self, name: str, *, decide: bool = True) -> None:
+        """Hand the queue to this broker; without `decide` stop before the logic offset is known."""
+        self.epoch += 1
+        old = self.parts[-1]
+        number = sum(part.bname == name for part in self.parts)
+        new = LogicQueueMappingItem(gen=old.gen + 1, queue_id=number, bname=name, logic_offset=-1)
+        self.parts = [*self.parts, new]
+        await self.create_static(name)
+        await self.create_static(old.bname)
+        if decide:
+            await self.decide(old.logic_offset + BLOCK)
+        await self.routed(name)
+
+    async def decide(self, logic_offset: int) -> None:
+        self.parts = [*self.parts[:-1], replace(self.parts[-1], logic_offset=logic_offset)]
+        await self.create_static(self.leader)
+
+    @property
+    def leader(self) -> str:
+        return self.parts[-1].bname
+
+    async def route(self) -> TopicRouteData:
+        answer = await self.client.call(f"127.0.0.1:{self.name_server.port}", GetRouteInfo("T"))
+        return decode(answer.body, TopicRouteData)
+
+    async def routed(self, name: str) -> None:
+        """Wait until the name server knows that this broker leads."""
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    mappings = (await self.route()).topic_queue_mapping_by_broker or {}
+                    if name in mappings and mappings[name].epoch == self.epoch:
+                        return
+                except MQError as error:
+                    assert error.code == ResponseCode.TOPIC_NOT_EXIST
+                await asyncio.sleep(0.01)
+
+    # -- what clients do
+
+    async def send(self, *bodies: bytes, at: str | None = None, queue: int = 0) -> list[int]:
+        """Send to the logical queue; the logical offsets."""
+        offsets = []
+        for body in bodies:
+            answer = await self.call(at or self.leader, v2("T", queue), body)
+            assert isinstance(answer.header, SendMessageResponse)
+            assert answer.header.queue_id == 0
+            offsets.append(answer.header.queue_offset)
+        return offsets
+
+    async def pull(self, offset: int, *, at: str | None = None, **fields: Any) -> Response:
+        values: dict[str, Any] = {
+            "consumer_group": "g",
+            "topic": "T",
+            "queue_id": 0,
+            "queue_offset": offset,
+            "max_msg_nums": 32,
+            "sys_flag": ALL,
+            "commit_offset": 0,
+            "suspend_timeout_millis": 200,
+            "sub_version": 0,
+            "subscription": "*",
+        }
+        return await self.call(at or self.leader, PullMessage(**{**values, **fields}), accept=PULLED)
+
+    async def read_all(self, offset: int = 0) -> list[tuple[int, bytes]]:
+        """Every message from an offset on, as a consumer reads them: logical offset and body."""
+        found: list[tuple[int, bytes]] = []
+        while True:
+            answer = await self.pull(offset)
+            header = answer.header
+            assert isinstance(header, PullMessageResponse)
+            if answer.code == ResponseCode.SUCCESS:
+                delta = header.offset_delta
+                assert delta is not None
+                for record in decode_records(answer.body):
+                    found.append((record.queue_offset + delta, record.body))
+            elif answer.code == ResponseCode.PULL_NOT_FOUND:
+                return found
+            offset = header.next_begin_offset
+
+    async def records(self, offset: int) -> list[MessageExt]:
+        return decode_records((await self.pull(offset)).body)
+
+    async def config(self, name: str) -> TopicConfigAndQueueMapping:
+        answer = await self.call(name, GetTopicConfig(topic="T", lo=True))
+        return decode(answer.body, TopicConfigAndQueueMapping)
+
+    async def committed(self, group: str = "g") -> int | None:
+        header = QueryConsumerOffset(consumer_group=group, topic="T", queue_id=0)
+        try:
+            answer = await self.call(self.leader, header)
+        except MQError as error:
+            assert error.code == ResponseCode.QUERY_NOT_FOUND
+            return None
+        offset: int = answer.header.offset  # type: ignore[union-attr]
+        return offset
+
+    async def commit(self, offset: int, group: str = "g") -> None:
+        header = UpdateConsumerOffset(consumer_group=group, topic="T", queue_id=0, commit_offset=offset)
+        await self.call(self.leader, header)
+
+    async def bounds(self) -> tuple[int, int]:
+        first = await self.call(self.leader, GetMinOffset("T", 0))
+        end = await self.call(self.leader, GetMaxOffset("T", 0))
+        return first.header.offset, end.header.offset  # type: ignore[union-attr]
+
+
+@asynccontextmanager
+async def cluster(root: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        made = Cluster(root)
+        await made.start(stack)
+        yield made
+
+
+async def test_a_logical_queue_that_moves_keeps_all_messages_in_order(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        assert await each.send(b"0", b"1") == [0, 1]
+        for number, name in enumerate(("b", "c", "a"), 1):
+            await each.remap(name)
+            assert await each.send(b"%d" % number) == [number * BLOCK]
+        assert await each.read_all() == [
+            (0, b"0"),
+            (1, b"1"),
+            (BLOCK, b"1"),
+            (2 * BLOCK, b"2"),
+            (3 * BLOCK, b"3"),
+        ]
+        assert await each.bounds() == (0, 3 * BLOCK + 1)
+
+
+async def test_the_position_of_a_group_is_found_on_the_broker_that_has_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0", b"1")
+        await each.pull(0)  # makes the group known
+        await each.commit(2)
+        for name in ("b", "c", "a"):
+            await each.remap(name)
+            await each.send(name.encode())
+            assert await each.committed() == 2
+        assert [body for _, body in await each.read_all(2)] == [b"b", b"c", b"a"]
+
+
+async def test_a_broker_that_no_longer_leads_refuses_with_the_code_that_makes_clients_ask_again(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.remap("b")
+        for request in (
+            each.send(b"x", at="a"),
+            each.pull(0, at="a"),
+            each.call("a", GetMaxOffset("T", 0)),
+            each.call("a", QueryConsumerOffset(consumer_group="g", topic="T", queue_id=0)),
+            each.send(b"x", queue=7),
+        ):
+            with pytest.raises(MQError) as refused:
+                await request
+            assert refused.value.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+
+
+async def test_messages_of_a_remapping_under_way_are_readable_when_it_is_finished(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"old")
+        await each.remap("b", decide=False)
+        assert await each.send(b"new") == [-1]
+        assert await each.read_all() == [(0, b"old")]
+        assert await each.bounds() == (0, 1)
+        await each.decide(BLOCK)
+        assert await each.read_all() == [(0, b"old"), (BLOCK, b"new")]
+
+
+async def test_a_group_can_be_reset_to_an_older_part(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0", b"1")
+        for name in ("b", "c"):
+            await each.remap(name)
+            await each.send(name.encode())
+        await each.pull(0)
+        for broker in each.brokers.values():
+            broker.broker.tables.subscriptions.get_or_create("g")
+        for offset in (2 * BLOCK + 1, BLOCK, 1, 2 * BLOCK):
+            await each.commit(offset)
+            assert await each.committed() == offset
+
+
+async def test_a_pull_commits_in_the_part_that_it_reads(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0")
+        await each.remap("b")
+        await each.send(b"1", b"2")
+        commits = ALL | PullSysFlag.COMMIT_OFFSET
+        await each.pull(BLOCK + 1, sys_flag=commits, commit_offset=BLOCK + 1)
+        assert await each.committed() == BLOCK + 1
+        await each.pull(BLOCK + 1, sys_flag=commits, commit_offset=0)  # left to the next regular commit
+        assert await each.committed() == BLOCK + 1
+
+
+async def test_times_are_found_in_the_part_that_has_them(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0")
+        await asyncio.sleep(0.02)
+        await each.remap("b")
+        await asyncio.sleep(0.02)
+        await each.send(b"1")
+        times = [record.store_timestamp for offset in (0, BLOCK) for record in await each.records(offset)]
+
+        async def found(time_ms: int) -> int:
+            answer = await each.call("b", SearchOffset("T", 0, time_ms))
+            offset: int = answer.header.offset  # type: ignore[union-attr]
+            return offset
+
+        assert [await found(0), await found(times[0]), await found(times[0] + 1)] == [0, 0, BLOCK]
+        assert await found(times[1]) == BLOCK
+        assert await found(times[1] + 1_000) >= BLOCK + 1
+        earliest = await each.call("b", GetEarliestMsgStoretime("T", 0))
+        assert earliest.header.timestamp == times[0]  # type: ignore[union-attr]
+
+
+async def test_a_delayed_message_of_before_the_move_comes_to_the_new_leader(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.call("a", v2("T", properties="DELAY\x011\x02"), b"late")
+        await each.remap("b")
+        await each.send(b"early")
+        async with asyncio.timeout(10):
+            while len(found := await each.read_all()) < 2:
+                await asyncio.sleep(0.05)
+        assert found == [(BLOCK, b"early"), (BLOCK + 1, b"late")]
+
+
+async def test_a_half_message_of_before_the_move_is_committed_at_the_new_leader(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        half = await each.call(
+            "a",
+            v2("T", properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02", sys_flag=4),
+            b"half",
+        )
+        assert isinstance(half.header, SendMessageResponse)
+        await each.remap("b")
+        end = EndTransaction(
+            producer_group="p",
+            tran_state_table_offset=half.header.queue_offset,
+            commit_log_offset=decode_message_id(half.header.msg_id)[2],
+            commit_or_rollback=MessageSysFlag.TRANSACTION_COMMIT,
+            msg_id="k",
+        )
+        await each.call("a", end)
+        async with asyncio.timeout(5):
+            while not (found := await each.read_all()):
+                await asyncio.sleep(0.02)
+        assert found == [(BLOCK, b"half")]
+
+
+async def test_a_late_message_waits_until_the_new_leader_is_back(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.call("a", v2("T", properties="DELAY\x011\x02"), b"late")
+        await each.remap("b")
+        await each.brokers["b"].stop()
+        await asyncio.sleep(2.5)
+        await each.start_broker("b")
+        async with asyncio.timeout(20):
+            while not (found := await each.read_all(BLOCK)):
+                await asyncio.sleep(0.05)
+        assert found == [(BLOCK, b"late")]
+
+
+async def test_an_expired_part_is_forgotten_and_the_groups_keep_their_positions(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.pull(0)
+        await each.commit(0)  # "g" is at the end of a part without messages
+        await each.remap("b")
+        await each.remap("c")
+        for broker in each.brokers.values():
+            for group in ("g", "ahead"):
+                broker.broker.tables.subscriptions.get_or_create(group)
+        await each.send(b"1")
+        await each.commit(0, "ahead")
+        await each.commit(2 * BLOCK + 1, "ahead")
+        assert await each.committed() == 0
+        broker = each.brokers["c"].broker
+        expired = ExpiredParts(broker, Elsewhere(broker))
+        await expired.forget()
+        assert (await each.committed(), await each.committed("ahead")) == (BLOCK, 2 * BLOCK + 1)
+        assert [part.bname for part in broker.tables.mappings.table["T"].hosted_queues[0]] == ["b", "c"]
+        await expired.forget()
+        await expired.forget()  # the last part stays
+        assert [part.bname for part in broker.tables.mappings.table["T"].hosted_queues[0]] == ["c"]
+        assert await each.committed() == 2 * BLOCK
+        await each.brokers["a"].stop()
+        assert await each.bounds() == (2 * BLOCK, 2 * BLOCK + 1)
+        assert await each.read_all() == [(2 * BLOCK, b"1")]
+        await each.start_broker("a")
+
+
+async def test_a_part_with_messages_is_not_forgotten(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0")
+        await each.remap("b")
+        broker = each.brokers["b"].broker
+        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        assert await each.read_all() == [(0, b"0")]
+
+
+async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_readable(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0")
+        await each.remap("b")
+        await each.send(b"1")
+        await each.brokers["a"].stop()
+        with pytest.raises(MQError, match="a has this part|no broker of a") as refused:
+            await each.pull(0)
+        assert refused.value.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.BROKER_NOT_EXIST)
+        assert await each.read_all(BLOCK) == [(BLOCK, b"1")]
+        await each.start_broker("a")
+        assert await each.read_all() == [(0, b"0"), (BLOCK, b"1")]
+
+
+async def test_a_restart_keeps_the_mapping(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0")
+        await each.remap("b")
+        for name in ("a", "b"):
+            await each.brokers[name].stop()
+            await each.start_broker(name)
+        assert await each.send(b"1") == [BLOCK]
+        assert await each.read_all() == [(0, b"0"), (BLOCK, b"1")]
+
+
+async def test_a_held_pull_of_a_logical_queue_is_answered_by_the_next_message(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.remap("b")
+        pull = asyncio.create_task(
+            each.pull(BLOCK, sys_flag=ALL | PullSysFlag.SUSPEND, suspend_timeout_millis=10_000)
+        )
+        await asyncio.sleep(0.1)
+        assert not pull.done()
+        await each.send(b"1")
+        answer = await pull
+        assert isinstance(answer.header, PullMessageResponse)
+        assert (answer.code, answer.header.next_begin_offset) == (ResponseCode.SUCCESS, BLOCK + 1)
+
+
+async def test_a_deleted_static_topic_may_come_back_as_a_plain_one(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        assert (await each.config("a")).mapping_detail is not None
+        await each.call("a", DeleteTopic(topic="T"))
+        await each.call("a", v2("T", 3), b"plain")
+        assert (await each.config("a")).mapping_detail is None
+        async with asyncio.timeout(5):
+            while (await each.route()).topic_queue_mapping_by_broker:
+                await asyncio.sleep(0.02)
+
+
+def part(**fields: Any) -> dict[int, list[LogicQueueMappingItem]]:
+    return {0: [LogicQueueMappingItem(**{"gen": 0, "queue_id": 0, "bname": "a", **fields})]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"bname": "b"}, "the mapping is of topic T and broker b, not of T and a"),
+        ({"topic": "U"}, "the mapping is of topic U and broker a"),
+        ({"epoch": 0}, "Can't accept data with small epoch 0 < 1"),
+        ({"scope": "other"}, "unmatched scope"),
+        ({"hosted_queues": {}}, "equal epoch with null data"),
+        ({"hosted_queues": {0: []}}, "null or empty"),
+        ({"hosted_queues": part(gen=1, bname="b")}, "leader is different"),
+        ({"epoch": 2, "hosted_queues": part(start_offset=5)}, "Part 0 is at"),
+        ({"epoch": 2, "hosted_queues": part(logic_offset=5)}, "Part 0 begins at 5, and began at 0"),
+        ({"epoch": 2, "hosted_queues": part(gen=-1)}, "should not be negative"),
+        ({"epoch": 2, "hosted_queues": part(queue_id=4)}, "the topic has only 1 here"),
+    ],
+)
+async def test_a_mapping_that_cannot_follow_is_refused_and_changes_nothing(
+    tmp_path: Path, changes: dict[str, Any], remark: str
+) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        before = await each.config("a")
+        with pytest.raises(MQError, match=re.escape(remark)) as refused:
+            await each.create_static("a", **changes)
+        assert refused.value.code == ResponseCode.SYSTEM_ERROR
+        assert await each.config("a") == before
+        assert await each.send(b"x") == [0]
+
+
+async def test_a_forced_mapping_replaces_the_one_before(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.create_static("a", force=True, epoch=0, hosted_queues=part(logic_offset=100))
+        assert await each.send(b"x") == [100]
+
+
+async def test_bytes_that_are_no_mapping_are_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        header = CreateStaticTopic("T", "TBW102", 1, 1, 6, "SINGLE_TAG")
+        for body in (b"", b"{", b"[1]", b'{"hostedQueues":{"0":[{"gen":1e40}]}}'):
+            with pytest.raises(MQError) as refused:
+                await each.call("a", header, body)
+            assert refused.value.code == ResponseCode.SYSTEM_ERROR
+        with pytest.raises(MQError):
+            await each.config("a")
