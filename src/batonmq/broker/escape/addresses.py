@@ -12,7 +12,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.routing.name_servers import NameServers
-from batonmq.routing.routes import TopicRoute, parse_route
+from batonmq.routing.routes import parse_route
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -27,15 +27,10 @@ async def route_of(broker: Broker, topic: str) -> TopicRouteData:
     return decode(answer.body, TopicRouteData)
 
 
-def address_in(route: TopicRoute, topic: str, broker_name: str) -> str:
+async def address_of(broker: Broker, broker_name: str, topic: str) -> str:
     """``host:port`` of the broker that serves a topic of a broker set: its master, or the slave that acts as
-    master. Raises `MQError` if there is none."""
-    address = route.replica(broker_name)
+    master. Raises `NetError` or `MQError`."""
+    address = parse_route(topic, await route_of(broker, topic)).replica(broker_name)
     if address is None:
         raise MQError(ResponseCode.BROKER_NOT_EXIST, f"no broker of {broker_name} has topic {topic}")
     return address
-
-
-async def address_of(broker: Broker, broker_name: str, topic: str) -> str:
-    """`address_in` the route that the name servers have now. Raises `NetError` or `MQError`."""
-    return address_in(parse_route(topic, await route_of(broker, topic)), topic, broker_name)

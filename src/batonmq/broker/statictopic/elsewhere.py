@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.escape.addresses import address_in, route_of
+from batonmq.broker.escape.addresses import route_of
 from batonmq.net.connection import SUCCESS_ONLY
 from batonmq.net.dispatch import Reply
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.routing.routes import TopicRoute, parse_route
@@ -65,7 +65,9 @@ class Elsewhere:
         """The answer, which has one of the codes in `accept`. Raises `MQError`."""
         broker = self._broker
         try:
-            address = address_in((await self._route(topic)).route, topic, broker_name)
+            address = (await self._route(topic)).route.replica(broker_name)
+            if address is None:
+                raise ConnectFailed(broker_name, "no name server knows its address")
             timeout_ms = broker.settings.broker.forward_timeout
             answer = await broker.client.call(address, header, body, timeout_ms=timeout_ms, accept=accept)
         except NetError as error:
