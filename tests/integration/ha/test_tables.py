@@ -15,15 +15,24 @@ from tests.integration.ha.replica_group import ReplicaGroup
 from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import Program
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
-from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
+from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper, TopicConfigAndQueueMapping
 from batonmq.protocol.errors import TopicNotExistError
-from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, GetAllDelayOffset, UpdateConsumerOffset
+from batonmq.protocol.headers.broker.pull import (
+    GetAllConsumerOffset,
+    GetAllDelayOffset,
+    GetMaxOffset,
+    GetMaxOffsetResponse,
+    UpdateConsumerOffset,
+)
 from batonmq.protocol.headers.broker.topics import (
+    CreateStaticTopic,
     CreateTopic,
     DeleteTopic,
     GetAllSubscriptionGroup,
     GetAllTopicConfig,
+    GetTopicConfig,
     UpdateSubscriptionGroup,
 )
 from batonmq.protocol.json import decode, encode
@@ -185,6 +194,40 @@ async def test_what_was_just_made_outlives_the_masters_death(group: ReplicaGroup
     await group.elect(master)  # the second switch: back to the one that knows both only from the other
     found = await tables(group, master)
     assert found.topics == found.groups == {"Made": 3, "MadeToo": 5}
+    await group.check(repeats=True)
+
+
+async def static_topic(group: ReplicaGroup, broker: Program) -> TopicQueueMappingDetail | None:
+    answer = await group.client.call(broker.address, GetTopicConfig("MadeStatic", lo=True))
+    return decode(answer.body, TopicConfigAndQueueMapping).mapping_detail
+
+
+async def test_a_static_topic_that_was_just_made_outlives_the_masters_death(group: ReplicaGroup) -> None:
+    name = group.cluster.broker_name
+    # The physical queue has another number than the logical one.
+    parts = [LogicQueueMappingItem(gen=2, queue_id=1, bname=name, logic_offset=700)]
+    mapping = TopicQueueMappingDetail(
+        topic="MadeStatic", total_queues=1, bname=name, epoch=5, hosted_queues={0: parts}
+    )
+    master = await group.master()
+    header = CreateStaticTopic("MadeStatic", "TBW102", 2, 2, 6, "SINGLE_TAG")
+    await group.client.call(master.address, header, encode(mapping))
+    slave = other(group, master)
+    assert await static_topic(group, slave) == mapping
+    master.kill()
+    while (await group.master()) is not slave:
+        await asyncio.sleep(0.01)
+    await group.serving()
+    assert await static_topic(group, slave) == mapping
+    end = await group.client.call(slave.address, GetMaxOffset("MadeStatic", 0))
+    assert isinstance(end.header, GetMaxOffsetResponse) and end.header.offset == 700
+    master.start()
+    group.pids[master.name] = master.pid
+    await group.in_sync(2)
+    await group.client.call(slave.address, DeleteTopic("MadeStatic"))
+    await group.elect(master)
+    with pytest.raises(TopicNotExistError):
+        await static_topic(group, master)
     await group.check(repeats=True)
 
 

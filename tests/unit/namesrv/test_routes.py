@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -294,6 +294,35 @@ def test_mappings_of_static_topics_come_with_the_route() -> None:
     mapping = TopicQueueMappingInfo(topic="t1", total_queues=2, bname="a", curr_id_map={0: 0})
     registered.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {"t1": mapping}
     table.register(header("a", 0), registered, None, 0)
+    route = table.route("t1")
+    assert route is not None and route.topic_queue_mapping_by_broker == {"a": mapping}
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        lambda table: None,  # the broker registers the topic without a mapping
+        lambda table: table.delete_topic("t1"),
+        lambda table: table.delete_topic("t1", "c"),
+    ],
+)
+def test_a_topic_that_is_no_longer_static_loses_its_mapping(forget: Callable[[RouteTable], None]) -> None:
+    table, registered = RouteTable(), body()
+    mapping = TopicQueueMappingInfo(topic="t1", total_queues=2, bname="a", curr_id_map={0: 0})
+    registered.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {"t1": mapping}
+    table.register(header("a", 0), registered, None, 0)
+    forget(table)
+    table.register(header("a", 0), body(version=2), None, 0)
+    route = table.route("t1")
+    assert route is not None and route.topic_queue_mapping_by_broker is None
+
+
+def test_a_registration_of_other_topics_leaves_the_mapping() -> None:
+    table, registered = RouteTable(), body()
+    mapping = TopicQueueMappingInfo(topic="t1", total_queues=2, bname="a", curr_id_map={0: 0})
+    registered.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {"t1": mapping}
+    table.register(header("a", 0), registered, None, 0)
+    table.register(header("a", 0), body(("t2",), version=2), None, 0)  # RocketMQ's incremental one
     route = table.route("t1")
     assert route is not None and route.topic_queue_mapping_by_broker == {"a": mapping}
 
