@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from batonmq.broker.part import Part
 from batonmq.broker.upkeep.metrics import METRICS, sources
+from batonmq.broker.upkeep.pace import Pace
 from batonmq.common.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -20,22 +21,6 @@ if TYPE_CHECKING:
     from batonmq.store.results import QueueKey
 
 log = logging.getLogger(__name__)
-
-LEAST_SLICE: Final = 100
-MOST_SLICE: Final = 1000
-"""Records indexed before the loop serves other work: as many as take about `SLICE_S`. A long slice takes a
-third of the processor time a record; index pages that were written back to disk and are modified again make
-it slow."""
-SLICE_S: Final = 0.001
-INDEX_DELAY_S: Final = 1.0
-"""Delay before new messages are indexed."""
-BUSY_PAUSES: Final = 10
-IDLE_PAUSES: Final = 5
-"""Indexing pauses this many times as long as it worked. So it takes at most a tenth of the processor while
-the loop is busy; otherwise it catches up faster, before someone queries by key."""
-BUSY_SHARE: Final = 0.3
-"""A loop that works for more than this part of the pause, or wakes up later than `LATE_S`, is busy."""
-LATE_S: Final = 0.002
 
 
 class UpkeepPart(Part):
@@ -83,12 +68,11 @@ class UpkeepPart(Part):
         time_us = self._broker.clock.monotonic_us  # uvloop's own time is in whole milliseconds
         while True:
             await self._grown.wait()
-            pause_s, size, self._indexing = INDEX_DELAY_S, LEAST_SLICE, True
+            pace, self._indexing = Pace(), True
             while self._indexing:
                 paused_us, worked_s = time_us(), time.thread_time()
-                await asyncio.sleep(pause_s)
-                late = (time_us() - paused_us) / 1e6 - pause_s > LATE_S
-                busy = late or time.thread_time() - worked_s > BUSY_SHARE * pause_s
+                await asyncio.sleep(pace.pause_s)
+                pace.paused((time_us() - paused_us) / 1e6, time.thread_time() - worked_s)
                 self._grown.clear()
                 try:
                     while (reading := store.index_reading()) is not None:
@@ -97,18 +81,16 @@ class UpkeepPart(Part):
                     if not self._index_failed:
                         log.error("the index waits: the log cannot be read: %s", error)
                     self._index_failed = True
-                    pause_s = INDEX_DELAY_S
+                    pace.failed()
                     continue
                 self._index_failed = False
                 began_us = time_us()
                 try:
-                    self._indexing = store.build_index(size)
+                    self._indexing = store.build_index(pace.size)
                 except Exception:
                     self._grown.set()  # `lasting` comes back here
                     raise
-                took_s = (time_us() - began_us) / 1e6
-                pause_s = took_s * (BUSY_PAUSES if busy else IDLE_PAUSES)
-                size = next_slice(size, took_s)
+                pace.indexed((time_us() - began_us) / 1e6)
 
     async def _flush_queues(self) -> None:
         loop = asyncio.get_running_loop()
@@ -138,13 +120,6 @@ class UpkeepPart(Part):
                 await unlink(self._store.delete_expired())
             except OSError as error:
                 log.error("expired files cannot be deleted: %s", error)
-
-
-def next_slice(size: int, took_s: float) -> int:
-    """Records of the next slice, after one of `size` records took `took_s`."""
-    if took_s < SLICE_S:
-        return min(MOST_SLICE, 2 * size)
-    return max(LEAST_SLICE, int(size * SLICE_S / took_s))
 
 
 async def unlink(paths: Sequence[Path]) -> None:
