@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,9 @@ from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from batonmq.protocol.errors import MQError
 
-# Written by a broker of Apache RocketMQ 5.5.0, with one queue that was remapped from another broker.
-JAVAS = b"""{"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1795598998269},
-"topicQueueMappingInfoMap":{"T":{"bname":"b","currIdMap":{},"dirty":false,"epoch":1795598998164,
-"hostedQueues":{0:[{"bname":"a","endOffset":-1,"gen":0,"logicOffset":0,"queueId":0,"startOffset":0,
-"timeOfEnd":-1,"timeOfStart":-1},{"bname":"b","endOffset":-1,"gen":1,"logicOffset":10000,"queueId":0,
-"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}]},"scope":"__global__","topic":"T","totalQueues":1}}}"""
+FILE = Path(__file__).parents[2] / "data" / "broker" / "topicQueueMapping.json"
+"""A broker of Apache RocketMQ 5.5.0 wrote it (all but one topic cut out): a queue that came from another
+broker."""
 
 
 @pytest.fixture
@@ -34,13 +32,14 @@ def part(gen: int, bname: str, logic_offset: int, queue_id: int = 0) -> LogicQue
 
 
 def test_rocketmqs_file_is_read_and_ours_has_the_same_keys(table: MappingTable) -> None:
-    table.restore(JAVAS)
-    read = table.get("T")
-    assert read is not None
-    assert read.hosted_queues[0] == [part(0, "a", 0), part(1, "b", 10_000)]
+    table.restore(FILE.read_bytes())
+    (name,) = table
+    assert table.table[name].hosted_queues[0] == [
+        part(0, "TestBrokerName_1", 0),
+        part(1, "TestBrokerName_2", 10_000),
+    ]
     written = json.loads(table.encode())
-    expected = json.loads(JAVAS.replace(b"{0:[", b'{"0":['))
-    assert written == expected
+    assert written == json.loads(FILE.read_text().replace("0:[", '"0":['))
 
 
 def test_name_servers_get_the_queues_that_the_broker_leads(table: MappingTable) -> None:
