@@ -37,7 +37,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from batonmq.protocol.headers.broker.send import EndTransaction, SendMessageResponse
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, EndTransaction, SendMessageResponse
 from batonmq.protocol.headers.broker.topics import CreateStaticTopic, DeleteTopic, GetTopicConfig
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
@@ -395,6 +395,26 @@ async def test_a_late_message_waits_until_the_new_leader_is_back(tmp_path: Path)
             while not (found := await each.read_all(BLOCK)):
                 await asyncio.sleep(0.05)
         assert found == [(BLOCK, b"late")]
+
+
+async def test_a_message_of_another_brokers_log_is_not_taken_for_one_of_this_log(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.call("a", v2("T", properties="UNIQ_KEY\x01one\x02"), b"x")
+        await each.remap("b")
+        await each.call("b", v2("T", properties="UNIQ_KEY\x01two\x02"), b"y")
+        (old,), (new,) = await each.records(0), await each.records(BLOCK)
+        assert old.physical_offset == new.physical_offset  # in two logs
+
+        async def send_back(unique_key: str) -> None:
+            header = ConsumerSendMsgBack(
+                offset=0, group="g", delay_level=0, origin_msg_id=unique_key, origin_topic="T"
+            )
+            await each.call("b", header)
+
+        with pytest.raises(MQError, match="another message is there"):
+            await send_back("one")
+        await send_back("two")
 
 
 async def test_an_expired_part_is_forgotten_and_the_groups_keep_their_positions(tmp_path: Path) -> None:

@@ -417,6 +417,16 @@ class Sender:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         record = decode_record(view, inflate=False)
         properties = dict(record.properties)
+        if header.origin_topic is not None and header.origin_topic in broker.tables.mappings:
+            # The offset may be one of another broker's log, which has an older part of the queue. RocketMQ's
+            # clients send the message itself after this error.
+            sent = properties.get(PROPERTY_UNIQUE_KEY, record.offset_message_id)
+            topics = header.origin_topic, retry_topic(header.group)
+            if record.topic not in topics or header.origin_msg_id not in (None, sent):
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"look message by offset failed, {header.offset}: another message is there",
+                )
         properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
         properties[PROPERTY_WAIT_STORE_OK] = "false"
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
