@@ -24,7 +24,7 @@ from batonmq.broker.messages.part import MessagesPart
 from batonmq.broker.replica.part import ReplicaPart
 from batonmq.broker.service import BrokerService
 from batonmq.broker.tables.files import TableFile
-from batonmq.broker.upkeep import part as upkeep
+from batonmq.broker.upkeep import pace
 from batonmq.broker.upkeep.part import UpkeepPart
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
@@ -638,7 +638,7 @@ async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_it
     """To go on by the map would end the broker: a page that cannot be read is a SIGBUS. (Records are larger
     than what is read at once.)"""
     monkeypatch.setattr(indexer, "READ_BYTES", 8 * 1024)
-    monkeypatch.setattr(upkeep, "INDEX_DELAY_S", 0.01)
+    monkeypatch.setattr(pace, "INDEX_DELAY_S", 0.01)
     tried: list[int] = []
     by_map = 0
     read_records = indexer.read_records

@@ -17,6 +17,7 @@ from batonmq.broker.role import RoleState
 from batonmq.broker.settings import Settings
 from batonmq.broker.stats import BrokerStats
 from batonmq.broker.tables.filters import FilterTable
+from batonmq.broker.tables.mappings import MappingTable
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.broker.tables.persistence import Persistence
 from batonmq.broker.tables.subscriptions import SubscriptionTable
@@ -87,6 +88,7 @@ def make_broker(
             topics=TopicTable(config, clock),
             subscriptions=SubscriptionTable(config, clock),
             offsets=OffsetTable(clock),
+            mappings=MappingTable(clock),
             filters=FilterTable(clock.now_ms),
             persistence=Persistence((Path("/nowhere") if store is None else store.config.root) / "config"),
         ),

@@ -16,6 +16,8 @@ from batonmq.broker.messages.internal import put
 from batonmq.broker.monitoring import part as monitoring
 from batonmq.broker.monitoring.part import MonitoringPart
 from batonmq.broker.part import Part
+from batonmq.broker.statictopic import expiry
+from batonmq.broker.statictopic.part import StaticTopicPart
 from batonmq.broker.tables import part as tables_part
 from batonmq.broker.tables.part import TablesPart
 from batonmq.broker.timer import service as timer_service
@@ -24,7 +26,7 @@ from batonmq.broker.timer.enqueuer import Enqueuer
 from batonmq.broker.timer.part import TimerPart
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.recovery import Recovery
-from batonmq.broker.upkeep import part as upkeep
+from batonmq.broker.upkeep import pace
 from batonmq.broker.upkeep.part import UpkeepPart
 from batonmq.common import tasks
 from batonmq.protocol.message.properties import encode_properties
@@ -58,7 +60,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (monitoring, tables_part):
         monkeypatch.setattr(module, "SAMPLE_INTERVAL_MS", 1)
     monkeypatch.setattr(timer_service, "EXPIRY_S", 0.001)
-    monkeypatch.setattr(upkeep, "INDEX_DELAY_S", 0.001)
+    monkeypatch.setattr(pace, "INDEX_DELAY_S", 0.001)
+    monkeypatch.setattr(expiry, "PERIOD_S", 0.001)
     yield
 
 
@@ -70,7 +73,12 @@ def part_of(served: Served, kind: type[Part]) -> Any:
 def soon(served: Served) -> None:
     settings = served.broker.settings
     settings.broker = replace(settings.broker, timer_flush_interval_ms=10)
-    settings.store = replace(settings.store, flush_interval_consume_queue=10, clean_resource_interval=10)
+    settings.store = replace(
+        settings.store,
+        flush_interval_consume_queue=10,
+        clean_resource_interval=10,
+        delete_when=";".join(map(str, range(24))),
+    )
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -88,6 +96,7 @@ async def until(holds: Callable[[], bool]) -> None:
         (UpkeepPart, lambda served: served.store, "flush_queues"),
         (UpkeepPart, lambda served: served.store, "delete_expired"),
         (UpkeepPart, lambda served: served.store, "build_index"),
+        (StaticTopicPart, lambda served: part_of(served, StaticTopicPart).expired, "forget"),
         (TimerPart, lambda served: part_of(served, TimerPart).service, "flush"),
         (TimerPart, lambda served: part_of(served, TimerPart).state.timers.log, "drop_before"),
     ],

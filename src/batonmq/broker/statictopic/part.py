@@ -24,7 +24,7 @@ class StaticTopicPart(Part):
         elsewhere = Elsewhere(broker)
         self._queues = LogicalQueues(broker, elsewhere)
         self._moved = MovedQueues(broker, elsewhere)
-        self._expired = ExpiredParts(broker, elsewhere)
+        self.expired = ExpiredParts(broker, elsewhere)
         self._tasks = Tasks()
         broker.tables.mappings.listeners.append(self._moved.mappings_changed)
 
@@ -33,7 +33,7 @@ class StaticTopicPart(Part):
 
     async def start(self) -> None:
         self._moved.mappings_changed()  # those of the file
-        self._tasks.keep(self._expired.forget_regularly, "removal of expired parts of static topics")
+        self._tasks.keep(self.expired.forget_regularly, "removal of expired parts of static topics")
 
     async def stop(self) -> None:
         await self._tasks.cancel()
