@@ -108,13 +108,22 @@ class Pair:
         return answer.header.offset
 
 
-@pytest.fixture
-async def pair(peer: Peer, tmp_path: Path) -> AsyncIterator[Pair]:
+@pytest.fixture(params=["our-name-server", "rocketmqs-name-server"])
+async def namesrv(peer: Peer, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    if request.param == "rocketmqs-name-server":
+        yield (await peer.start("namesrv")).address
+        return
     service = NamesrvService(
         NamesrvConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
     )
     await service.start()
-    namesrv, client = f"127.0.0.1:{service.port}", RemotingClient()
+    yield f"127.0.0.1:{service.port}"
+    await service.stop()
+
+
+@pytest.fixture
+async def pair(peer: Peer, namesrv: str, tmp_path: Path) -> AsyncIterator[Pair]:
+    client = RemotingClient()
     ours = BrokerService(
         BrokerConfig(
             broker_name="ours",
@@ -139,7 +148,6 @@ async def pair(peer: Peer, tmp_path: Path) -> AsyncIterator[Pair]:
     finally:
         await client.close()
         await ours.stop()
-        await service.stop()
 
 
 async def test_queues_go_from_our_broker_to_rocketmqs_and_back(pair: Pair) -> None:
