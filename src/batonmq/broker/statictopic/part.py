@@ -26,14 +26,20 @@ class StaticTopicPart(Part):
         self._moved = MovedQueues(broker, elsewhere)
         self.expired = ExpiredParts(broker, elsewhere)
         self._tasks = Tasks()
-        broker.tables.mappings.listeners.append(self._moved.mappings_changed)
+        self._started = False
+        broker.tables.mappings.listeners.append(self._mappings_changed)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         self._queues.register(dispatcher)
 
     async def start(self) -> None:
-        self._moved.mappings_changed()  # those of the file
-        self._tasks.keep(self.expired.forget_regularly, "removal of expired parts of static topics")
+        self._mappings_changed()  # those of the file
+
+    def _mappings_changed(self) -> None:
+        self._moved.mappings_changed()
+        if self._broker.tables.mappings and not self._started:  # few brokers have static topics
+            self._started = True
+            self._tasks.keep(self.expired.forget_regularly, "removal of expired parts of static topics")
 
     async def stop(self) -> None:
         await self._tasks.cancel()

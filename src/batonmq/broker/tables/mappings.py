@@ -140,10 +140,10 @@ class MappingTable:
 
     def replace(self, table: Mapping[str, TopicQueueMappingDetail], version: DataVersion) -> bool:
         """On a slave: load the master's table. False if it is unchanged."""
-        if version == self.version and self._mappings == table:
+        changed = bool(table or self._mappings) and (version, table) != (self.version, self._mappings)
+        self._mappings, self.version = dict(table), version
+        if not changed:
             return False
-        self._mappings = dict(table)
-        self.version = version
         self._announce()
         return True
 

@@ -80,6 +80,7 @@ class TablesPart(Part):
                 name=MAPPINGS,
                 encode=tables.mappings.encode,
                 restore=tables.mappings.restore,  # slaves copy it with the topics
+                used=lambda: len(tables.mappings) > 0,  # every change is written at once
             ),
             Table(
                 name=OFFSETS,

@@ -50,6 +50,8 @@ class Table:
     """Loads a file's contents. Raises ValueError and then changes nothing."""
     interval_ms: Callable[[], int] | None = None
     """Interval of writes of a changed table; None: it is written after each `Persistence.save`."""
+    used: Callable[[], bool] = lambda: True
+    """Whether a stop writes the table once more. False for an empty one that is written at every change."""
     take_changed: Callable[[], bool] = lambda: False
     """Whether the table changed since the last call; for tables with an interval."""
     file: str = ""
@@ -101,8 +103,9 @@ class Persistence:
     async def stop(self) -> None:
         """Write every table a last time."""
         await self._tasks.cancel()
-        for name in self._tables:
-            await self._write(name)
+        for name, table in self._tables.items():
+            if table.used():
+                await self._write(name)
 
     def abandon(self) -> None:
         """Write nothing any more: the disk of the store has failed, or the start has."""
