@@ -1,5 +1,6 @@
 """RocketMQ's requesters, repliers and message traces on our broker."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -68,8 +69,10 @@ async def test_rocketmqs_traces_are_stored_and_found_by_its_mqadmin(peer, cluste
     assert "consumed=true" in output, output[-3000:]
     found = re.search(r"msgId=(\w+)", output)
     assert found
-    found_here = cluster.broker.broker.store.query_by_key("RMQ_SYS_TRACE_TOPIC", found[1], 10)
-    assert len(found_here.records) >= 2
+    store = cluster.broker.broker.store
+    async with asyncio.timeout(15):  # messages are indexed a second later, or more on a busy machine
+        while len(store.query_by_key("RMQ_SYS_TRACE_TOPIC", found[1], 10).records) < 2:
+            await asyncio.sleep(0.1)
     traced = await peer.admin_until(
         "trace_group", "queryMsgTraceById", "-n", cluster.namesrv, "-i", found[1], timeout_s=200
     )
