@@ -54,9 +54,7 @@ class QueueLocks:
         asked = loop.time()
         body = encode(LockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
-            answer = await self._session.call_master(
-                held.queue.broker_name, held.queue.topic, LockBatchMq(), body, timeout_ms=1_000
-            )
+            answer = await self._session.call_for(held.queue, LockBatchMq(), body, timeout_ms=1_000)
         except (NetError, MQError) as error:
             log.info("%s is not locked: %s", held.queue, error)
             return False
@@ -72,8 +70,6 @@ class QueueLocks:
             return
         body = encode(UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
-            await self._session.call_master(
-                held.queue.broker_name, held.queue.topic, UnlockBatchMq(), body, timeout_ms=1_000
-            )
+            await self._session.call_for(held.queue, UnlockBatchMq(), body, timeout_ms=1_000)
         except (NetError, MQError) as error:
             log.warning("%s stays locked until that expires: %s", held.queue, error)
