@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import json
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from batonmq import (
     Admin,
@@ -15,14 +20,15 @@ from batonmq import (
     Consumer,
     Message,
     MessageExt,
-    MQError,
-    PopConsumer,
     Producer,
     QueueReader,
     RetryLater,
     SendResult,
-    TransactionProducer,
 )
+from batonmq.admin.main import admin as commands
+from batonmq.admin.operations import static_topics
+from batonmq.protocol.bodies.routes import TopicRouteData
+from batonmq.protocol.json import decode
 from tests.interop.conftest import Peer
 from tests.interop.test_client_against_java import until
 
@@ -147,3 +153,118 @@ async def test_quick_clients_go_on_through_a_remapping(peer: Peer) -> None:
         }
         dead = [message.body async for message in reader.dead_letters("g-shared")]
     assert dead == [b"6"]
+
+
+# -- batonmq admin
+
+
+async def admin(namesrv: str, *arguments: str) -> list[dict[str, Any]]:
+    """The rows that one of our admin commands prints."""
+
+    def run() -> Result:
+        return CliRunner().invoke(commands, [*arguments, "-n", namesrv, "--json"])
+
+    result = await asyncio.to_thread(run)
+    assert result.exit_code == 0, result.output
+    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    return rows
+
+
+def leaders(rows: list[dict[str, Any]]) -> dict[int, str]:
+    return {row["queueId"]: row["broker"] for row in rows}
+
+
+async def leaders_by_mqadmin(peer: Peer, namesrv: str) -> dict[int, str]:
+    """What mqadmin reads out of the name server."""
+    text = await peer.admin("topicRoute", "-n", namesrv, "-t", TOPIC)
+    mapping = decode(text[text.index("{") : text.rindex("}") + 1].encode(), TopicRouteData)
+    assert mapping.topic_queue_mapping_by_broker is not None, text
+    return {
+        queue_id: name
+        for name, info in mapping.topic_queue_mapping_by_broker.items()
+        for queue_id in info.curr_id_map
+    }
+
+
+def rows_of(text: str, *first: str) -> list[list[str]]:
+    """The lines of a table of mqadmin that begin with these words."""
+    return [line.split() for line in text.splitlines() if line.split()[: len(first)] == [*first]]
+
+
+async def test_our_commands_create_grow_and_move_topics_of_javas_brokers(peer: Peer, tmp_path: Path) -> None:
+    namesrv = await java_cluster(peer, "a", "b", "c")
+    made = await admin(namesrv, "updateStaticTopic", "-t", TOPIC, "-qn", "2", "-b", "a")
+    assert leaders(made) == await leaders_by_mqadmin(peer, namesrv) == {0: "a", 1: "a"}
+    grown = await admin(namesrv, "updateStaticTopic", "-t", TOPIC, "-qn", "6", "-b", "b")
+    assert sorted(leaders(grown).values()) == ["a", "a", "b", "b", "c", "c"], "c knew the topic"
+    assert leaders(grown) == await leaders_by_mqadmin(peer, namesrv)
+
+    got: list[MessageExt] = []
+    consumer = Consumer("g", namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET, commit_interval_ms=200)
+    consumer.subscribe(TOPIC, "*", got.append)
+    async with Producer("p", namesrv) as producer, consumer:
+        queues = await producer.queues(TOPIC)
+        assert len(queues) == 6
+        for queue in queues * 3:
+            await producer.send(Message(TOPIC, b"x"), queue=queue)
+        await until(lambda: len(got) == 18, "the first part is consumed")
+        moved = await admin(namesrv, "remappingStaticTopic", "-t", TOPIC, "-b", "b,c")
+        assert leaders(moved) == await leaders_by_mqadmin(peer, namesrv)
+        assert Counter(leaders(moved).values()) == {"b": 3, "c": 3}
+        for queue in queues:
+            await producer.send(Message(TOPIC, b"y"), queue=queue, timeout_ms=5_000)
+        await until(lambda: len(got) == 24, "the second part is consumed")
+        await asyncio.sleep(1)
+
+        # The same offsets here and there; mqadmin also moves what our command has moved.
+        ours = {
+            (r["broker"], r["queueId"]): (r["minOffset"], r["maxOffset"])
+            for r in await admin(namesrv, "topicStatus", "-t", TOPIC)
+        }
+        theirs = await peer.admin("topicStatus", "-n", namesrv, "-t", TOPIC)
+        for row in (row for name in ("a", "b", "c", MOCK) for row in rows_of(theirs, name)):
+            assert ours.pop((row[0], int(row[1]))) == (int(row[2]), int(row[3])), theirs
+        assert not ours
+        progress = await admin(namesrv, "consumerProgress", "-g", "g", "-t", TOPIC)
+        assert [(r["broker"], r["queueId"]) for r in progress] == [(MOCK, number) for number in range(6)]
+        assert all(r["diff"] == 0 and r["brokerOffset"] == r["consumerOffset"] for r in progress), progress
+        assert {r["brokerOffset"] for r in progress} == {4, 10_001}
+        for row in rows_of(await peer.admin("consumerProgress", "-n", namesrv, "-g", "g"), TOPIC, MOCK):
+            assert progress[int(row[2])]["brokerOffset"] == int(row[3])
+
+        before = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after"))
+        await mqadmin(peer, namesrv, "remappingStaticTopic", "-t", TOPIC, "-b", "a")
+        assert set((await leaders_by_mqadmin(peer, namesrv)).values()) == {"a"}
+        [file] = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after")) - before
+        for queue in queues:
+            result = await producer.send(Message(TOPIC, b"z"), queue=queue, timeout_ms=5_000)
+            assert result.broker_name == "a"
+        await until(lambda: len(got) == 30, "the third part is consumed")
+    again = await asyncio.to_thread(static_topics.read_map, file, TOPIC)
+    assert set(static_topics.leaders(again).values()) == {"a"}
+    assert len({(m.queue_id, m.queue_offset) for m in got}) == len(got) == 30
+
+
+async def test_other_features_of_our_clients_with_javas_static_topics(peer: Peer) -> None:
+    namesrv = await java_cluster(peer, "a", "b")
+    await mqadmin(peer, namesrv, "updateStaticTopic", "-t", TOPIC, "-qn", "2", "-b", "a,b")
+    got: list[MessageExt] = []
+    consumer = Consumer("g", namesrv, from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe(TOPIC, "*", got.append)
+    async with consumer, Producer("p", namesrv) as producer:
+        queues = await producer.queues(TOPIC)
+        batch = [Message(TOPIC, b"batch %d" % number) for number in range(5)]
+        for queue in queues:
+            assert (await producer.send(batch, queue=queue)).queue == queue
+        await producer.send_oneway(Message(TOPIC, b"oneway"), queue=queues[1])
+        async with TransactionProducer("tp", namesrv) as transactions:
+            async with transactions.transaction(Message(TOPIC, b"committed")):
+                pass
+        await producer.send(Message(TOPIC, b"late", delay=1))
+        await until(lambda: len(got) == 13, "everything is consumed")
+        offsets = sorted((m.queue_id, m.queue_offset) for m in got)
+        assert len(set(offsets)) == 13 and {queue_id for queue_id, _ in offsets} == {0, 1}
+    popping = PopConsumer("pop", namesrv)
+    popping.subscribe(TOPIC, "*", got.append)
+    with pytest.raises(MQError, match="cannot be popped"):
+        await popping.start()

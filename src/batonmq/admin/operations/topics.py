@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from batonmq.admin.logical_offsets import topic_offsets
+from batonmq.admin.operations import static_topics
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import GroupList
-from batonmq.protocol.bodies.common import TopicList
-from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicStatsTable
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
+from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicOffset, TopicStatsTable
 from batonmq.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from batonmq.protocol.codes import Perm, TopicSysFlag
 from batonmq.protocol.errors import MQError
@@ -125,20 +127,26 @@ async def route(admin: Admin, topic: str) -> list[TopicQueues]:
 
 
 async def status(admin: Admin, topic: str, cluster: str | None = None) -> list[QueueStatus]:
-    """Offsets of a topic's queues, at all brokers or at those of a cluster; sorted."""
+    """Offsets of a topic's queues, at all brokers or at those of a cluster; sorted.
+
+    Logical queues of a static topic follow its physical ones, unless a cluster is given.
+    """
     brokers = await admin.masters_of_topic(topic)
     if cluster is not None:
         members = {group.broker_name for group in await admin.groups(cluster)}
         brokers = {name: address for name, address in brokers.items() if name in members}
-    rows: list[QueueStatus] = []
+    offsets: dict[MessageQueue, TopicOffset] = {}
     for name, address in sorted(brokers.items()):
         answer = await admin.ask(address, GetTopicStatsInfo(topic=topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
-        rows += [
-            QueueStatus(name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
-            for queue, at in sorted(table.items())
-        ]
-    return rows
+        offsets |= {MessageQueue(topic, name, queue.queue_id): at for queue, at in sorted(table.items())}
+    if cluster is None:
+        parts = await static_topics.logical_parts(admin, topic)
+        offsets |= topic_offsets(topic, parts or {}, offsets)
+    return [
+        QueueStatus(queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
+        for queue, at in offsets.items()
+    ]
 
 
 async def traffic(admin: Admin, only: str | None = None) -> list[Traffic]:

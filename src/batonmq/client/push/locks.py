@@ -33,8 +33,8 @@ class QueueLocks:
         self._pause_s = pause_s
 
     async def may_work(self, held: Assigned) -> bool:
-        """A queue must be locked; False after a pause when another client has it."""
-        if held.locked_until >= asyncio.get_running_loop().time():
+        """A queue must be locked where it is; False after a pause when another client has it."""
+        if held.locked_until >= asyncio.get_running_loop().time() and held.locked_at == self._broker(held):
             return True
         if await self._lock(held):
             return True
@@ -61,8 +61,13 @@ class QueueLocks:
         locked = decode(answer.body, LockBatchResponseBody).lock_ok_mq_set
         if held.queue in locked:
             held.locked_until = asked + LOCK_LIFE_S
+            held.locked_at = self._broker(held)
             return True
         return False
+
+    def _broker(self, held: Assigned) -> str:
+        route = self._session.known_route(held.queue.topic)
+        return route.broker_of(held.queue) if route is not None else held.locked_at
 
     async def unlock(self, held: Assigned) -> None:
         """Let another client have the queue, if it was ever locked."""
