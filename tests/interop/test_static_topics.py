@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,10 +21,14 @@ from batonmq import (
     Consumer,
     Message,
     MessageExt,
+    MQError,
+    PopConsumer,
     Producer,
     QueueReader,
     RetryLater,
     SendResult,
+    TransactionProducer,
+    TransactionState,
 )
 from batonmq.admin.main import admin as commands
 from batonmq.admin.operations import static_topics
@@ -41,8 +46,9 @@ MOCK = "__syslo__global__"
 async def java_cluster(peer: Peer, *names: str) -> str:
     """A name server and brokers of RocketMQ in one cluster; the name server's address."""
     namesrv = await peer.start("namesrv")
+    shared = {"namesrvAddr": namesrv.address, "timerWheelEnable": "true"}
     for name in names:
-        await peer.start("broker", {"namesrvAddr": namesrv.address, "brokerName": name})
+        await peer.start("broker", {**shared, "brokerName": name})
     async with Admin(namesrv.address) as admin, asyncio.timeout(60):
         while len(await admin.masters()) < len(names):
             await asyncio.sleep(0.2)
@@ -232,17 +238,35 @@ async def test_our_commands_create_grow_and_move_topics_of_javas_brokers(peer: P
         for row in rows_of(await peer.admin("consumerProgress", "-n", namesrv, "-g", "g"), TOPIC, MOCK):
             assert progress[int(row[2])]["brokerOffset"] == int(row[3])
 
+        shown = await admin(namesrv, "queryMsgByOffset", "-t", TOPIC, "-b", MOCK, "-i", "0", "-o", "10000")
+        assert [(each["queueId"], each["queueOffset"]) for each in shown] == [(0, 10_000)]
+        listed = await admin(namesrv, "printMsg", "-t", TOPIC)
+        assert len({(each["queueId"], each["queueOffset"]) for each in listed}) == 24
+        timed = await admin(namesrv, "checkMsgSendRT", "-t", TOPIC, "-a", "6")
+        assert {(each["broker"], each["result"]) for each in timed} == {(MOCK, "SEND_OK")}
+        await until(lambda: len(got) == 30, "what the command sent is consumed")
+
         before = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after"))
         await mqadmin(peer, namesrv, "remappingStaticTopic", "-t", TOPIC, "-b", "a")
         assert set((await leaders_by_mqadmin(peer, namesrv)).values()) == {"a"}
+        moved_ms = time.time_ns() // 1_000_000
         [file] = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after")) - before
         for queue in queues:
             result = await producer.send(Message(TOPIC, b"z"), queue=queue, timeout_ms=5_000)
             assert result.broker_name == "a"
-        await until(lambda: len(got) == 30, "the third part is consumed")
+        await until(lambda: len(got) == 36, "the third part is consumed")
     again = await asyncio.to_thread(static_topics.read_map, file, TOPIC)
     assert set(static_topics.leaders(again).values()) == {"a"}
-    assert len({(m.queue_id, m.queue_offset) for m in got}) == len(got) == 30
+    assert len({(m.queue_id, m.queue_offset) for m in got}) == len(got) == 36
+    # RocketMQ's brokers let no group go back behind the part in which it committed last.
+    reset = await admin(namesrv, "resetOffsetByTimeOld", "-g", "g", "-t", TOPIC, "-s", str(moved_ms))
+    assert len(reset) == 6, reset
+    repeated: list[bytes] = []
+    late = Consumer("g", namesrv)
+    late.subscribe(TOPIC, "*", lambda message: repeated.append(message.body))
+    async with late:
+        await until(lambda: len(repeated) == 6, "the group has the third part again")
+    assert set(repeated) == {b"z"}
 
 
 async def test_other_features_of_our_clients_with_javas_static_topics(peer: Peer) -> None:
@@ -257,9 +281,11 @@ async def test_other_features_of_our_clients_with_javas_static_topics(peer: Peer
         for queue in queues:
             assert (await producer.send(batch, queue=queue)).queue == queue
         await producer.send_oneway(Message(TOPIC, b"oneway"), queue=queues[1])
-        async with TransactionProducer("tp", namesrv) as transactions:
-            async with transactions.transaction(Message(TOPIC, b"committed")):
-                pass
+        async with (
+            TransactionProducer("tp", namesrv, check=lambda _: TransactionState.COMMIT) as transactions,
+            transactions.transaction(Message(TOPIC, b"committed")),
+        ):
+            pass
         await producer.send(Message(TOPIC, b"late", delay=1))
         await until(lambda: len(got) == 13, "everything is consumed")
         offsets = sorted((m.queue_id, m.queue_offset) for m in got)

@@ -165,7 +165,7 @@ async def all_progress(
         if not name.startswith(RETRY_PREFIX):
             continue
         group = name.removeprefix(RETRY_PREFIX)
-        stats = (await _stats(admin, group, topic, cluster)).values()
+        stats = (await offset_tables(admin, group, topic, cluster)).values()
         queues = [at for table in stats for at in table.offset_table.values()]
         clients = await _clients(admin, group, cluster)
         found.append(
@@ -190,7 +190,7 @@ async def progress(
     """
     rows = [
         _progress(group, queue.topic, name, queue, at)
-        for name, table in (await _stats(admin, group, topic, cluster)).items()
+        for name, table in (await offset_tables(admin, group, topic, cluster)).items()
         for queue, at in table.offset_table.items()
     ]
     if not rows:
@@ -244,7 +244,9 @@ async def _brokers(admin: Admin, group: str, topic: str | None, cluster: str | N
         return await admin.masters()  # a group that never sent a heartbeat has no retry topic
 
 
-async def _stats(admin: Admin, group: str, topic: str | None, cluster: str | None) -> dict[str, ConsumeStats]:
+async def offset_tables(
+    admin: Admin, group: str, topic: str | None = None, cluster: str | None = None
+) -> dict[str, ConsumeStats]:
     """What each broker knows of a group's offsets, by broker name. Of static topics the offsets in logical
     queues, under the name that these have for a broker; in one cluster those in physical queues."""
     stats: dict[str, ConsumeStats] = {}
