@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,6 +40,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 TOPIC = "Static"
 QUEUES = 4
 MOCK = "__syslo__global__"
+JAVA = Path(__file__).parent / "java"
 
 
 async def java_cluster(peer: Peer, *names: str) -> str:
@@ -136,15 +136,15 @@ async def test_quick_clients_go_on_through_a_remapping(peer: Peer) -> None:
             await consumer.stop()
 
         # What was committed is found at the new leader: nothing comes again.
-        again: list[MessageExt] = []
         for group in ("g-ordered", "g-shared"):
+            again: list[MessageExt] = []
             late = Consumer(group, namesrv, from_where=first)
             late.subscribe(TOPIC, "*", again.append)
             async with late:
                 last = await producer.send(Message(TOPIC, b"last for " + group.encode()))
-                await until(lambda: bool(again), f"{group} goes on")
+                await until(lambda: bool(again), f"{group} goes on")  # noqa: B023
                 await asyncio.sleep(2)
-        assert {m.body for m in again} <= {b"last for g-ordered", b"last for g-shared"}, len(again)
+            assert {m.body for m in again} <= {b"last for g-ordered", b"last for g-shared"}, len(again)
 
     async with QueueReader(namesrv) as reader:
         queues = await reader.queues(TOPIC)
@@ -249,7 +249,6 @@ async def test_our_commands_create_grow_and_move_topics_of_javas_brokers(peer: P
         before = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after"))
         await mqadmin(peer, namesrv, "remappingStaticTopic", "-t", TOPIC, "-b", "a")
         assert set((await leaders_by_mqadmin(peer, namesrv)).values()) == {"a"}
-        moved_ms = time.time_ns() // 1_000_000
         [file] = set(Path(tempfile.gettempdir()).glob(f"{TOPIC}-*.after")) - before
         for queue in queues:
             result = await producer.send(Message(TOPIC, b"z"), queue=queue, timeout_ms=5_000)
@@ -258,15 +257,6 @@ async def test_our_commands_create_grow_and_move_topics_of_javas_brokers(peer: P
     again = await asyncio.to_thread(static_topics.read_map, file, TOPIC)
     assert set(static_topics.leaders(again).values()) == {"a"}
     assert len({(m.queue_id, m.queue_offset) for m in got}) == len(got) == 36
-    # RocketMQ's brokers let no group go back behind the part in which it committed last.
-    reset = await admin(namesrv, "resetOffsetByTimeOld", "-g", "g", "-t", TOPIC, "-s", str(moved_ms))
-    assert len(reset) == 6, reset
-    repeated: list[bytes] = []
-    late = Consumer("g", namesrv)
-    late.subscribe(TOPIC, "*", lambda message: repeated.append(message.body))
-    async with late:
-        await until(lambda: len(repeated) == 6, "the group has the third part again")
-    assert set(repeated) == {b"z"}
 
 
 async def test_other_features_of_our_clients_with_javas_static_topics(peer: Peer) -> None:
@@ -294,3 +284,26 @@ async def test_other_features_of_our_clients_with_javas_static_topics(peer: Peer
     popping.subscribe(TOPIC, "*", got.append)
     with pytest.raises(MQError, match="cannot be popped"):
         await popping.start()
+
+
+async def test_java_and_python_consumers_of_a_group_share_logical_queues(peer: Peer) -> None:
+    namesrv = await java_cluster(peer, "a", "b")
+    await mqadmin(peer, namesrv, "updateStaticTopic", "-t", TOPIC, "-qn", str(QUEUES), "-b", "a,b")
+    got: list[MessageExt] = []
+    consumer = Consumer("g", namesrv, orderly=True, from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe(TOPIC, "*", got.append)
+    async with Producer("p", namesrv) as producer, consumer:
+        java = asyncio.create_task(peer.java(JAVA / "SharesQueues.java", namesrv, TOPIC, "g", "45"))
+        await until(lambda: len(consumer.assigned) == QUEUES // 2, "the other consumer has its share")
+        await asyncio.sleep(3)
+        sent = [await producer.send(Message(TOPIC, b"%d" % number)) for number in range(40)]
+        await mqadmin(peer, namesrv, "remappingStaticTopic", "-t", TOPIC, "-b", "b")
+        sent += [await producer.send(Message(TOPIC, b"%d" % number)) for number in range(40, 80)]
+        mine = {queue.queue_id for queue in consumer.assigned}
+        await until(lambda: len(got) == sum(r.queue.queue_id in mine for r in sent), "our share is consumed")
+        lines = [line[4:].split(":") for line in (await java).splitlines() if line.startswith("got=")]
+    theirs = [(int(queue_id), int(offset)) for queue_id, offset, _ in lines]
+    ours = [(message.queue_id, message.queue_offset) for message in got]
+    assert {queue_id for queue_id, _ in ours} == mine
+    assert {queue_id for queue_id, _ in theirs} == {*range(QUEUES)} - mine
+    assert sorted(theirs + ours) == sorted((r.queue.queue_id, r.queue_offset) for r in sent)

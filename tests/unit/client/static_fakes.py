@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from batonmq.net.dispatch import Reply, Request
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import TopicQueueMappingInfo
-from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
-from batonmq.protocol.headers.broker.send import SendMessageV2
+from batonmq.protocol.headers.broker.send import EndTransaction, SendMessageV2
 
 from .fakes import FakeBroker, FakeCluster, Log
 
@@ -39,6 +40,14 @@ class StaticBroker(FakeBroker):
         super().__init__(name, log)
         self.parts = Parts()
         self.pulled: list[PullMessage] = []
+
+    def more(self) -> dict[int, Callable[[Request], object]]:
+        self.ends: list[EndTransaction] = []
+        return {RequestCode.END_TRANSACTION: self._end}
+
+    def _end(self, request: Request) -> Reply:
+        self.ends.append(EndTransaction.from_ext(request.command.ext))
+        return Reply()
 
     def _led(self, topic: str, number: int) -> None:
         if topic == TOPIC and self.parts.of[number][-1][0] != self.name:

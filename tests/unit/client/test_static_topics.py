@@ -9,11 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from batonmq.client.consumer import Consumer, RetryLater
+from batonmq.client.hooks import TransactionState
 from batonmq.client.message import Message
 from batonmq.client.pop_consumer import PopConsumer
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.client.simple_consumer import SimpleConsumer
+from batonmq.client.transactions import TransactionProducer
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
@@ -163,6 +165,17 @@ def test_an_offset_that_would_be_none_is_refused() -> None:
     for delta in (-8, 2**63 - 7):
         with pytest.raises(MessageFormatError, match="offset 7 cannot be moved"):
             in_logical_queue(record, 1, delta)
+
+
+async def test_a_transaction_ends_where_it_began() -> None:
+    async with StaticCluster() as cluster:
+        old, new = await cluster.start()
+        producer = TransactionProducer("p", cluster.namesrv, check=lambda message: TransactionState.UNKNOWN)
+        async with producer, producer.transaction(Message(TOPIC, b"x")) as transaction:
+            cluster.move(0, 1, 2, 3, to="b")
+            assert len(await producer.queues(TOPIC)) == 4
+            await transaction.commit()
+        assert [header.commit_or_rollback for header in old.ends] == [8] and not new.ends
 
 
 async def test_pops_of_static_topics_are_refused() -> None:

@@ -12,7 +12,7 @@ from batonmq.admin.command import (
     map_file_option,
     topic_option,
 )
-from batonmq.admin.operations import static_topics
+from batonmq.admin.operations import static_topics, topics
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.names import check_topic
@@ -46,6 +46,7 @@ async def main(
       batonmq admin updateStaticTopic -n 127.0.0.1:9876 -t orders -qn 8 -b broker-a,broker-b
     """
     check_topic(topic)
+    topics.check_configurable(topic)
     if map_file is not None:
         plan = static_topics.read_map(map_file, topic)
     else:

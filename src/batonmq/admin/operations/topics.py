@@ -189,7 +189,7 @@ async def create(
 
     Raises `AdminError` for a light queue: brokers accept the request and change nothing.
     """
-    _check_configurable(topic)
+    check_configurable(topic)
     header = CreateTopic(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC,
@@ -205,7 +205,8 @@ async def create(
         await admin.ask(address, header)
 
 
-def _check_configurable(topic: str) -> None:
+def check_configurable(topic: str) -> None:
+    """Raises `AdminError` for a light queue."""
     if is_light(topic):
         raise AdminError(
             f"{topic} is a light queue, which has no configuration: it begins with the first message that "
@@ -216,7 +217,7 @@ def _check_configurable(topic: str) -> None:
 async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, perm: int) -> None:
     """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays. Raises
     `AdminError` as `create`."""
-    _check_configurable(topic)
+    check_configurable(topic)
     for address in addresses:
         answer = await admin.ask(address, GetTopicConfig(topic=topic))
         config = decode(bytes(answer.body), TopicConfig)
