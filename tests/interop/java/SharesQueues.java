@@ -24,5 +24,6 @@ public final class SharesQueues {
         consumer.start();
         Thread.sleep(1000L * Integer.parseInt(args[3]));
         consumer.shutdown();
+        System.exit(0);
     }
 }
