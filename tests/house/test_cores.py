@@ -12,6 +12,8 @@ CORES = (
     "**/core.py",
     "**/*_core.py",
     "protocol/**/*.py",
+    "admin/logical_offsets.py",
+    "admin/static_plans.py",
     "broker/**/acks.py",
     "broker/**/attributes.py",
     "broker/**/consumers.py",

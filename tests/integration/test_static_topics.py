@@ -503,6 +503,18 @@ async def test_a_held_pull_of_a_logical_queue_is_answered_by_the_next_message(tm
         assert (answer.code, answer.header.next_begin_offset) == (ResponseCode.SUCCESS, BLOCK + 1)
 
 
+async def test_a_pull_that_is_held_where_the_queue_was_is_answered_when_it_moves(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        holds = {"sys_flag": ALL | PullSysFlag.SUSPEND, "suspend_timeout_millis": 30_000}
+        pull = asyncio.create_task(each.pull(0, **holds))
+        await asyncio.sleep(0.1)
+        assert not pull.done()
+        await each.remap("b")
+        async with asyncio.timeout(5):
+            assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+
+
 async def test_a_deleted_static_topic_may_come_back_as_a_plain_one(tmp_path: Path) -> None:
     async with cluster(tmp_path) as each:
         await each.create("a")

@@ -91,6 +91,25 @@ broker_option = click.option(
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
 topic_option = click.option("-t", "--topic", required=True, help="Topic.")
+brokers_option = click.option("-b", "--brokers", "brokers", help="Names of brokers, comma separated.")
+clusters_option = click.option(
+    "-c", "--clusters", "clusters", help="All brokers of these clusters, comma separated."
+)
+map_file_option = click.option(
+    "-mf",
+    "--mapFile",
+    "map_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Carry out the plan of this file, which an earlier run wrote.",
+)
+force_option = click.option(
+    "-fr",
+    "--forceReplace",
+    "force",
+    type=bool,
+    default=False,
+    help="Brokers replace their mapping unchecked.",
+)
 group_option = click.option("-g", "--groupName", "group", required=True, help="Consumer group.")
 controller_option = click.option(
     "-a",

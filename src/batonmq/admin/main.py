@@ -29,6 +29,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "statsAll": "stats_all",
         "updateTopic": "update_topic",
         "updateTopicPerm": "update_topic_perm",
+        "updateStaticTopic": "update_static_topic",
+        "remappingStaticTopic": "remapping_static_topic",
         "deleteTopic": "delete_topic",
     },
     "Consumers and producers": {

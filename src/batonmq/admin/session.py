@@ -23,7 +23,7 @@ from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import is_light
 from batonmq.protocol.registry import Header
-from batonmq.routing.routes import light_route
+from batonmq.routing.routes import TopicRoute, light_route, parse_route
 
 TIMEOUT_MS = 5_000
 
@@ -156,6 +156,10 @@ class Admin:
             return light_route(await self.cluster())
         answer = await self.ask_namesrv(namesrv_wire.GetRouteInfo(topic=topic))
         return decode(bytes(answer.body), TopicRouteData)
+
+    async def queues(self, topic: str) -> TopicRoute:
+        """The queues of a topic as clients see them: of a static topic the logical ones."""
+        return parse_route(topic, await self.route(topic))
 
     async def groups(self, cluster: str | None = None) -> list[BrokerData]:
         """Broker sets of one cluster, or of all, by name. Raises `AdminError` for an unknown cluster."""

@@ -42,6 +42,8 @@ _FOUND: Final = (int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND))
 class Half:
     """An acknowledged half message."""
 
+    broker_name: str
+    """The broker set that stored it."""
     queue: MessageQueue
     """Where its messages go."""
     half_offset: int
@@ -77,7 +79,9 @@ class HalfProducer(TransactionProducer):
         if isinstance(message, EncodedBatch):
             system[PROPERTY_TRANSACTION_BATCH] = str(len(scan_batch(message.body)))
         sent = await self._send(message, queue=queue, timeout_ms=timeout_ms, system=system)
-        return Half(sent.queue, sent.queue_offset, commit_log_offset_of(sent), sent.message_id)
+        return Half(
+            sent.broker_name, sent.queue, sent.queue_offset, commit_log_offset_of(sent), sent.message_id
+        )
 
     def _prepare(
         self, message: Message | Sequence[Message] | EncodedBatch

@@ -279,12 +279,14 @@ class SendResult:
 
     ``message_id`` is the sender's unique id (several joined by commas for a batch), ``offset_message_id`` the
     broker's. ``queue_offset`` is the first one of a batch; a delayed message shows where it waits.
+    ``broker_name`` is the broker set that stored it, which ``queue`` of a static topic does not name.
     ``recall_handle`` cancels a delayed message (`Producer.recall`), if the broker allows that.
     ``transaction_id`` belongs to half messages. ``region`` and ``traced`` are the broker's `regionId` and
     whether it wants message traces.
     """
 
     __slots__ = (
+        "broker_name",
         "message_id",
         "offset_message_id",
         "queue",
@@ -304,6 +306,7 @@ class SendResult:
         queue: MessageQueue,
         queue_offset: int,
         *,
+        broker_name: str,
         recall_handle: str | None = None,
         transaction_id: str | None = None,
         region: str | None = None,
@@ -314,6 +317,7 @@ class SendResult:
         self.offset_message_id = offset_message_id
         self.queue = queue
         self.queue_offset = queue_offset
+        self.broker_name = broker_name
         self.recall_handle = recall_handle
         self.transaction_id = transaction_id
         self.region = region

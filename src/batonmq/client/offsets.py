@@ -40,8 +40,8 @@ class GroupOffsets:
 
     async def read(self, queue: MessageQueue) -> int | None:
         try:
-            answer = await self._session.call_master(
-                queue.broker_name, queue.topic, QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
+            answer = await self._session.call_for(
+                queue, QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
             )
         except MQError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
@@ -54,10 +54,8 @@ class GroupOffsets:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         if self._committed.get(queue) == offset:
             return
-        await self._session.call_master(
-            queue.broker_name,
-            queue.topic,
-            UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset),
+        await self._session.call_for(
+            queue, UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         )
         self._committed[queue] = offset
 

@@ -21,6 +21,7 @@ from batonmq.client.hooks import Hook
 from batonmq.client.pop.received import receipt_of
 from batonmq.client.pop.requests import TO_DEAD_LETTERS, PopOptions, PopRequests
 from batonmq.client.pop.settling import Acks, InFlight, Renewal, retry_delay_s
+from batonmq.client.pop.sources import brokers_to_pop
 from batonmq.client.pop.tools import ANY_QUEUE, PopTools
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Calls
@@ -188,13 +189,16 @@ class PopConsumer:
         await self.stop()
 
     async def start(self) -> None:
-        """Join the group and begin. Raises as `Consumer.start`."""
+        """Join the group and begin. Raises as `Consumer.start`, and `MQError` for a static topic."""
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
         session = self._session
         try:
             await session.name_servers.connect()
             await find_topics(session, self.group, self._subscriptions)
+            for topic in self._subscriptions:
+                if (route := session.known_route(topic)) is not None:
+                    brokers_to_pop(topic, route)
         except BaseException:
             await session.close()
             raise
@@ -254,10 +258,13 @@ class PopConsumer:
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._heartbeats.route_changed(route)
         if self._started and not self._stopping and topic in self._subscriptions:
-            self._follow(topic, route)
+            try:
+                self._follow(topic, route)
+            except MQError as error:  # a topic that was created, or became static, after the start
+                log.error("%s", error.remark)
 
     def _follow(self, topic: str, route: TopicRoute) -> None:
-        for name in sorted({queue.broker_name for queue in route.read_queues}):
+        for name in brokers_to_pop(topic, route):
             if (topic, name) not in self._loops:
                 task = asyncio.get_running_loop().create_task(self._pop_always(topic, name))
                 self._loops[topic, name] = task

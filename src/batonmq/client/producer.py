@@ -274,7 +274,8 @@ class Producer:
             if route is not None and queue is None:
                 _check_writable(topic, route)
             target = self._target(route, head, queue, selector, avoid) if route is not None else None
-            address = route.master(target.broker_name) if route is not None and target is not None else None
+            broker = route.broker_of(target) if route is not None and target is not None else ""
+            address = route.master(broker) if route is not None else None
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise SendFailed(topic, attempts, failure, maybe_stored) from failure
@@ -285,7 +286,7 @@ class Producer:
                     send_ext(
                         self.group,
                         topic,
-                        target.broker_name,
+                        broker,
                         target.queue_id,
                         sys_flag=sys_flag,
                         born_timestamp=born,
@@ -304,8 +305,8 @@ class Producer:
                     if status is not None:
                         if sending is not None:
                             sending.address = address
-                        self._picker.worked(target.broker_name)
-                        return self._result(status, answer, message_id, target)
+                        self._picker.worked(broker)
+                        return self._result(status, answer, message_id, target, broker)
                     raise error_for(answer.code, answer.remark, answer.ext)
                 except NetError as error:
                     maybe_stored = maybe_stored or error.sent
@@ -322,17 +323,21 @@ class Producer:
                 finally:
                     self._calls.ended(number)
                 log.debug("send to %s at %s failed: %s", target, address, failure)
-                self._picker.failed(target.broker_name, session.clock.monotonic_ms())
-                avoid = target.broker_name
+                self._picker.failed(broker, session.clock.monotonic_ms())
+                avoid = broker
             elif failure is None:
-                failure = ConnectFailed(target.broker_name if target else topic, "has no master now")
+                failure = ConnectFailed(str(target) if target else topic, "has no master now")
             another = route is not None and queue is None and self._another(route, avoid)
             first = address is not None and address not in failed
             if first or another:
                 route, failure = await self._route(topic, failure)
             if address is not None and first:
                 failed.add(address)
-                moved = route.master(target.broker_name) if route is not None and target is not None else None
+                moved = (
+                    route.master(route.broker_of(target))
+                    if route is not None and target is not None
+                    else None
+                )
                 another = another or (moved is not None and moved not in failed)
             if not another:
                 # What was known before the pause may have changed in it.
@@ -352,14 +357,15 @@ class Producer:
             route = await self._session.refresh(head.topic)
             _check_writable(head.topic, route)
         target = self._target(route, head, queue, None, None)
-        address = route.master(target.broker_name) if target is not None else None
+        broker = route.broker_of(target) if target is not None else ""
+        address = route.master(broker)
         if target is None or address is None:
             raise ConnectFailed(head.topic, "has no master now")
         session = self._session
         fields = send_ext(
             self.group,
             head.topic,
-            target.broker_name,
+            broker,
             target.queue_id,
             sys_flag=sys_flag,
             born_timestamp=str(session.clock.now_ms()),
@@ -525,11 +531,11 @@ class Producer:
     def _another(self, route: TopicRoute, failed: str | None) -> bool:
         """There is a broker that did not fail lately, so that the next attempt need not wait."""
         now_ms = self._session.clock.monotonic_ms()
-        names = {queue.broker_name for queue in route.write_queues}
+        names = {route.broker_of(queue) for queue in route.write_queues}
         return any(name != failed and not self._picker.is_faulty(name, now_ms) for name in names)
 
     def _result(
-        self, status: SendStatus, answer: Command, message_id: str, target: MessageQueue
+        self, status: SendStatus, answer: Command, message_id: str, target: MessageQueue, broker: str
     ) -> SendResult:
         stored = SendMessageResponse.from_ext(answer.ext)
         queue = MessageQueue(target.topic, target.broker_name, stored.queue_id)
@@ -539,6 +545,7 @@ class Producer:
             stored.msg_id,
             queue,
             stored.queue_offset,
+            broker_name=broker,
             recall_handle=stored.recall_handle,
             transaction_id=stored.transaction_id,
             region=answer.ext.get(PROPERTY_MSG_REGION),

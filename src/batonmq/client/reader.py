@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode
+from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
@@ -29,6 +29,7 @@ from batonmq.protocol.headers.broker.pull import (
     SearchOffsetResponse,
 )
 from batonmq.protocol.message.light import offset_in
+from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
@@ -51,7 +52,10 @@ _EMPTY = frozenset(
 
 
 class Pulled(NamedTuple):
-    """What one pull brought: whole stored records one after another (see `protocol.message.record`)."""
+    """What one pull brought: whole stored records one after another (see `protocol.message.record`).
+
+    Those of a logical queue have its id and its offsets.
+    """
 
     records: bytes | memoryview
     next_offset: int
@@ -161,6 +165,8 @@ class QueueReader:
         answer = await self._following(queue, ext)
         found = PullMessageResponse.from_ext(answer.ext)
         records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        if records and found.offset_delta is not None:
+            records = in_logical_queue(records, queue.queue_id, found.offset_delta)
         return Pulled(records, found.next_begin_offset, found.min_offset, found.max_offset)
 
     async def messages(self, topic: str) -> AsyncIterator[MessageExt]:
@@ -200,13 +206,13 @@ class QueueReader:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
         session = self._session
-        failure: Exception = ConnectFailed(queue.broker_name, "has no master")
+        failure: Exception = ConnectFailed(str(queue), "has no master")
         route = await self._known_route(queue.topic)
         while True:
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise failure
-            address = route.replica(queue.broker_name, MASTER_ID) if route.master(queue.broker_name) else None
+            address = route.master(route.broker_of(queue))
             if address is not None:
                 try:
                     answer = await session.net.invoke(
@@ -226,9 +232,7 @@ class QueueReader:
 
     async def _ask(self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset | SearchOffset) -> object:
         await self._known_route(queue.topic)
-        answer = await self._session.call_master(
-            queue.broker_name, queue.topic, header, timeout_ms=self._timeout_ms
-        )
+        answer = await self._session.call_for(queue, header, timeout_ms=self._timeout_ms)
         return answer.header
 
     async def _known_route(self, topic: str) -> TopicRoute:

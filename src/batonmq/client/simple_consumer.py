@@ -201,7 +201,7 @@ class SimpleConsumer:
 
         Raises:
             TopicNotExistError: a subscribed topic does not exist.
-            MQError: a broker refuses, for one because it does not know the SQL expression.
+            MQError: a broker refuses, for one because it does not know the SQL expression; a topic is static.
             NetError: no broker answered within ``wait``.
         """
         if max_messages < 1:

@@ -172,7 +172,7 @@ class TransactionProducer(Producer):
             transaction_id=transaction_id,
             from_check=False,
         )
-        broker_name = half.queue.broker_name
+        broker_name = half.broker_name
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._end_timeout_ms / 1000
         failure: Exception = ConnectFailed(broker_name, "has no master")

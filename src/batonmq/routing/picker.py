@@ -34,10 +34,11 @@ class QueuePicker:
         fallback: MessageQueue | None = None
         for step in range(len(queues)):
             queue = queues[(number + step) % len(queues)]
-            if queue.broker_name != avoid and not self.is_faulty(queue.broker_name, now_ms):
+            broker_name = route.broker_of(queue)
+            if broker_name != avoid and not self.is_faulty(broker_name, now_ms):
                 self._next[topic] = number + step + 1
                 return queue
-            if fallback is None and queue.broker_name != avoid:
+            if fallback is None and broker_name != avoid:
                 fallback = queue
         return fallback or queues[number % len(queues)]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import ClusterInfo, QueueData, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, Perm
+from batonmq.routing.static_topics import logical_queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,18 @@ class TopicRoute:
     read_only: bool = False
     """The topic's permission forbids sending on all brokers. False while that may be due to a slave that acts
     as master: name servers hide the permission until the master is back."""
+    leaders: Mapping[MessageQueue, str] = field(default_factory=dict)
+    """Static topics: logical queue -> name of the broker that leads it, empty while none does."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the topic has logical queues, which move between brokers."""
+        return bool(self.leaders)
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """Name of the broker that serves a queue; empty while none does. The name in a logical queue itself
+        is no broker's."""
+        return self.leaders.get(queue, "") if self.leaders else queue.broker_name
 
     def master(self, broker_name: str) -> str | None:
         """Address of a broker's master; None while it has none."""
@@ -39,7 +52,11 @@ class TopicRoute:
 
 
 def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """The route of ``topic`` from a name server's answer about it, or about its template (TBW102)."""
+    """The route of ``topic`` from a name server's answer about it, or about its template (TBW102).
+
+    All logical queues of a static topic are read, also those without a leader and whatever the permissions:
+    the clients of a group must see the same queues, and Java's see these.
+    """
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     write: list[list[MessageQueue]] = []
     read: list[MessageQueue] = []
@@ -51,7 +68,13 @@ def parse_route(topic: str, data: TopicRouteData) -> TopicRoute:
             write.append([MessageQueue(topic, name, number) for number in range(queues.write_queue_nums)])
     acting = any(broker.enable_acting_master for broker in data.broker_datas)
     forbidden = bool(data.queue_datas) and not any(item.perm & Perm.WRITE for item in data.queue_datas)
-    return TopicRoute(_interleaved(write), tuple(read), brokers, read_only=forbidden and not acting)
+    read_only = forbidden and not acting
+    if not data.topic_queue_mapping_by_broker:
+        return TopicRoute(_interleaved(write), tuple(read), brokers, read_only)
+    leaders = logical_queues(topic, data.topic_queue_mapping_by_broker.values())
+    writable = {queues[0].broker_name for queues in write if queues}
+    led = tuple(queue for queue, leader in leaders.items() if leader in writable)
+    return TopicRoute(led, tuple(leaders), brokers, read_only, leaders)
 
 
 def light_route(info: ClusterInfo) -> TopicRouteData:

@@ -17,6 +17,7 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import ClusterInfo, TopicRouteData
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
@@ -188,12 +189,36 @@ class Session:
 
         Raises the answer's `MQError`, or the last `NetError`.
         """
+        return await self._call_following(
+            broker_name, topic, lambda route: broker_name, header, body, timeout_ms
+        )
+
+    async def call_for(
+        self, queue: MessageQueue, header: Header, body: Body = b"", *, timeout_ms: float = 3_000
+    ) -> Response:
+        """Call the master of the broker that serves a queue, following both within the timeout.
+
+        Raises the answer's `MQError`, or the last `NetError`.
+        """
+        return await self._call_following(
+            str(queue), queue.topic, lambda route: route.broker_of(queue), header, body, timeout_ms
+        )
+
+    async def _call_following(
+        self,
+        name: str,
+        topic: str,
+        broker: Callable[[TopicRoute], str],
+        header: Header,
+        body: Body,
+        timeout_ms: float,
+    ) -> Response:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        failure: Exception = ConnectFailed(broker_name, "has no master")
+        failure: Exception = ConnectFailed(name, "has no master")
         route = await self.route(topic)
         while True:
-            address = route.master(broker_name)
+            address = route.master(broker(route))
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise failure

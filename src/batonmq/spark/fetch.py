@@ -22,6 +22,7 @@ from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import scan_frames
 from batonmq.protocol.names import is_dead_letter_topic, is_retry_topic, is_system_topic
 from batonmq.routing.session import Session
+from batonmq.routing.static_topics import is_mock
 from batonmq.spark.decode import Decoder, OffsetGap
 from batonmq.spark.options import ReadOptions, Times
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
@@ -216,7 +217,10 @@ class Fetcher:
             finally:
                 self.run(ahead.aclose())
             if position == began:
-                position = self._behind_the_hole(wanted, position, self.run(self._bound(queue)))
+                held = self.run(self._bound(queue))
+                position = self.run(self._next_part(queue, position, wanted.end, held))
+            if position == began:
+                position = self._behind_the_hole(wanted, position, held)
 
     async def _pieces(self, queue: MessageQueue, begin: int, end: int) -> AsyncGenerator[Piece, None]:
         """The messages of ``[begin, end)`` in order, up to the end or the first offset without a message.
@@ -269,9 +273,20 @@ class Fetcher:
         while True:
             pulled = await self._reader.pull(queue, offset, count)
             # A new master shows the end of the queue only after its SyncStateSet has confirmed it.
-            if pulled.records or offset < pulled.min_offset or self._loop.time() > deadline:
+            part_ends = is_mock(queue.broker_name) and pulled.next_offset > offset
+            if pulled.records or part_ends or offset < pulled.min_offset or self._loop.time() > deadline:
                 return pulled
             await asyncio.sleep(CATCH_UP_WAIT_S)
+
+    async def _next_part(self, queue: MessageQueue, offset: int, end: int, held: QueueBounds) -> int:
+        """Where the next part of a logical queue begins, at most `end`; `offset` if its part goes on.
+
+        Between two parts are offsets that no message ever had.
+        """
+        if not is_mock(queue.broker_name) or not held.begin <= offset < held.end:
+            return offset
+        pulled = await self._reader.pull(queue, offset, 1)
+        return offset if pulled.records else min(max(offset, pulled.next_offset), end)
 
     def _behind_the_hole(self, wanted: QueueRange, offset: int, held: QueueBounds) -> int:
         """The next offset to read: `offset` has no message, although it had one at planning time."""

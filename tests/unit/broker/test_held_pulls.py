@@ -37,6 +37,17 @@ def test_pulls_expire_in_order_of_deadlines() -> None:
     assert pulls(table.expire(1000)) == ["late"]
 
 
+def test_the_pulls_of_one_topic_are_released() -> None:
+    table: HeldPulls[str] = HeldPulls()
+    table.hold(Q0, 5, 100, "a")
+    table.hold(Q1, 5, 90, "b")
+    table.hold(("other", 0), 5, 80, "c")
+    assert sorted(pulls(table.release("topic"))) == ["a", "b"]
+    assert len(table) == 1 and table.next_deadline_ms() == 80
+    assert table.release("topic") == []
+    assert pulls(table.expire(200)) == ["c"]
+
+
 def test_a_released_pull_does_not_expire() -> None:
     table: HeldPulls[str] = HeldPulls()
     table.hold(Q0, 0, 100, "a")

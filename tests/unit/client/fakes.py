@@ -21,7 +21,7 @@ from batonmq.protocol.bodies.clients import (
     UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import UnregisterClient
@@ -170,11 +170,7 @@ class FakeBroker:
                 PullMessageResponse(0, len(records), 0, len(records)), code=ResponseCode.PULL_OFFSET_MOVED
             )
         if header.queue_offset == len(records) and header.sys_flag & 2:
-            try:
-                async with asyncio.timeout(0.2):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await self._wait()
         found = records[header.queue_offset : header.queue_offset + min(header.max_msg_nums, 32)]
         next_offset = header.queue_offset + len(found)
         return Reply(
@@ -182,6 +178,14 @@ class FakeBroker:
             found,
             code=0 if found else ResponseCode.PULL_NOT_FOUND,
         )
+
+    async def _wait(self) -> None:
+        """Until a message comes, or a while."""
+        try:
+            async with asyncio.timeout(0.2):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
 
     def _queue(self, request: Request) -> MessageQueue:
         ext = request.command.ext
@@ -258,6 +262,8 @@ class FakeCluster:
         self.topics: dict[str, dict[str, int]] = {}
         self.perms: dict[str, int] = {}
         """Permission of a topic, by name; 6 if not given."""
+        self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        """What the brokers of a static topic register, by topic and broker name."""
         self.acting_master = False
         self.addresses: dict[str, dict[int, str]] = {}
         self.brokers: list[FakeBroker] = []
@@ -306,6 +312,7 @@ class FakeCluster:
                 BrokerData("c", name, self.addresses[name], enable_acting_master=self.acting_master)
                 for name in live
             ],
+            topic_queue_mapping_by_broker=self.mappings.get(header.topic),
         )
         return Reply(body=encode(data))
 

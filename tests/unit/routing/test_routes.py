@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from batonmq.routing.name_servers import name_server_addresses
 from batonmq.routing.picker import FAULT_MS, QueuePicker
 from batonmq.routing.routes import parse_route, vanished_masters
@@ -43,6 +44,56 @@ def test_permissions(perm: int, write: int, read: int) -> None:
 def test_the_preferred_replica_is_read_while_it_lives() -> None:
     parsed = parse_route("t", route(TWO))
     assert [parsed.replica("b", number) for number in (0, 1, 2)] == ["b0:1", "b1:1", "b0:1"]
+
+
+def mapped(**claims: tuple[int, list[int]]) -> TopicRouteData:
+    """A static topic of four logical queues: broker -> (epoch, the queues it says that it leads)."""
+    return TopicRouteData(
+        [QueueData(name, len(led), len(led), 6) for name, (_, led) in claims.items()],
+        [BrokerData("c", name, {0: f"{name}0:1"}) for name in claims],
+        topic_queue_mapping_by_broker={
+            name: TopicQueueMappingInfo("t", "__global__", 4, name, epoch, False, dict.fromkeys(led, 0))
+            for name, (epoch, led) in claims.items()
+        },
+    )
+
+
+LOGICAL = [MessageQueue("t", "__syslo__global__", number) for number in range(4)]
+
+
+def test_the_queues_of_a_static_topic_are_its_logical_ones() -> None:
+    parsed = parse_route("t", mapped(b=(1, [3, 1]), a=(1, [0, 2])))
+    assert parsed.is_static and parsed.write_queues == parsed.read_queues == tuple(LOGICAL)
+    assert [parsed.broker_of(queue) for queue in LOGICAL] == ["a", "b", "a", "b"]
+    assert parsed.master(parsed.broker_of(LOGICAL[1])) == "b0:1"
+    assert parsed.broker_of(MessageQueue("t", "a", 0)) == "", "no queue of a static topic names its broker"
+
+
+def test_the_later_of_two_leaders_has_the_queue() -> None:
+    for epochs, leader in (((1, 2), "b"), ((2, 1), "a")):
+        parsed = parse_route("t", mapped(a=(epochs[0], [0, 1, 2, 3]), b=(epochs[1], [1])))
+        assert [parsed.broker_of(queue) for queue in LOGICAL] == ["a", leader, "a", "a"]
+
+
+def test_a_queue_without_leader_is_read_and_not_written() -> None:
+    data = mapped(a=(1, [0, 2]), b=(1, [3]))
+    parsed = parse_route("t", data)
+    assert parsed.read_queues == tuple(LOGICAL)
+    assert parsed.write_queues == (LOGICAL[0], LOGICAL[2], LOGICAL[3])
+    assert parsed.broker_of(LOGICAL[1]) == "" and parsed.master("") is None
+    data.broker_datas[0].broker_addrs = {1: "a1:1"}
+    data.queue_datas[1].perm = 4
+    assert parse_route("t", data).write_queues == (), "one leader has no master, the other no permission"
+    assert parse_route("t", data).read_queues == tuple(LOGICAL)
+
+
+def test_a_producer_avoids_the_broker_that_leads_a_queue() -> None:
+    parsed = parse_route("t", mapped(a=(1, [0, 2]), b=(1, [1, 3])))
+    picker = QueuePicker()
+    assert [picker.pick(parsed, "t", 0, avoid="a") for _ in range(4)] == [LOGICAL[1], LOGICAL[3]] * 2
+    picker.failed("b", 0)
+    assert [picker.pick(parsed, "t", 1) for _ in range(4)] == [LOGICAL[0], LOGICAL[2]] * 2
+    assert picker.pick(parsed, "t", FAULT_MS) == LOGICAL[3]
 
 
 MASTERS = [

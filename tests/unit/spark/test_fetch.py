@@ -64,14 +64,32 @@ class Queue:
         assert self.under_way == 0, "pulls were left under way"
 
 
-def read(monkeypatch, queue: Queue, begin: int, end: int, **options: object) -> list[int]:
+class LogicalQueue(Queue):
+    """Parts of a logical queue, as (first offset, end); the last part takes messages."""
+
+    def __init__(self, parts: list[tuple[int, int]], gives: list[int]) -> None:
+        super().__init__(parts[0][0], parts[-1][1], gives)
+        self.parts = parts
+
+    async def pull(self, queue: object, offset: int, max_count: int) -> Pulled:
+        at = max((n for n, part in enumerate(self.parts) if part[0] <= offset), default=0)
+        _, end = self.parts[at]
+        if offset >= end and at + 1 < len(self.parts):
+            following = self.parts[at + 1][0]
+            return Pulled(b"", following, following, self.end)
+        return await super().pull(queue, offset, min(max_count, max(1, end - offset)))
+
+
+def read(
+    monkeypatch, queue: Queue, begin: int, end: int, *, broker: str = "b", **options: object
+) -> list[int]:
     monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: queue)
     raw = {"namesrvAddr": "h:1", "subscribe": "t", "pollTimeoutMs": "50"} | {
         key: str(value) for key, value in options.items()
     }
     found: list[int] = []
     with fetcher(parse_read_options(raw, streaming=False)) as fetch_:
-        for batch in fetch_.read(QueueRange("t", "b", 0, begin, end), ("queueOffset",)):
+        for batch in fetch_.read(QueueRange("t", broker, 0, begin, end), ("queueOffset",)):
             found += batch.column(0).to_pylist()
     return found
 
@@ -121,6 +139,31 @@ def test_messages_that_are_gone(monkeypatch, held, says, rest):
     with pytest.raises(DataLoss, match=says):
         read(monkeypatch, Queue(*held, [9]), 20, 90)
     assert read(monkeypatch, Queue(*held, [9]), 20, 90, failOnDataLoss="false") == rest
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=4),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.data(),
+)
+def test_a_logical_queue_is_read_across_the_gaps_between_its_parts(sizes, gives, data):
+    parts: list[tuple[int, int]] = []
+    at = 0
+    for size, gap in sizes:
+        parts.append((at, at + size))
+        at += size + gap
+    end = data.draw(st.integers(0, parts[-1][1]))
+    begin = data.draw(st.integers(0, end))
+    with pytest.MonkeyPatch.context() as patch:
+        found = read(patch, LogicalQueue(parts, gives), begin, end, broker="__syslo__global__")
+    assert found == [at for part in parts for at in range(*part) if begin <= at < end]
+
+
+def test_messages_of_a_logical_queue_can_be_gone(monkeypatch):
+    queue = LogicalQueue([(40, 50), (1000, 1010)], [9])
+    with pytest.raises(DataLoss, match="messages before 40 have expired"):
+        read(monkeypatch, queue, 20, 1005, broker="__syslo__global__")
 
 
 def test_a_broker_that_withholds_a_message_is_not_asked_for_ever(monkeypatch):

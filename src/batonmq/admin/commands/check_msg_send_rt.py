@@ -8,8 +8,6 @@ from batonmq.admin.command import command, topic_option
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
-from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import Perm
 
 
 @command("checkMsgSendRT")
@@ -34,13 +32,7 @@ async def main(admin: Admin, out: Output, topic: str, count: int, size: int) -> 
     \b
       batonmq admin checkMsgSendRT -n 127.0.0.1:9876 -t test -a 20
     """
-    route = await admin.route(topic)
-    queues = [
-        MessageQueue(topic=topic, broker_name=each.broker_name, queue_id=number)
-        for each in sorted(route.queue_datas, key=lambda each: each.broker_name)
-        if each.perm & Perm.WRITE
-        for number in range(each.write_queue_nums)
-    ]
+    queues = sorted((await admin.queues(topic)).write_queues)
     if not queues:
         raise AdminError(f"topic {topic} has no queue to write to")
     show(out, [sent async for sent in messages.timed_sends(admin, topic, count, size, queues)])

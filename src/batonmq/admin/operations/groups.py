@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from batonmq.admin.operations import topics
+from batonmq.admin.logical_offsets import group_offsets
+from batonmq.admin.operations import static_topics, topics
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import (
     Connection,
@@ -164,7 +165,7 @@ async def all_progress(
         if not name.startswith(RETRY_PREFIX):
             continue
         group = name.removeprefix(RETRY_PREFIX)
-        stats = (await _stats(admin, group, topic, cluster)).values()
+        stats = (await offset_tables(admin, group, topic, cluster)).values()
         queues = [at for table in stats for at in table.offset_table.values()]
         clients = await _clients(admin, group, cluster)
         found.append(
@@ -189,7 +190,7 @@ async def progress(
     """
     rows = [
         _progress(group, queue.topic, name, queue, at)
-        for name, table in (await _stats(admin, group, topic, cluster)).items()
+        for name, table in (await offset_tables(admin, group, topic, cluster)).items()
         for queue, at in table.offset_table.items()
     ]
     if not rows:
@@ -243,12 +244,40 @@ async def _brokers(admin: Admin, group: str, topic: str | None, cluster: str | N
         return await admin.masters()  # a group that never sent a heartbeat has no retry topic
 
 
-async def _stats(admin: Admin, group: str, topic: str | None, cluster: str | None) -> dict[str, ConsumeStats]:
+async def offset_tables(
+    admin: Admin, group: str, topic: str | None = None, cluster: str | None = None
+) -> dict[str, ConsumeStats]:
+    """What each broker knows of a group's offsets, by broker name. Of static topics the offsets in logical
+    queues, under the name that these have for a broker; in one cluster those in physical queues."""
     stats: dict[str, ConsumeStats] = {}
     for name, address in (await _brokers(admin, group, topic, cluster)).items():
         answer = await admin.ask(address, GetConsumeStats(consumer_group=group, topic=topic))
         stats[name] = decode(bytes(answer.body), ConsumeStats)
+    if cluster is None:
+        await _add_logical(admin, stats)
     return stats
+
+
+async def _add_logical(admin: Admin, stats: dict[str, ConsumeStats]) -> None:
+    """Replace the physical queues of static topics by the logical ones."""
+    physical = {
+        MessageQueue(queue.topic, name, queue.queue_id): at
+        for name, table in stats.items()
+        for queue, at in table.offset_table.items()
+    }
+    for topic in sorted({queue.topic for queue in physical}):
+        try:
+            parts = await static_topics.logical_parts(admin, topic)
+        except MQError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            continue  # offsets outlive their topic
+        if parts is None:
+            continue
+        for table in stats.values():
+            table.offset_table = {q: at for q, at in table.offset_table.items() if q.topic != topic}
+        for queue, at in group_offsets(topic, parts, physical).items():
+            stats.setdefault(queue.broker_name, ConsumeStats()).offset_table[queue] = at
 
 
 async def _clients(admin: Admin, group: str, cluster: str | None) -> ConsumerConnection | None:

@@ -12,7 +12,6 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
-from batonmq.net.connection import Response
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
@@ -21,6 +20,7 @@ from batonmq.protocol.headers.broker import pull as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.light import offset_in
+from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, inflate
 from batonmq.protocol.names import TOOLS_GROUP
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
@@ -68,11 +68,12 @@ async def by_unique_id(admin: Admin, topic: str, message_id: str) -> list[Messag
 
 async def by_queue_offset(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:
     """The message at an offset of a queue. Raises `AdminError` if the broker or the message is not there."""
-    addresses = await admin.masters_of_topic(queue.topic)
-    if queue.broker_name not in addresses:
-        known = ", ".join(sorted(addresses))
+    route = await admin.queues(queue.topic)
+    address = route.replica(route.broker_of(queue))
+    if address is None:
+        known = ", ".join(sorted({each.broker_name for each in route.read_queues}))
         raise AdminError(f"topic {queue.topic} is not at {queue.broker_name}; it is at {known}")
-    found = await _pull(admin, addresses[queue.broker_name], queue, offset, 1)
+    found, _ = await _pull(admin, address, queue, offset, 1)
     if not found:
         raise AdminError(f"no message at offset {offset} of {queue}")
     return found[0]
@@ -91,22 +92,24 @@ async def read(
     """At most `count` messages of a topic, queue by queue, oldest first in each; no offset moves.
 
     Args:
-        broker: name of the only broker; None: all.
+        broker: name of the only broker, as queues of the topic name it; None: all.
         queue_id: the only queue of each broker; None: all.
         offset: queue offset to begin with; None: the first message of `times_ms`.
         times_ms: when they were stored, first and last ms.
     """
-    route = await admin.route(topic)
-    addresses = await admin.masters_of_topic(topic)
+    route = await admin.queues(topic)
+    if not route.read_queues:
+        raise AdminError(f"topic {topic} has no queue that may be read")
     found: list[MessageExt] = []
-    for queues in sorted(route.queue_datas, key=lambda each: each.broker_name):
-        if broker not in (None, queues.broker_name) or queues.broker_name not in addresses:
+    for queue in route.read_queues:
+        address = route.replica(route.broker_of(queue))
+        if (
+            address is None
+            or broker not in (None, queue.broker_name)
+            or queue_id not in (None, queue.queue_id)
+        ):
             continue
-        for number in range(queues.read_queue_nums):
-            if queue_id in (None, number):
-                queue = MessageQueue(topic=topic, broker_name=queues.broker_name, queue_id=number)
-                address, left = addresses[queues.broker_name], count - len(found)
-                found += await _read_queue(admin, address, queue, offset, times_ms, left)
+        found += await _read_queue(admin, address, queue, offset, times_ms, count - len(found))
     return found
 
 
@@ -179,7 +182,8 @@ async def _query(
     found: list[MessageExt] = []
     for address in (await admin.masters_of_topic(topic)).values():
         answer = await admin.ask(address, header, accept=_QUERY_ANSWERS)
-        found += _messages(answer)
+        if answer.code == ResponseCode.SUCCESS:
+            found += _decoded(bytes(answer.body))
     found.sort(key=lambda message: -message.store_timestamp)
     return found[:count]
 
@@ -200,21 +204,26 @@ async def _read_queue(
         offset = answer.header.offset
     found: list[MessageExt] = []
     while len(found) < count:
-        messages = await _pull(admin, address, queue, offset, min(_PULL_SIZE, count - len(found)))
+        messages, following = await _pull(admin, address, queue, offset, min(_PULL_SIZE, count - len(found)))
         kept = [
             message
             for message in messages
             if begin_ms <= message.store_timestamp <= end_ms and offset_in(queue.topic, message) >= offset
         ]
         found += kept
-        if not messages or len(kept) < len(messages):
+        if following <= offset or len(kept) < len(messages):
             break
-        offset = offset_in(queue.topic, messages[-1]) + 1
+        offset = following
     return found[:count]
 
 
-async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-    """Up to `count` messages of a queue from an offset on; the broker's own limits hold too."""
+async def _pull(
+    admin: Admin, address: str, queue: MessageQueue, offset: int, count: int
+) -> tuple[list[MessageExt], int]:
+    """Up to `count` messages of a queue from an offset on, and the offset to go on at.
+
+    The broker's own limits hold too.
+    """
     header = wire.PullMessage(
         consumer_group=TOOLS_GROUP,
         topic=queue.topic,
@@ -229,13 +238,16 @@ async def _pull(admin: Admin, address: str, queue: MessageQueue, offset: int, co
         expression_type=TAG_EXPRESSION,
     )
     answer = await admin.ask(address, header, accept=_PULL_ANSWERS)
-    return _messages(answer)
+    assert isinstance(answer.header, wire.PullMessageResponse)
+    delta = answer.header.offset_delta
+    records = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+    if delta is not None:
+        records = bytes(in_logical_queue(records, queue.queue_id, delta))
+    return _decoded(records), answer.header.next_begin_offset
 
 
-def _messages(answer: Response) -> list[MessageExt]:
-    if answer.code != ResponseCode.SUCCESS:
-        return []
-    return [_readable(message) for message in decode_records(bytes(answer.body), inflate=False)]
+def _decoded(records: bytes) -> list[MessageExt]:
+    return [_readable(message) for message in decode_records(records, inflate=False)]
 
 
 def _readable(message: MessageExt) -> MessageExt:

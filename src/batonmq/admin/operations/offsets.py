@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batonmq.admin.session import Admin
+from batonmq.admin.operations import groups
+from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import GetConsumerStatusBody, ResetOffsetBody
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.bodies.statistics import ConsumeStats
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import admin as wire
@@ -92,23 +92,25 @@ async def reset_committed(
         force: also where the group has not come so far yet.
     """
     done: list[Rollback] = []
-    for address in (await admin.masters_of_topic(topic)).values():
-        answer = await admin.ask(address, wire.GetConsumeStats(consumer_group=group, topic=topic))
-        table = decode(bytes(answer.body), ConsumeStats).offset_table
-        for queue, at in sorted(table.items(), key=lambda item: item[0].queue_id):
-            target = at.broker_offset
-            if time_ms != -1:
-                found = await admin.ask(
-                    address, pull.SearchOffset(topic=topic, queue_id=queue.queue_id, timestamp=time_ms)
-                )
-                assert isinstance(found.header, pull.SearchOffsetResponse)
-                target = found.header.offset
-            moved = force or target <= at.consumer_offset
-            if moved:
-                header = pull.UpdateConsumerOffset(group, topic, queue.queue_id, target)
-                await admin.ask(address, header)
-            now = target if moved else at.consumer_offset
-            done.append(Rollback(queue, at.broker_offset, at.consumer_offset, target, now))
+    route = await admin.queues(topic)
+    tables = (await groups.offset_tables(admin, group, topic)).values()
+    progress = {queue: at for table in tables for queue, at in table.offset_table.items()}
+    for queue, at in sorted(progress.items(), key=lambda item: item[0]):
+        address = route.replica(route.broker_of(queue))
+        if address is None:
+            raise AdminError(f"no broker serves {queue}")
+        target = at.broker_offset
+        if time_ms != -1:
+            found = await admin.ask(
+                address, pull.SearchOffset(topic=topic, queue_id=queue.queue_id, timestamp=time_ms)
+            )
+            assert isinstance(found.header, pull.SearchOffsetResponse)
+            target = found.header.offset
+        moved = force or target <= at.consumer_offset
+        if moved:
+            await admin.ask(address, pull.UpdateConsumerOffset(group, topic, queue.queue_id, target))
+        now = target if moved else at.consumer_offset
+        done.append(Rollback(queue, at.broker_offset, at.consumer_offset, target, now))
     return done
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from batonmq.admin.logical_offsets import topic_offsets
+from batonmq.admin.operations import static_topics
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.clients import GroupList
-from batonmq.protocol.bodies.common import TopicList
-from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicStatsTable
+from batonmq.protocol.bodies.common import MessageQueue, TopicList
+from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicOffset, TopicStatsTable
 from batonmq.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from batonmq.protocol.codes import Perm, TopicSysFlag
 from batonmq.protocol.errors import MQError
@@ -125,20 +127,26 @@ async def route(admin: Admin, topic: str) -> list[TopicQueues]:
 
 
 async def status(admin: Admin, topic: str, cluster: str | None = None) -> list[QueueStatus]:
-    """Offsets of a topic's queues, at all brokers or at those of a cluster; sorted."""
+    """Offsets of a topic's queues, at all brokers or at those of a cluster; sorted.
+
+    Logical queues of a static topic follow its physical ones, unless a cluster is given.
+    """
     brokers = await admin.masters_of_topic(topic)
     if cluster is not None:
         members = {group.broker_name for group in await admin.groups(cluster)}
         brokers = {name: address for name, address in brokers.items() if name in members}
-    rows: list[QueueStatus] = []
+    offsets: dict[MessageQueue, TopicOffset] = {}
     for name, address in sorted(brokers.items()):
         answer = await admin.ask(address, GetTopicStatsInfo(topic=topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
-        rows += [
-            QueueStatus(name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
-            for queue, at in sorted(table.items())
-        ]
-    return rows
+        offsets |= {MessageQueue(topic, name, queue.queue_id): at for queue, at in sorted(table.items())}
+    if cluster is None:
+        parts = await static_topics.logical_parts(admin, topic)
+        offsets |= topic_offsets(topic, parts or {}, offsets)
+    return [
+        QueueStatus(queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
+        for queue, at in offsets.items()
+    ]
 
 
 async def traffic(admin: Admin, only: str | None = None) -> list[Traffic]:
@@ -181,7 +189,7 @@ async def create(
 
     Raises `AdminError` for a light queue: brokers accept the request and change nothing.
     """
-    _check_configurable(topic)
+    check_configurable(topic)
     header = CreateTopic(
         topic=topic,
         default_topic=AUTO_CREATE_TOPIC,
@@ -197,7 +205,8 @@ async def create(
         await admin.ask(address, header)
 
 
-def _check_configurable(topic: str) -> None:
+def check_configurable(topic: str) -> None:
+    """Raises `AdminError` for a light queue."""
     if is_light(topic):
         raise AdminError(
             f"{topic} is a light queue, which has no configuration: it begins with the first message that "
@@ -208,7 +217,7 @@ def _check_configurable(topic: str) -> None:
 async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, perm: int) -> None:
     """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays. Raises
     `AdminError` as `create`."""
-    _check_configurable(topic)
+    check_configurable(topic)
     for address in addresses:
         answer = await admin.ask(address, GetTopicConfig(topic=topic))
         config = decode(bytes(answer.body), TopicConfig)

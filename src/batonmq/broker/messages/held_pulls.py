@@ -87,6 +87,16 @@ class HeldPulls(Generic[T]):
         self._held -= len(expired)
         return expired
 
+    def release(self, topic: str) -> list[HeldPull[T]]:
+        """Remove and return the pulls of a topic."""
+        queues = [queue for queue in self._by_queue if queue[0] == topic]
+        released = [held for queue in queues for held in self._by_queue.pop(queue)]
+        for held in released:
+            held.released = True
+        self._held -= len(released)
+        self._drop_released()
+        return released
+
     def release_all(self) -> list[HeldPull[T]]:
         """Remove and return all pulls, for a change of the role or a stop."""
         everything = [held for waiting in self._by_queue.values() for held in waiting]

@@ -34,6 +34,7 @@ class MessagesPart(Part):
         self._send_handlers = SendHandlers(broker, self.sender)
         self._replies = ReplyHandlers(broker, self.sender)
         broker.members.listeners.append(self._members_changed)
+        broker.tables.mappings.listeners.append(self._mappings_changed)
 
     def handlers(self, dispatcher: Dispatcher) -> None:
         self._send_handlers.register(dispatcher)
@@ -60,6 +61,10 @@ class MessagesPart(Part):
         self._broker.appender.abandon()
         self.new_topics.abandon()
         self.puller.release_all()
+
+    def _mappings_changed(self) -> None:
+        for topic in self._broker.tables.mappings:
+            self.puller.release(topic)
 
     def _members_changed(self, members: MemberGroup) -> None:
         if members.known:

@@ -214,6 +214,11 @@ class Puller:
             for held in self._held.queues_grown(queues):
                 self._retry(held)
 
+    def release(self, topic: str) -> None:
+        """Answer the held pulls of a topic with the current state: its queues may be elsewhere now."""
+        for held in self._held.release(topic):
+            self._answer(held.pull)
+
     def release_all(self) -> None:
         """Answer every held pull with the current state: the role changes, or the broker stops."""
         for held in self._held.release_all():

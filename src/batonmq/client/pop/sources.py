@@ -18,6 +18,7 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S
 
 log = logging.getLogger("batonmq.client.simple_consumer")
@@ -27,6 +28,19 @@ WATCH_MS = 5_000
 request begins to wait."""
 FULL_PAUSE_S = 0.5
 """A broker where too many requests wait is popped again after this time, without waiting there."""
+
+
+def brokers_to_pop(topic: str, route: TopicRoute) -> list[str]:
+    """Names of the brokers with queues of a topic.
+
+    Raises `MQError` for a static topic: a pop takes messages of physical queues, RocketMQ's as well.
+    """
+    if route.is_static:
+        raise MQError(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {topic} is static: its logical queues cannot be popped; consume it with Consumer",
+        )
+    return sorted({queue.broker_name for queue in route.read_queues})
 
 
 class Source:
@@ -61,11 +75,14 @@ class Sources:
         """Replaced whenever it is set: some source may have messages now."""
 
     def all(self, topics: list[str]) -> list[Source]:
-        """The sources of topics whose route is known, another one first each time."""
+        """The sources of topics whose route is known, another one first each time.
+
+        Raises `MQError` for a static topic.
+        """
         current: dict[tuple[str, str], Source] = {}
         for topic in topics:
             route = self._session.known_route(topic)
-            for name in sorted({queue.broker_name for queue in route.read_queues}) if route else ():
+            for name in brokers_to_pop(topic, route) if route else ():
                 key = topic, name
                 current[key] = self._sources.get(key) or Source(topic, name)
         self._sources = current

@@ -90,7 +90,7 @@ class PopTools:
                 continue
             commit = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
             try:
-                await self._session.call_master(queue.broker_name, queue.topic, commit)
+                await self._session.call_for(queue, commit)
             except (NetError, MQError) as error:
                 log.warning("the offset of %s is not reset to %d: %s", queue, offset, error)
         return Reply()

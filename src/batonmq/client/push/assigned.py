@@ -19,6 +19,8 @@ class Assigned:
     buffer: ProcessQueue = field(default_factory=lambda: ProcessQueue(-1))
     dropped: bool = False
     locked_until: float = 0.0
+    locked_at: str = ""
+    """Name of the broker that gave the lock: a logical queue may have moved since."""
     last_pull_ms: int = 0
     last_consume_ms: int = 0
     replica_id: int = MASTER_ID

@@ -33,15 +33,11 @@ class Beginning:
         if self._from_where is ConsumeFromWhere.FIRST_OFFSET or is_retry_topic(queue.topic):
             return 0  # the broker corrects it to the first one stored
         if self._from_where is ConsumeFromWhere.TIMESTAMP:
-            answer = await self._session.call_master(
-                queue.broker_name,
-                queue.topic,
-                SearchOffset(queue.topic, queue.queue_id, self._from_timestamp_ms),
+            answer = await self._session.call_for(
+                queue, SearchOffset(queue.topic, queue.queue_id, self._from_timestamp_ms)
             )
             assert isinstance(answer.header, SearchOffsetResponse)
             return answer.header.offset
-        answer = await self._session.call_master(
-            queue.broker_name, queue.topic, GetMaxOffset(queue.topic, queue.queue_id)
-        )
+        answer = await self._session.call_for(queue, GetMaxOffset(queue.topic, queue.queue_id))
         assert isinstance(answer.header, GetMaxOffsetResponse)
         return answer.header.offset

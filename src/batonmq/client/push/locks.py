@@ -33,8 +33,8 @@ class QueueLocks:
         self._pause_s = pause_s
 
     async def may_work(self, held: Assigned) -> bool:
-        """A queue must be locked; False after a pause when another client has it."""
-        if held.locked_until >= asyncio.get_running_loop().time():
+        """A queue must be locked where it is; False after a pause when another client has it."""
+        if held.locked_until >= asyncio.get_running_loop().time() and held.locked_at == self._broker(held):
             return True
         if await self._lock(held):
             return True
@@ -54,17 +54,20 @@ class QueueLocks:
         asked = loop.time()
         body = encode(LockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
-            answer = await self._session.call_master(
-                held.queue.broker_name, held.queue.topic, LockBatchMq(), body, timeout_ms=1_000
-            )
+            answer = await self._session.call_for(held.queue, LockBatchMq(), body, timeout_ms=1_000)
         except (NetError, MQError) as error:
             log.info("%s is not locked: %s", held.queue, error)
             return False
         locked = decode(answer.body, LockBatchResponseBody).lock_ok_mq_set
         if held.queue in locked:
             held.locked_until = asked + LOCK_LIFE_S
+            held.locked_at = self._broker(held)
             return True
         return False
+
+    def _broker(self, held: Assigned) -> str:
+        route = self._session.known_route(held.queue.topic)
+        return route.broker_of(held.queue) if route is not None else held.locked_at
 
     async def unlock(self, held: Assigned) -> None:
         """Let another client have the queue, if it was ever locked."""
@@ -72,8 +75,6 @@ class QueueLocks:
             return
         body = encode(UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))
         try:
-            await self._session.call_master(
-                held.queue.broker_name, held.queue.topic, UnlockBatchMq(), body, timeout_ms=1_000
-            )
+            await self._session.call_for(held.queue, UnlockBatchMq(), body, timeout_ms=1_000)
         except (NetError, MQError) as error:
             log.warning("%s stays locked until that expires: %s", held.queue, error)

@@ -24,6 +24,7 @@ from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import PullMessage, PullMessageResponse
 from batonmq.protocol.message.errors import MessageFormatError
+from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.properties import PROPERTY_MIN_OFFSET, PROPERTY_RETRY_TOPIC
 from batonmq.protocol.message.record import (
     MessageExt,
@@ -130,12 +131,14 @@ class Puller:
         queue, buffer = held.queue, held.buffer
         subscription = self._subscriptions[queue.topic].data
         route = self._session.known_route(queue.topic)
-        address = route.replica(queue.broker_name, held.replica_id) if route is not None else None
-        if address is None:
-            raise ConnectFailed(queue.broker_name, "has no live replica")
+        address = route.replica(route.broker_of(queue), held.replica_id) if route is not None else None
+        if route is None or address is None:
+            raise ConnectFailed(str(queue), "has no live replica")
         flags = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
         commit_offset = 0
-        if self._model is MessageModel.CLUSTERING and buffer.commit_offset > 0:
+        # Java's brokers take the offset in a pull of a logical queue for one of the physical queue.
+        commits = self._model is MessageModel.CLUSTERING and not route.is_static
+        if commits and buffer.commit_offset > 0:
             flags |= PullSysFlag.COMMIT_OFFSET
             commit_offset = buffer.commit_offset
         header = PullMessage(
@@ -173,7 +176,10 @@ class Puller:
                 "%s: no offset %d, going on at %d", queue, buffer.next_offset, found.next_begin_offset
             )
         if answer.code == _FOUND:
-            self._received(held, self._records(held, answer.body, found.next_begin_offset), subscription)
+            body = answer.body
+            if found.offset_delta is not None:
+                body = in_logical_queue(body, queue.queue_id, found.offset_delta)
+            self._received(held, self._records(held, body, found.next_begin_offset), subscription)
         buffer.next_offset = found.next_begin_offset
 
     def _records(self, held: Assigned, body: Buffer, next_offset: int) -> list[MessageExt]:

@@ -36,6 +36,20 @@ class TopicConfigAndQueueMapping(TopicConfig):
     """None: not a static topic."""
 
 
+class TopicRemappingDetailWrapper(Body):
+    """What changes when a static topic is created, grows or moves; also the map files of mqadmin."""
+
+    topic: str = ""
+    type: str = ""
+    epoch: int = 0
+    broker_config_map: dict[str, TopicConfigAndQueueMapping] = field(default_factory=dict)
+    """Broker name -> what it is to know of the topic."""
+    broker_to_map_in: list[str] = field(default_factory=list)
+    """Names of the brokers that get logical queues."""
+    broker_to_map_out: list[str] = field(default_factory=list)
+    """Names of the brokers that logical queues leave."""
+
+
 class TopicConfigSerializeWrapper(Body):
     """All topics of a broker; also ``config/topics.json``."""
 

@@ -139,7 +139,7 @@ def _unit(half: Half, work: Encoded | Single) -> Unit:
     batch = isinstance(work, Encoded)
     return Unit(
         topic=work.topic,
-        broker=half.queue.broker_name,
+        broker=half.broker_name,
         queue_id=half.queue.queue_id,
         half_offset=half.half_offset,
         commit_log_offset=half.commit_log_offset,

@@ -1,0 +1,102 @@
+"""Clients and admin commands with static topics of our brokers, through several moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.test_static_topics import cluster
+
+from batonmq import (
+    ConsumeFromWhere,
+    Consumer,
+    Message,
+    MessageExt,
+    RetryLater,
+    SendResult,
+    TransactionProducer,
+    TransactionState,
+)
+from batonmq.admin.operations import groups, messages, offsets, static_topics
+from batonmq.admin.session import Admin
+
+TOPIC = "Moving"
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 40) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def send_always(producer: TransactionProducer, sent: list[SendResult]) -> None:
+    while True:
+        number = len(sent)
+        message = Message(TOPIC, b"%d" % number, sharding_key=str(number % 7))
+        sent.append(await producer.send(message))
+        await asyncio.sleep(0.003)
+
+
+@pytest.mark.timeout(180)
+async def test_nothing_is_lost_doubled_or_out_of_order_through_moves(tmp_path: Path) -> None:
+    in_order: dict[int, list[MessageExt]] = defaultdict(list)
+    shared: list[MessageExt] = []
+    levels = {b"5": 1, b"6": -1}
+
+    def share(message: MessageExt) -> None:
+        if message.body in levels:
+            raise RetryLater(levels.pop(message.body))
+        shared.append(message)
+
+    async with cluster(tmp_path) as brokers:
+        namesrv = f"127.0.0.1:{brokers.name_server.port}"
+        ordered = Consumer("ordered", namesrv, orderly=True, from_where=FIRST, commit_interval_ms=100)
+        ordered.subscribe(TOPIC, "*", lambda message: in_order[message.queue_id].append(message))
+        concurrent = Consumer("shared", namesrv, from_where=FIRST, commit_interval_ms=100)
+        concurrent.subscribe(TOPIC, "*", share)
+        producer = TransactionProducer("p", namesrv, check=lambda _: TransactionState.UNKNOWN)
+        sent: list[SendResult] = []
+        async with Admin(namesrv) as admin:
+            _, plan = await static_topics.plan_queues(admin, TOPIC, 4, ["a"])
+            await static_topics.update(admin, plan)
+            async with ordered, concurrent, producer:
+                sending = asyncio.create_task(send_always(producer, sent))
+                for targets in (["b"], ["a", "c"], ["a"], ["b", "c"]):
+                    before = len(sent)
+                    await until(lambda n=before: len(sent) > n + 60, "messages are sent")  # type: ignore[misc]
+                    _, plan = await static_topics.plan_remapping(admin, TOPIC, targets)
+                    await static_topics.remap(admin, plan)
+                moved = len(sent)
+                await until(lambda: len(sent) > moved + 60, "messages are sent after the last move")
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+                async with producer.transaction(Message(TOPIC, b"committed")):
+                    pass
+                bodies = {b"%d" % number for number in range(len(sent))} | {b"committed"}
+                await until(
+                    lambda: {m.body for each in in_order.values() for m in each} >= bodies, "ordered has all"
+                )
+                await until(lambda: {m.body for m in shared} >= bodies - {b"6"}, "shared has all")
+                await asyncio.sleep(0.5)
+            assert all(row.behind == 0 for row in await groups.progress(admin, "ordered", TOPIC))
+            assert {m.body for m in await messages.read(admin, TOPIC, 10_000)} >= bodies
+
+            await offsets.reset_committed(admin, "ordered", TOPIC, 0)
+            again: list[bytes] = []
+            late = Consumer("ordered", namesrv)
+            late.subscribe(TOPIC, "*", lambda message: again.append(message.body))
+            async with late:
+                await until(lambda: {*again} >= bodies, "the group begins again")
+    for each in in_order.values():
+        places = [message.queue_offset for message in each]
+        assert places == sorted(set(places)) and places[0] == 0 and places[-1] >= 10_000
+        numbers = [int(message.body) for message in each if message.body != b"committed"]
+        assert numbers == sorted(numbers)
+    first = [message.body for message in shared if not message.reconsume_times]
+    assert len(first) == len(set(first)), "only what failed comes again"
