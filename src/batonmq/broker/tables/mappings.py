@@ -35,7 +35,8 @@ class MappingTable:
         self._mappings: dict[str, TopicQueueMappingDetail] = {}
         self.state_version = 0
         """Master epoch in controller mode; part of every data version."""
-        self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
+        self.version = DataVersion()
+        """Stays as it is without static topics: nobody has to compare tables that are empty."""
         self.listeners: list[Callable[[], None]] = []
         """Called after every change."""
 
