@@ -1,7 +1,7 @@
 """Declares an admin command: an async function of the session, the output and its options.
 
-`command` adds the options that all of them share (`-n`, `--json`, `--timeout`, `--tls`), runs the function
-and turns errors into one line on stderr and exit code 1.
+`command` adds the options that all of them share (`-n`, `--json`, `--timeout`, `--credentials`, `--tls`),
+runs the function and turns errors into one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from batonmq.admin.credentials import credentials_option, find_credentials
 from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.admin.tls import tls_context, tls_options
@@ -42,6 +43,7 @@ def command(name: str) -> Callable[[Work], click.Command]:
             namesrv: str | None,
             as_json: bool,
             timeout_ms: int,
+            credentials: Path | None,
             tls: bool,
             tls_config: Path | None,
             tls_trust: Path | None,
@@ -51,9 +53,11 @@ def command(name: str) -> Callable[[Work], click.Command]:
         ) -> None:
             try:
                 context = tls_context(tls, tls_config, tls_trust, tls_cert, tls_key)
+                signer = find_credentials(credentials)
             except ConfigError as error:
                 raise click.ClickException(str(error)) from None
-            asyncio.run(_run(work, Admin(namesrv, timeout_ms, tls=context), Output(as_json), options))
+            session = Admin(namesrv, timeout_ms, tls=context, credentials=signer)
+            asyncio.run(_run(work, session, Output(as_json), options))
 
         run.__doc__ = work.__doc__
         run.__click_params__ = list(getattr(work, "__click_params__", ()))  # type: ignore[attr-defined]
@@ -66,6 +70,7 @@ def command(name: str) -> Callable[[Work], click.Command]:
 
 _SHARED = (
     *tls_options,
+    credentials_option,
     click.option(
         "--timeout",
         "timeout_ms",

@@ -134,4 +134,8 @@ def admin() -> None:
     Where programs speak TLS only:
       batonmq admin clusterList --tls-trust ca.pem --tls-cert me.pem --tls-key me.key
       export BATONMQ_TLS_CONFIG=tls.conf      or by mqadmin's tls.config.file
+
+    \b
+    Where brokers know users:
+      export BATONMQ_CREDENTIALS=tools.yml    mqadmin's file, with accessKey and secretKey
     """
