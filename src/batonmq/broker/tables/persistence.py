@@ -52,6 +52,8 @@ class Table:
     """Interval of writes of a changed table; None: it is written after each `Persistence.save`."""
     take_changed: Callable[[], bool] = lambda: False
     """Whether the table changed since the last call; for tables with an interval."""
+    private: bool = False
+    """Whether only the broker's own user may read the file."""
     file: str = ""
     """Name of the file, if not ``<name>.json``."""
     other_file: str = ""
@@ -87,7 +89,8 @@ class Persistence:
             if table.name in self._tables:
                 raise ValueError(f"two tables are named {table.name}")
             self._tables[table.name] = table
-            file = self._files[table.name] = TableFile(self._directory / (table.file or f"{table.name}.json"))
+            path = self._directory / (table.file or f"{table.name}.json")
+            file = self._files[table.name] = TableFile(path, private=table.private)
             other = TableFile(self._directory / table.other_file) if table.other_file else file
             (other if other.modified_ns() > file.modified_ns() else file).load(table.restore)
 
