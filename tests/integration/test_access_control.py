@@ -23,7 +23,7 @@ from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import auth as wire
 from batonmq.protocol.headers.broker.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
 from batonmq.protocol.headers.broker.pull import GetMaxOffset
-from batonmq.protocol.headers.broker.replication import WatchTables
+from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange, WatchTables
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 from batonmq.protocol.signing import Credentials
@@ -152,6 +152,12 @@ async def test_a_listed_code_needs_no_signature(start: Starter) -> None:
     rig = await start(authentication_whitelist=f"{code}, 9999", authorization_whitelist=str(code))
     assert (await rig.ask(GetBrokerRuntimeInfo(), by=None)).code == 0
     assert (await rig.refused(GetBrokerConfig(), by=None))[0] == NO
+
+
+async def test_notices_that_only_make_a_broker_ask_need_no_signature(start: Starter) -> None:
+    rig = await start()
+    notice = NotifyMinBrokerIdChange(broker_name="b", min_broker_id=0, min_broker_addr="127.0.0.1:1")
+    assert (await rig.ask(notice, by=None)).code == 0
 
 
 async def test_users_need_rights_and_super_users_do_not(start: Starter) -> None:

@@ -25,7 +25,7 @@ from batonmq.protocol.errors import MQError
 Work = Callable[..., Awaitable[None]]
 
 
-def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+def addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Refuse what cannot be an address before anything is sent."""
     for address in split_addresses(text or ""):
         try:
@@ -33,6 +33,11 @@ def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str |
         except ValueError as error:
             raise click.ClickException(f"{address}: {error}") from None
     return text
+
+
+def names(_: click.Context, __: click.Parameter, text: str | None) -> list[str]:
+    """A list with commas between its members."""
+    return [each.strip() for each in (text or "").split(",") if each.strip()]
 
 
 def command(name: str) -> Callable[[Work], click.Command]:
@@ -85,13 +90,13 @@ _SHARED = (
         "--namesrvAddr",
         "namesrv",
         envvar="NAMESRV_ADDR",
-        callback=_addresses,
+        callback=addresses,
         help="Name servers, host:port;host:port. [env: NAMESRV_ADDR]",
     ),
 )
 
 broker_option = click.option(
-    "-b", "--brokerAddr", "broker", callback=_addresses, help="One broker, host:port."
+    "-b", "--brokerAddr", "broker", callback=addresses, help="One broker, host:port."
 )
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
@@ -102,7 +107,7 @@ controller_option = click.option(
     "--controllerAddress",
     "controller",
     required=True,
-    callback=_addresses,
+    callback=addresses,
     help="Controllers, host:port;host:port.",
 )
 container_option = click.option(
@@ -110,7 +115,7 @@ container_option = click.option(
     "--brokerContainerAddr",
     "container",
     required=True,
-    callback=_addresses,
+    callback=addresses,
     help="The broker container, host:port.",
 )
 id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 200
 """Most characters of a remark in a log line; it may hold a name that a stranger sent."""
-HINTS: Final = frozenset({int(RequestCode.NOTIFY_BROKER_ROLE_CHANGED)})
-"""Controllers do not sign their notices, which only make a broker ask its controllers."""
+HINTS: Final = frozenset(
+    {int(RequestCode.NOTIFY_BROKER_ROLE_CHANGED), int(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)}
+)
+"""Controllers and name servers do not sign their notices, which only make a broker ask them."""
 
 
 class Guard:
