@@ -109,6 +109,13 @@ class AccessTable:
     def __len__(self) -> int:
         return len(self._users)
 
+    @property
+    def mark(self) -> str | None:
+        """Differs with the contents; None for an empty table."""
+        if not self._users:
+            return None
+        return ".".join(map(str, age(self.version)))
+
     def user(self, name: str) -> User | None:
         return self._users.get(name)
 

@@ -56,6 +56,7 @@ class AuthPart(Part):
         if role.is_master:
             if self.table.add_super_users(auth.first_users):
                 self._changed()
+            self._mark()
             if auth.authentication_enabled and not self.table:
                 log.warning("there is no user, so every request is refused: set initAuthenticationUser")
         elif not self.table:
@@ -65,9 +66,15 @@ class AuthPart(Part):
         broker = self._broker
         self.table.changed(broker.clock.now_ms(), broker.role.epoch)
         broker.tables.persistence.save(ACCESS_CONTROL)
+        self._mark()
         broker.tables.watch.changed()
 
+    def _mark(self) -> None:
+        self._broker.tables.watch.access_control = self.table.mark
+
     async def _copy(self, master: Master) -> None:
+        if master.access_control == self.table.mark:
+            return
         data = await _fetch(master)
         if data is not None and self.table.replace(data):
             self._broker.tables.persistence.save(ACCESS_CONTROL)

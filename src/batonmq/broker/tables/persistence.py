@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.broker.tables.files import TableFile
 from batonmq.common.tasks import Tasks
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+UNKNOWN_MARK: Final = "?"
+"""`Master.access_control` before the master has said it."""
+
+
 class Master(Protocol):
     """A slave's view of the master whose tables it copies."""
 
     announces_changes: bool
     """False for a RocketMQ broker: the slave must poll it every few seconds."""
     address: str
+    access_control: str | None
+    """Mark of its users and access control lists (`AccessTable.mark`)."""
 
     async def fetch(self, header: Header) -> bytes:
         """Send a request; returns the body of the answer. Raises `NetError` or `MQError`."""
