@@ -47,9 +47,12 @@ from batonmq.protocol.codes import RequestCode as Code
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import auth as wire
+from batonmq.protocol.headers.broker.topics import CreateTopic, GetAllTopicConfig
 from batonmq.protocol.json import encode
 from batonmq.store.config import StoreConfig
+from tests.integration.classic.group import ClassicGroup
 from tests.interop.conftest import Peer
+from tests.interop.test_classic_replication import followed, java_settings
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 JAVA = Path(__file__).parent / "java"
@@ -518,3 +521,41 @@ async def test_the_same_requests_of_the_same_users_get_the_same_codes(peer: Peer
     assert not different, json.dumps({str(key): value for key, value in different.items()}, indent=1)
     refused = sum(code == NO for code, _ in theirs.values())
     assert 0 < refused < len(theirs)
+
+
+# -- broker sets with a replica of each
+
+
+@pytest.mark.parametrize("java_master", [True, False])
+async def test_replicas_of_both_systems_talk_with_signed_requests(
+    peer: Peer, tmp_path: Path, java_master: bool
+) -> None:
+    """The slave copies topics from its master with requests that the master refuses unsigned."""
+    keys = {**KEYS, "mappedFileSizeCommitLog": 1 << 20}
+    group = ClassicGroup(tmp_path, 1, keys, credentials=ROOT)
+    try:
+        await asyncio.to_thread(group.namesrv.start)
+        role = (0, "SYNC_MASTER") if java_master else (1, "SLAVE")
+        java = {**java_settings(group, *role), **KEYS}
+        if java_master:
+            theirs = await peer.start("broker", java)
+            await asyncio.to_thread(group.brokers[1].start)
+            master, slave = theirs.address, group.brokers[1].address
+        else:
+            await asyncio.to_thread(group.master.start)
+            theirs = await peer.start("broker", java)
+            master, slave = group.master.address, theirs.address
+        await followed(group, master)
+        await group.client.call(
+            master, CreateTopic("Signed", "TBW102", 1, 1, 6, "SINGLE_TAG", 0, False), timeout_ms=10_000
+        )
+        await group.serving()
+        async with asyncio.timeout(100):  # RocketMQ's slave copies every 60 s
+            while True:
+                body = bytes((await group.client.call(slave, GetAllTopicConfig(), timeout_ms=10_000)).body)
+                if b'"Signed"' in body:
+                    break
+                await asyncio.sleep(0.5)
+        assert "refused" not in (group.log(0) if not java_master else group.log(1))
+    finally:
+        await group.close()
