@@ -50,12 +50,9 @@ def _body(command: Command, kind: type[T]) -> T:
     return decode_request(command.body, kind)
 
 
-def _of_topic(name: str, actions: tuple[Action, ...], of_group: str = "") -> Iterator[Need]:
-    """A topic; the retry topic of a group counts as the group, and that of `of_group` needs nothing more."""
-    if not is_retry_topic(name):
-        yield Need(topic(name), actions)
-    elif not of_group or not name.startswith(RETRY_PREFIX + of_group):
-        yield Need(group(name), actions)
+def _of_topic(name: str, actions: tuple[Action, ...]) -> Iterator[Need]:
+    """A topic; the retry topic of a group counts as the group."""
+    yield Need(group(name) if is_retry_topic(name) else topic(name), actions)
 
 
 def _fields(actions: tuple[Action, ...], **fields: Kind) -> Rule:
@@ -63,12 +60,10 @@ def _fields(actions: tuple[Action, ...], **fields: Kind) -> Rule:
     several, see `_SPLITTERS`."""
 
     def rule(command: Command, cluster: str) -> Iterator[Need]:
-        ext = command.ext
-        consumer_group = ext.get("consumerGroup", "")
         for name, kind in fields.items():
-            for value in _values(ext, name):
+            for value in _values(command.ext, name):
                 if kind is Kind.TOPIC:
-                    yield from _of_topic(value, actions, consumer_group)
+                    yield from _of_topic(value, actions)
                 else:
                     yield Need(Resource(kind, value), actions)
 
@@ -106,16 +101,28 @@ def _send(topic_field: str) -> Rule:
 
 
 def _topic_and_group(actions: tuple[Action, ...]) -> Rule:
-    """Both, except for a retry topic: the group suffices."""
+    """Both; for its own retry topic, the group suffices. RocketMQ takes any retry topic for it."""
 
     def rule(command: Command, cluster: str) -> Iterator[Need]:
         ext = command.ext
-        name = ext.get("topic", "")
-        if not is_retry_topic(name):
-            yield Need(topic(name), actions)
-        yield Need(group(ext.get("consumerGroup", "")), actions)
+        name, consumer_group = ext.get("topic", ""), ext.get("consumerGroup", "")
+        if name != RETRY_PREFIX + consumer_group:
+            yield from _of_topic(name, actions)
+        yield Need(group(consumer_group), actions)
 
     return rule
+
+
+def _settle(consumer_group: str, name: str) -> Iterator[Need]:
+    """An ack needs no right on the retry topic that pops of its group fill: the group suffices."""
+    yield Need(group(consumer_group), _SUB)
+    own = RETRY_PREFIX + consumer_group
+    if name != own and not name.startswith((f"{own}_", f"{own}+")):
+        yield from _of_topic(name, _SUB)
+
+
+def _ack(command: Command, cluster: str) -> Iterator[Need]:
+    yield from _settle(command.ext.get("consumerGroup", ""), command.ext.get("topic", ""))
 
 
 def _route(command: Command, cluster: str) -> Iterator[Need]:
@@ -156,8 +163,7 @@ def _locks(command: Command, cluster: str) -> Iterator[Need]:
 
 def _batch_ack(command: Command, cluster: str) -> Iterator[Need]:
     for ack in _body(command, BatchAckMessageRequestBody).acks:
-        yield Need(group(ack.consumer_group), _SUB)
-        yield from _of_topic(ack.topic, _SUB, ack.consumer_group)
+        yield from _settle(ack.consumer_group, ack.topic)
 
 
 def _new_topics(command: Command, cluster: str) -> Iterator[Need]:
@@ -193,8 +199,8 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.LOCK_BATCH_MQ: _locks,
     Code.UNLOCK_BATCH_MQ: _locks,
     # Its rules from the fields of headers.
-    Code.ACK_MESSAGE: _fields(_SUB, consumerGroup=Kind.GROUP, topic=Kind.TOPIC),
-    Code.CHANGE_MESSAGE_INVISIBLETIME: _fields(_SUB, consumerGroup=Kind.GROUP, topic=Kind.TOPIC),
+    Code.ACK_MESSAGE: _ack,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _ack,
     Code.CLONE_GROUP_OFFSET: _fields(_UPDATE, destGroup=Kind.GROUP, topic=Kind.TOPIC),
     Code.CONSUME_MESSAGE_DIRECTLY: _fields(_SUB, consumerGroup=Kind.GROUP, topic=Kind.TOPIC),
     Code.DELETE_SUBSCRIPTIONGROUP: _fields(_DELETE, groupName=Kind.GROUP),
