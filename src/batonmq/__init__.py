@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from batonmq.protocol.compression import CompressionType
     from batonmq.protocol.errors import MQError, TopicNotExistError
     from batonmq.protocol.message.record import MessageExt
+    from batonmq.protocol.signing import Credentials
     from batonmq.routing.name_servers import NoNameServer
 
 _HOMES = {
@@ -46,6 +47,7 @@ _HOMES = {
     "CompressionType": "batonmq.protocol.compression",
     "ConsumeFromWhere": "batonmq.protocol.bodies.clients",
     "Consumer": "batonmq.client.consumer",
+    "Credentials": "batonmq.protocol.signing",
     "Hook": "batonmq.client.hooks",
     "MQError": "batonmq.protocol.errors",
     "Message": "batonmq.client.message",
@@ -79,6 +81,7 @@ __all__ = [
     "CompressionType",
     "ConsumeFromWhere",
     "Consumer",
+    "Credentials",
     "Hook",
     "MQError",
     "Message",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batonmq.client.sync import (
     Consumer,
+    Credentials,
     Message,
     MessageExt,
     MessageTrace,
@@ -20,6 +21,7 @@ from batonmq.client.sync import (
 
 __all__ = [
     "Consumer",
+    "Credentials",
     "Message",
     "MessageExt",
     "MessageTrace",

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq import Message, MessageQueue, Producer, QueueReader
+from batonmq import Credentials, Message, MessageQueue, Producer, QueueReader
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
@@ -60,6 +60,8 @@ class Group:
     settings: dict[str, object] = field(default_factory=dict)
     replicas: int = 1
     acked: list[bytes] = field(default_factory=list)
+    credentials: Credentials | None = None
+    """Of the producer and the reader."""
 
     def __post_init__(self) -> None:
         small = {
@@ -99,7 +101,11 @@ class Group:
 
     async def send(self, count: int = 1, size: int = 0) -> None:
         async with Producer(
-            "p", self.cluster.namesrv_address, send_timeout_ms=15_000, retries=10
+            "p",
+            self.cluster.namesrv_address,
+            send_timeout_ms=15_000,
+            retries=10,
+            credentials=self.credentials,
         ) as producer:
             for _ in range(count):
                 body = b"%d " % len(self.acked) + os.urandom(size)
@@ -113,7 +119,7 @@ class Group:
     async def stored(self) -> list[bytes]:
         """Bodies of the topic, in order."""
         bodies: list[bytes] = []
-        async with QueueReader(self.cluster.namesrv_address) as reader:
+        async with QueueReader(self.cluster.namesrv_address, credentials=self.credentials) as reader:
             offset, end = await reader.min_offset(self._queue), await reader.max_offset(self._queue)
             while offset < end:
                 pulled = await reader.pull(self._queue, offset)

@@ -88,9 +88,17 @@ class Peer:
         self._folder = folder
         self._running: list[JavaProcess] = []
         self._files: list[IO[bytes]] = []
+        self._tools: Path | None = None
 
     def free_port(self) -> int:
         return free_port()
+
+    def sign_as(self, access_key: str, secret_key: str) -> None:
+        """mqadmin signs its requests from now on: its file tools.yml has this user."""
+        self._tools = self._folder / "tools"
+        conf = self._tools / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "tools.yml").write_text(f"accessKey: {access_key}\nsecretKey: {secret_key}\n")
 
     def config(self, kind: str, given: Mapping[str, object]) -> dict[str, str]:
         """`given`, completed with what a test wants of a Java program of this kind."""
@@ -190,9 +198,10 @@ class Peer:
 
         return await asyncio.to_thread(run)
 
-    @staticmethod
-    def _environment(kind: str) -> dict[str, str]:
-        return {**os.environ, "PEER_HEAP": os.environ.get("PEER_HEAP", HEAPS.get(kind, "256m"))}
+    def _environment(self, kind: str) -> dict[str, str]:
+        heap = os.environ.get("PEER_HEAP", HEAPS.get(kind, "256m"))
+        tools = {"PEER_USER_HOME": str(self._tools)} if kind == "admin" and self._tools is not None else {}
+        return {**os.environ, "PEER_HEAP": heap, **tools}
 
     def stop_all(self) -> None:
         for each in self._running:

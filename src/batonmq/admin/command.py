@@ -1,7 +1,7 @@
 """Declares an admin command: an async function of the session, the output and its options.
 
-`command` adds the options that all of them share (`-n`, `--json`, `--timeout`, `--tls`), runs the function
-and turns errors into one line on stderr and exit code 1.
+`command` adds the options that all of them share (`-n`, `--json`, `--timeout`, `--credentials`, `--tls`),
+runs the function and turns errors into one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from batonmq.admin.credentials import credentials_option, find_credentials
 from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.admin.tls import tls_context, tls_options
@@ -24,7 +25,7 @@ from batonmq.protocol.errors import MQError
 Work = Callable[..., Awaitable[None]]
 
 
-def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+def addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Refuse what cannot be an address before anything is sent."""
     for address in split_addresses(text or ""):
         try:
@@ -32,6 +33,11 @@ def _addresses(_: click.Context, __: click.Parameter, text: str | None) -> str |
         except ValueError as error:
             raise click.ClickException(f"{address}: {error}") from None
     return text
+
+
+def names(_: click.Context, __: click.Parameter, text: str | None) -> list[str]:
+    """A list with commas between its members."""
+    return [each.strip() for each in (text or "").split(",") if each.strip()]
 
 
 def command(name: str) -> Callable[[Work], click.Command]:
@@ -42,6 +48,7 @@ def command(name: str) -> Callable[[Work], click.Command]:
             namesrv: str | None,
             as_json: bool,
             timeout_ms: int,
+            credentials: Path | None,
             tls: bool,
             tls_config: Path | None,
             tls_trust: Path | None,
@@ -51,9 +58,11 @@ def command(name: str) -> Callable[[Work], click.Command]:
         ) -> None:
             try:
                 context = tls_context(tls, tls_config, tls_trust, tls_cert, tls_key)
+                signer = find_credentials(credentials)
             except ConfigError as error:
                 raise click.ClickException(str(error)) from None
-            asyncio.run(_run(work, Admin(namesrv, timeout_ms, tls=context), Output(as_json), options))
+            session = Admin(namesrv, timeout_ms, tls=context, credentials=signer)
+            asyncio.run(_run(work, session, Output(as_json), options))
 
         run.__doc__ = work.__doc__
         run.__click_params__ = list(getattr(work, "__click_params__", ()))  # type: ignore[attr-defined]
@@ -66,6 +75,7 @@ def command(name: str) -> Callable[[Work], click.Command]:
 
 _SHARED = (
     *tls_options,
+    credentials_option,
     click.option(
         "--timeout",
         "timeout_ms",
@@ -80,13 +90,13 @@ _SHARED = (
         "--namesrvAddr",
         "namesrv",
         envvar="NAMESRV_ADDR",
-        callback=_addresses,
+        callback=addresses,
         help="Name servers, host:port;host:port. [env: NAMESRV_ADDR]",
     ),
 )
 
 broker_option = click.option(
-    "-b", "--brokerAddr", "broker", callback=_addresses, help="One broker, host:port."
+    "-b", "--brokerAddr", "broker", callback=addresses, help="One broker, host:port."
 )
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
@@ -116,7 +126,7 @@ controller_option = click.option(
     "--controllerAddress",
     "controller",
     required=True,
-    callback=_addresses,
+    callback=addresses,
     help="Controllers, host:port;host:port.",
 )
 container_option = click.option(
@@ -124,7 +134,7 @@ container_option = click.option(
     "--brokerContainerAddr",
     "container",
     required=True,
-    callback=_addresses,
+    callback=addresses,
     help="The broker container, host:port.",
 )
 id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")

@@ -81,6 +81,20 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "replaceController": "replace_controller",
         "transferControllerLeader": "transfer_controller_leader",
     },
+    "Users and rights": {
+        "createUser": "create_user",
+        "updateUser": "update_user",
+        "deleteUser": "delete_user",
+        "getUser": "get_user",
+        "listUser": "list_user",
+        "copyUser": "copy_user",
+        "createAcl": "create_acl",
+        "updateAcl": "update_acl",
+        "deleteAcl": "delete_acl",
+        "getAcl": "get_acl",
+        "listAcl": "list_acl",
+        "copyAcl": "copy_acl",
+    },
     "Name servers": {
         "getNamesrvConfig": "get_namesrv_config",
         "updateNamesrvConfig": "update_namesrv_config",
@@ -136,4 +150,8 @@ def admin() -> None:
     Where programs speak TLS only:
       batonmq admin clusterList --tls-trust ca.pem --tls-cert me.pem --tls-key me.key
       export BATONMQ_TLS_CONFIG=tls.conf      or by mqadmin's tls.config.file
+
+    \b
+    Where brokers know users:
+      export BATONMQ_CREDENTIALS=tools.yml    mqadmin's file, with accessKey and secretKey
     """

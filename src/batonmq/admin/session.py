@@ -23,6 +23,7 @@ from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import is_light
 from batonmq.protocol.registry import Header
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.routes import TopicRoute, light_route, parse_route
 
 TIMEOUT_MS = 5_000
@@ -73,13 +74,20 @@ class Admin:
     """
 
     def __init__(
-        self, namesrv: str | None, timeout_ms: int = TIMEOUT_MS, *, tls: ssl.SSLContext | None = None
+        self,
+        namesrv: str | None,
+        timeout_ms: int = TIMEOUT_MS,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._namesrv = split_addresses(namesrv or "")
         self._timeout_ms = timeout_ms
         self.tls = tls
         """For connections beside those of this session; None: plain text."""
-        self._net = RemotingClient(tls=tls)
+        self.credentials = credentials
+        """As `tls`; None: requests are not signed."""
+        self._net = RemotingClient(tls=tls, credentials=credentials)
         self._answered: set[str] = set()
 
     async def __aenter__(self) -> Self:

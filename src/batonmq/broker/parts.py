@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.acting.part import ActingPart
 from batonmq.broker.admin.part import AdminPart
+from batonmq.broker.auth.part import AuthPart
 from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.escape.part import EscapePart
 from batonmq.broker.locks.part import LocksPart
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 PARTS: Final[tuple[type[Part], ...]] = (
     TablesPart,
+    AuthPart,
     LocksPart,
     UpkeepPart,
     MonitoringPart,

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.broker.messages.acks import keys_without_effect
@@ -79,6 +80,7 @@ class BrokerService:
         store_config: StoreConfig,
         ha_config: HAConfig,
         *,
+        auth: AuthConfig | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         tls: TlsConfig | None = None,
@@ -89,10 +91,10 @@ class BrokerService:
         neighbours: Callable[[], Iterable[Broker]] = tuple,
         log_identity: str = "",
     ) -> None:
-        """`config_path`: the configuration file; `updateBrokerConfig` rewrites it. Brokers of one process may
-        share `client` and `readers` (`Broker.client`, `Broker.readers`), which are not closed with a broker;
-        None: its own. `neighbours` returns the other brokers of the process. `log_identity` marks this
-        broker's log lines.
+        """`auth`: access control; None: none. `config_path`: the configuration file; `updateBrokerConfig`
+        rewrites it. Brokers of one process may share `client` and `readers` (`Broker.client`,
+        `Broker.readers`), which are not closed with a broker; None: its own. `neighbours` returns the other
+        brokers of the process. `log_identity` marks this broker's log lines.
 
         Raises `ConfigError` for values that do not fit together.
         """
@@ -103,14 +105,17 @@ class BrokerService:
         if not config.broker_ip2:
             config = replace(config, broker_ip2=config.broker_ip1)
         config = checked_role(config)
-        self._settings = Settings(config, store_config, ha_config, config_path)
+        self._settings = Settings(config, store_config, ha_config, config_path, auth)
         self._clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
         self._tls = tls if tls is not None else TlsConfig()
         self._ha_security = security_of(ha_config, self._tls)
         self._limits = limits if limits is not None else Limits()
         self._own_client = client is None
-        self._client = client if client is not None else RemotingClient(tls=client_context(self._tls))
+        if client is None:
+            signer = self._settings.auth.inner_credentials
+            client = RemotingClient(tls=client_context(self._tls), credentials=signer)
+        self._client = client
         self._own_readers = readers is None
         self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")
         self._neighbours = neighbours
@@ -282,10 +287,11 @@ class BrokerService:
         )
         for part in self._parts:
             tables.persistence.restore(part.tables())
-            part.handlers(self._dispatcher)
         sources = {metric: source for part in self._parts for metric, source in part.metrics().items()}
         self.metrics = BrokerMetrics(config, sources)
-        self.metrics.watch(self._dispatcher)
+        self.metrics.watch(self._dispatcher)  # outside of the parts' interceptors: it sees what they refuse
+        for part in self._parts:
+            part.handlers(self._dispatcher)
 
     def _make_replication(self, store: MessageStore) -> Replication:
         config, store_config, ha_config = self._settings.broker, self._settings.store, self._settings.ha

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.versions import next_version
 from batonmq.common.config_file import change_file
 from batonmq.common.config_loader import update
@@ -23,14 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class Settings:
-    """Three immutable configurations; a change replaces the whole object."""
+    """Immutable configurations; a change replaces the whole object."""
 
-    __slots__ = ("_changing", "_path", "broker", "ha", "listeners", "store", "version")
+    __slots__ = ("_changing", "_path", "auth", "broker", "ha", "listeners", "store", "version")
 
     def __init__(
-        self, broker: BrokerConfig, store: StoreConfig, ha: HAConfig, path: Path | None = None
+        self,
+        broker: BrokerConfig,
+        store: StoreConfig,
+        ha: HAConfig,
+        path: Path | None = None,
+        auth: AuthConfig | None = None,
     ) -> None:
         """`path`: the configuration file; `change` rewrites it."""
+        self.auth = auth if auth is not None else AuthConfig()
+        """Access control. No request shows it or changes it."""
         self.broker = broker
         self.store = store
         self.ha = ha

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import click
 import uvloop
 
+from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.config import BrokerConfig
 from batonmq.common import garbage
 from batonmq.common.config import ConfigError, describe
@@ -225,7 +226,7 @@ def keeping_changes(config: ControllerConfig, path: Path | None) -> ControllerCo
     return replace(config, config_store_path=str(path))
 
 
-@_program("broker", (BrokerConfig, StoreConfig, HAConfig, TlsConfig))
+@_program("broker", (BrokerConfig, StoreConfig, HAConfig, AuthConfig, TlsConfig))
 def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]:
     """Run a broker: it stores messages and serves producers and consumers.
 
@@ -249,9 +250,9 @@ def broker(config_path: Path | None, overrides: dict[str, str]) -> list[Service]
     """
     from batonmq.broker.service import BrokerService
 
-    classes = (BrokerConfig, StoreConfig, HAConfig, TlsConfig)
-    config, store_config, ha_config, tls = load(config_path, *classes, overrides=overrides)
-    return [BrokerService(config, store_config, ha_config, tls=tls, config_path=config_path)]
+    classes = (BrokerConfig, StoreConfig, HAConfig, AuthConfig, TlsConfig)
+    config, store, ha, auth, tls = load(config_path, *classes, overrides=overrides)
+    return [BrokerService(config, store, ha, auth=auth, tls=tls, config_path=config_path)]
 
 
 @_program(

@@ -16,6 +16,7 @@ from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, Upd
 from batonmq.protocol.headers.namesrv import DeleteTopicInNamesrv, GetAllTopicList, GetBrokerClusterInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, check_topic
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.session import Session
 
@@ -31,9 +32,10 @@ class Admin:
         namesrv: str | Iterable[str],
         *,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         session: Session | None = None,
     ) -> None:
-        self._session = session if session is not None else Session(namesrv, tls=tls)
+        self._session = session if session is not None else Session(namesrv, tls=tls, credentials=credentials)
 
     async def __aenter__(self) -> Self:
         try:

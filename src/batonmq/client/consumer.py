@@ -39,6 +39,7 @@ from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic, retry_topic
+from batonmq.protocol.signing import Credentials
 from batonmq.protocol.tags import ALL_TAGS, tag_subscription
 from batonmq.routing.routes import TopicRoute
 
@@ -91,6 +92,7 @@ class Consumer:
         client_ip: str | None = None,
         hooks: Iterable[Hook] = (),
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         remoting: RemotingClient | None = None,
@@ -101,6 +103,7 @@ class Consumer:
         session = ClientSession(
             namesrv,
             tls=tls,
+            credentials=credentials,
             clock=clock,
             rng=rng,
             poll_interval_ms=poll_interval_ms,

@@ -57,7 +57,7 @@ class MessageTrace(Hook):
     Args:
         topic: where traces are stored.
         interval_s: how long traces are collected before they are sent.
-        options: of the producer that sends them, for one ``tls``.
+        options: of the producer that sends them, such as ``tls`` and ``credentials``.
 
     Traces that cannot be sent are dropped and counted in ``dropped``; nothing else suffers.
     """

@@ -49,6 +49,7 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
 from batonmq.protocol.pop import MAX_MESSAGES
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S
 
@@ -99,6 +100,7 @@ class PopConsumer:
         client_ip: str | None = None,
         hooks: Iterable[Hook] = (),
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         remoting: RemotingClient | None = None,
@@ -112,6 +114,7 @@ class PopConsumer:
             namesrv,
             dispatcher=dispatcher,
             tls=tls,
+            credentials=credentials,
             clock=clock,
             rng=rng,
             poll_interval_ms=poll_interval_ms,

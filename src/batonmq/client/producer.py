@@ -51,6 +51,7 @@ from batonmq.protocol.message.recall import decode_recall_handle
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group
 from batonmq.protocol.send.request import send_ext
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.overdue import OverdueCalls
 from batonmq.routing.picker import QueuePicker
@@ -94,6 +95,7 @@ class Producer:
         hooks: code around each send (`client/hooks.py`): traces, metrics.
         tls: talk TLS to name servers and brokers; RocketMQ's certificates name no hosts as a rule, so that
             `check_hostname` must be off (docs/client.md, TLS).
+        credentials: sign all requests, for clusters with access control (docs/access-control.md).
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Producer:
         client_ip: str | None = None,
         hooks: Iterable[Hook] = (),
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         remoting: RemotingClient | None = None,
@@ -125,6 +128,7 @@ class Producer:
             namesrv,
             dispatcher=self._dispatcher,
             tls=tls,
+            credentials=credentials,
             clock=clock,
             rng=rng,
             poll_interval_ms=poll_interval_ms,

@@ -32,6 +32,7 @@ from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
+from batonmq.protocol.signing import Credentials
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
@@ -85,9 +86,10 @@ class QueueReader:
         retry_timeout_ms: int = 10_000,
         group: str = READER_GROUP,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         session: Session | None = None,
     ) -> None:
-        self._session = session if session is not None else Session(namesrv, tls=tls)
+        self._session = session if session is not None else Session(namesrv, tls=tls, credentials=credentials)
         self._session.light_queues = True
         self._timeout_ms = retry_timeout_ms
         self._group = group

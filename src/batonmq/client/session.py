@@ -12,6 +12,7 @@ from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.session import Session
 
 _instances = itertools.count()
@@ -26,6 +27,7 @@ class ClientSession(Session):
         *,
         dispatcher: Dispatcher | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         poll_interval_ms: int = 30_000,
@@ -40,6 +42,7 @@ class ClientSession(Session):
             namesrv,
             dispatcher=dispatcher,
             tls=tls,
+            credentials=credentials,
             clock=clock,
             rng=rng,
             poll_interval_ms=poll_interval_ms,

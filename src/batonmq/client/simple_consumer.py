@@ -32,6 +32,7 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic
 from batonmq.protocol.pop import MAX_MESSAGES
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S
 
@@ -83,6 +84,7 @@ class SimpleConsumer:
         poll_interval_ms: int = 30_000,
         client_ip: str | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         remoting: RemotingClient | None = None,
@@ -95,6 +97,7 @@ class SimpleConsumer:
             namesrv,
             dispatcher=dispatcher,
             tls=tls,
+            credentials=credentials,
             clock=clock,
             rng=rng,
             poll_interval_ms=poll_interval_ms,

@@ -37,9 +37,11 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.signing import Credentials
 
 __all__ = [
     "Consumer",
+    "Credentials",
     "Message",
     "MessageExt",
     "MessageTrace",

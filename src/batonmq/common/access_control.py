@@ -1,49 +1,32 @@
-"""Keys with which RocketMQ's programs switch access control on. There is none here.
+"""Keys with which RocketMQ's programs switch access control on.
 
-A file that switches it on is refused: a program that started all the same would be open to everyone who
-reaches its ports. Everything else about access control is accepted and has no effect.
+Brokers have access control (`broker/auth_config.py`), without ACL 1.0 (`aclEnable`). A file that switches on
+what its program does not have is refused: the program would be open to everyone who reaches its ports.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from batonmq.common.config_values import convert
 
-SWITCHES: Final = frozenset(
-    {"aclEnable", "authenticationEnabled", "authorizationEnabled", "migrateAuthFromV1Enabled"}
+_NOT_HERE: Final = (
+    "only brokers know users; everyone who reaches the port of this program may do everything: set it to "
+    "false, and let the network or TLS with client certificates (tls.server.authClient) keep others out"
 )
-ACCESS_CONTROL_KEYS: Final = SWITCHES | {
-    "authConfigPath",
-    "authenticationProvider",
-    "authenticationMetadataProvider",
-    "authenticationStrategy",
-    "authenticationWhitelist",
-    "initAuthenticationUser",
-    "innerClientAuthenticationCredentials",
-    "authorizationProvider",
-    "authorizationMetadataProvider",
-    "authorizationStrategy",
-    "authorizationWhitelist",
-    "userCacheMaxNum",
-    "userCacheExpiredSecond",
-    "userCacheRefreshSecond",
-    "aclCacheMaxNum",
-    "aclCacheExpiredSecond",
-    "aclCacheRefreshSecond",
-    "statefulAuthenticationCacheMaxNum",
-    "statefulAuthenticationCacheExpiredSecond",
-    "statefulAuthorizationCacheMaxNum",
-    "statefulAuthorizationCacheExpiredSecond",
+SWITCHES: Final = {
+    "aclEnable": "RocketMQ's ACL 1.0 (plain_acl.yml) is not supported; brokers have authenticationEnabled "
+    "and authorizationEnabled",
+    "migrateAuthFromV1Enabled": "the users of plain_acl.yml are not taken over; create them with createUser",
+    "authenticationEnabled": _NOT_HERE,
+    "authorizationEnabled": _NOT_HERE,
 }
+"""Switches, and why a program without the key does not take them."""
 
-NO_ACCESS_CONTROL: Final = "BatonMQ has no access control (users, ACL)"
 
-
-def check_switch(key: str, text: str) -> None:
-    """Raises `ValueError` if the key switches access control on, or is such a switch and no boolean."""
-    if key in SWITCHES and convert(text, bool):
-        raise ValueError(
-            f"{NO_ACCESS_CONTROL}: everyone who reaches the port may do everything; set it to false, and let "
-            "the network or TLS with client certificates (tls.server.authClient) keep others out"
-        )
+def check_switch(key: str, text: str, known: Container[str]) -> None:
+    """Raises `ValueError` if the key switches on what a program that knows other keys (`known`) does not
+    have, or is such a switch and no boolean."""
+    if key in SWITCHES and key not in known and convert(text, bool):
+        raise ValueError(SWITCHES[key])

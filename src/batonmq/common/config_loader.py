@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from batonmq.common.access_control import ACCESS_CONTROL_KEYS, check_switch
+from batonmq.common.access_control import SWITCHES, check_switch
 from batonmq.common.config import ConfigError, describe, keys_of
 from batonmq.common.config_values import value_of
 from batonmq.common.properties import PropertyLine, property_lines
@@ -73,7 +73,7 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     Raises:
         NoConfigFile: the file is no properties file.
         ConfigError: the file cannot be read, a value does not fit its key, a relation of keys is broken, or
-            access control is switched on, which does not exist here.
+            access control is switched on for a program that has none.
     """
     values: dict[str, tuple[str, str]] = {}
     if path is not None:
@@ -121,10 +121,10 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
             raise ConfigError(f"{source}: {info.key}={text}: {error}") from None
     reasons = {key: why for cls in classes for key, why in getattr(cls, "HAS_NO_EFFECT", {}).items()}
     for key, (text, source) in values.items():
-        _check_switch(source, key, text)
+        _check_switch(source, key, text, known)
         if key in reasons:
             log.warning("%s: %s has no effect here: %s", source, key, reasons[key])
-        elif key not in known and key not in ACCESS_CONTROL_KEYS:
+        elif key not in known and key not in SWITCHES:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             log.warning("%s: unknown key %s is ignored%s", source, key, hint)
@@ -140,9 +140,9 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
     return tuple(built)
 
 
-def _check_switch(source: str, key: str, text: str) -> None:
+def _check_switch(source: str, key: str, text: str, known: Container[str]) -> None:
     try:
-        check_switch(key, text)
+        check_switch(key, text, known)
     except ValueError as error:
         raise ConfigError(f"{source}: {key}={text}: {error}") from None
 
@@ -155,7 +155,7 @@ def update(config: T, changes: Mapping[str, str], *, source: str = "updateConfig
     """
     arguments: dict[str, Any] = {}
     for key, text in changes.items():
-        _check_switch(source, key, text)
+        _check_switch(source, key, text, ())
     for info in describe(type(config)):
         if info.key in changes:
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.fixed_role import SLAVE
 from batonmq.broker.service import VIP_PORT_DISTANCE
@@ -43,6 +44,7 @@ class BrokerFile:
     config: BrokerConfig
     store: StoreConfig
     ha: HAConfig
+    auth: AuthConfig
     claims: BrokerClaims
 
     @property
@@ -58,7 +60,7 @@ def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
     _check_regular(path)
     _check_keys(path)
     overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
-    config, store, ha = load(path, BrokerConfig, StoreConfig, HAConfig, overrides=overrides)
+    config, store, ha, auth = load(path, BrokerConfig, StoreConfig, HAConfig, AuthConfig, overrides=overrides)
     slave = not config.enable_controller_mode and config.broker_role == SLAVE
     if not config.broker_name:
         config = replace(config, broker_name=socket.gethostname())
@@ -70,7 +72,7 @@ def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
     broker_id = config.broker_id if slave or config.enable_controller_mode else MASTER_ID
     identity = BrokerIdentity(config.broker_cluster_name, config.broker_name, max(broker_id, MASTER_ID))
     claims = BrokerClaims(identity, slave, tuple(_listeners(config, ha)), _directories(store))
-    return BrokerFile(path, config, store, ha, claims)
+    return BrokerFile(path, config, store, ha, auth, claims)
 
 
 def inside(path: Path, directories: Iterable[str]) -> bool:

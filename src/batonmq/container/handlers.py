@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from batonmq.common.access_control import ACCESS_CONTROL_KEYS, NO_ACCESS_CONTROL
 from batonmq.common.clock import Clock
 from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
 from batonmq.common.config_file import change_file
@@ -99,8 +98,6 @@ class ContainerHandlers:
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         known, changeable = keys_of((ContainerConfig,)), changeable_keys(ContainerConfig)
         for key in changes:
-            if key in ACCESS_CONTROL_KEYS:
-                raise _failed(f"{key} cannot be set: {NO_ACCESS_CONTROL}")
             if key not in known:
                 raise _failed(f"unknown key {key}: brokers have their own ports for changes")
             if key not in changeable:

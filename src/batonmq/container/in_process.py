@@ -62,12 +62,14 @@ class InProcess:
                 file.config,
                 file.store,
                 file.ha,
+                auth=file.auth,
                 clock=self._clock,
                 rng=random.Random(self._rng.getrandbits(64)),
                 tls=self._tls,
                 config_path=file.path,
                 # A controller detects a dead broker when its connection closes, so each broker needs its own.
-                client=None if file.config.enable_controller_mode else self._client,
+                # So does one that signs its requests.
+                client=self._client if _shares_client(file) else None,
                 readers=self._readers,
                 neighbours=partial(self._neighbours, identity),
                 log_identity=identity.canonical_name,
@@ -148,3 +150,7 @@ class InProcess:
         if self._settling is not None:
             self._settling.cancel()
         self._settling = asyncio.get_running_loop().call_later(SETTLE_AFTER_S, garbage.settle)
+
+
+def _shares_client(file: BrokerFile) -> bool:
+    return not file.config.enable_controller_mode and file.auth.inner_credentials is None

@@ -19,6 +19,7 @@ from batonmq.net.tcp_timeout import set_tcp_timeout
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
+from batonmq.protocol.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +55,16 @@ class RemotingClient:
         self,
         *,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         dispatcher: Dispatcher | None = None,
         limits: Limits | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         tcp_timeout_ms: int | None = None,
     ) -> None:
-        """`tcp_timeout_ms`: a connection whose peer acknowledges no TCP segment for so long is closed; None:
-        the system's default, many minutes."""
+        """`credentials` sign all requests. `tcp_timeout_ms`: a connection whose peer acknowledges no TCP
+        segment for so long is closed; None: the system's default, many minutes."""
         self._tls = tls
+        self._credentials = credentials
         self._dispatcher = dispatcher if dispatcher is not None else Dispatcher()
         self._limits = limits if limits is not None else Limits()
         self._connect_timeout_ms = connect_timeout_ms
@@ -195,6 +198,7 @@ class RemotingClient:
             self._warnings,
             accepted=False,
             address=address,
+            credentials=self._credentials,
             on_close=self._closed,
         )
         try:

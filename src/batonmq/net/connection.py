@@ -27,6 +27,7 @@ from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError, error_for
 from batonmq.protocol.frame import Command, FrameReader, encode_head
 from batonmq.protocol.registry import Header
+from batonmq.protocol.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,12 @@ class Connection(asyncio.Protocol):
         *,
         accepted: bool,
         address: str = "?",
+        credentials: Credentials | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`warnings` are the owner's, for all its connections: a bad peer closes one and opens the next."""
+        """`warnings` are the owner's, for all its connections: a bad peer closes one and opens the next.
+        `credentials` sign every request that goes out; None: they are not signed."""
         loop = asyncio.get_running_loop()
         self.peer = address
         """``ip:port`` of the other side (the dialled address on a connection we opened)."""
@@ -85,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._warnings = warnings
         self._accepted = accepted
+        self._credentials = credentials
         self._on_open = on_open
         self._on_close = on_close
         self._reader = FrameReader(limits.max_frame_bytes)
@@ -423,6 +427,9 @@ class Connection(asyncio.Protocol):
     # -- output --------------------------------------------------------------------------------------------
 
     def _write_command(self, command: Command, body: Body) -> None:
+        ext = command.ext
+        if self._credentials is not None:
+            ext = self._credentials.sign(ext, body)
         self._write(
             encode_head(
                 command.code,
@@ -430,7 +437,7 @@ class Connection(asyncio.Protocol):
                 command.flag,
                 binary=command.binary,
                 body_length=_length(body),
-                ext=command.ext,
+                ext=ext,
                 remark=command.remark,
                 language=command.language,
                 version=command.version,

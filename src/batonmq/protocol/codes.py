@@ -182,6 +182,10 @@ class RequestCode(IntEnum):
     """Private to this implementation: a batch as one half message."""
     END_TRANSACTIONS = 60041
     """Private to this implementation: many half messages are committed or rolled back together."""
+    GET_ALL_ACCESS_CONTROL = 60050
+    """A slave copies the users and access control lists of its master."""
+    PASS_ACCESS_CHANGE = 60051
+    """Private to this implementation: a slave passes a change of users on to its master."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

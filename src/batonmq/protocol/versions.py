@@ -8,6 +8,8 @@ V3_0_11: Final = 37
 """The first whose brokers register a `RegisterBrokerBody`; older ones send a bare table of topics."""
 V3_4_9: Final = 121
 """The first whose clients say how often a message may be retried."""
+V4_9_3: Final = 399
+"""The last whose clients set a field of queries after they signed them."""
 V5_0_0: Final = 413
 """The first whose brokers know static topics."""
 PROTOCOL_VERSION: Final = 513

@@ -24,6 +24,7 @@ from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_light
 from batonmq.protocol.registry import Header
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NameServers, name_server_addresses
 from batonmq.routing.routes import TopicRoute, light_route, parse_route, vanished_masters
 
@@ -49,6 +50,7 @@ class Session:
         *,
         dispatcher: Dispatcher | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         poll_interval_ms: int = 30_000,
@@ -58,7 +60,7 @@ class Session:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.rng = rng if rng is not None else random.Random()
         if remoting is None:
-            remoting = RemotingClient(tls=tls)
+            remoting = RemotingClient(tls=tls, credentials=credentials)
         if dispatcher is not None:
             remoting.serve(dispatcher)
         self.net = remoting

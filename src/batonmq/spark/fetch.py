@@ -66,7 +66,9 @@ class Fetcher:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._loop = uvloop.new_event_loop()
-        self._session = Session(options.namesrv, tls=tls_context(options.tls))
+        self._session = Session(
+            options.namesrv, tls=tls_context(options.tls), credentials=options.credentials
+        )
         self._reader = QueueReader(
             options.namesrv,
             retry_timeout_ms=options.poll_timeout_ms,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batonmq.protocol.names import group_error
+from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import name_server_addresses
 
 EARLIEST, LATEST = -2, -1
@@ -43,7 +44,7 @@ class TlsOptions:
     trust_cert_path: str = ""
     cert_path: str = ""
     key_path: str = ""
-    key_password: str = ""
+    key_password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class ReadOptions:
     group: str | None = None
     """Consumer group that pulls name and, for streams, that progress is committed for."""
     tls: TlsOptions | None = None
+    credentials: Credentials | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -116,6 +118,13 @@ TLS_OPTIONS = (
     Option("tls.client.keyPassword", "", "both", "Password of that key."),
 )
 """RocketMQ's keys of TLS clients, for source and sink."""
+
+CREDENTIALS_OPTIONS = (
+    Option("accessKey", "", "both", "User that signs all requests, for clusters with access control."),
+    Option("secretKey", "", "both", "Its secret; Spark redacts it where it shows options."),
+    Option("securityToken", "", "both", "Sent with signed requests where the cluster wants one."),
+)
+"""The user of source and sink."""
 
 OPTIONS = (
     Option("namesrvAddr", "required", "both", "Name servers, `host:port`, separated by `;`."),
@@ -211,6 +220,7 @@ OPTIONS = (
         "Messages requested in one pull; brokers return no more than their own limit.",
     ),
     *TLS_OPTIONS,
+    *CREDENTIALS_OPTIONS,
 )
 
 
@@ -228,6 +238,17 @@ def tls_options(options: Mapping[str, str]) -> TlsOptions | None:
         key_path=options.get("tls.client.keypath", ""),
         key_password=options.get("tls.client.keypassword", ""),
     )
+
+
+def credentials_options(options: Mapping[str, str]) -> Credentials | None:
+    """The user of a source or sink; None: requests are not signed. Raises `OptionError`."""
+    given = [option.name for option in CREDENTIALS_OPTIONS if option.name.lower() in options]
+    if not given:
+        return None
+    access_key, secret_key = options.get("accesskey", ""), options.get("secretkey", "")
+    if not access_key.strip() or not secret_key.strip():
+        raise OptionError(f"option {given[0]!r} needs both accessKey and secretKey, not empty")
+    return Credentials(access_key, secret_key, options.get("securitytoken"))
 
 
 def option_table() -> str:
@@ -295,6 +316,7 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         max_bytes_per_trigger=number(options, "maxBytesPerTrigger"),
         group=group,
         tls=tls_options(options),
+        credentials=credentials_options(options),
         min_partitions=number(options, "minPartitions"),
         max_records_per_partition=number(options, "maxRecordsPerPartition"),
         fail_on_data_loss=flag(options, "failOnDataLoss", True),

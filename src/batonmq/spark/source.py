@@ -98,7 +98,9 @@ class RocketMQSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A wrong name server is an error here, as for readers."""
         options = checked(dict(self.options), schema, overwrite)
-        with fetcher(ReadOptions(namesrv=options.namesrv, topics=(), tls=options.tls)) as fetch:
+        with fetcher(
+            ReadOptions(namesrv=options.namesrv, topics=(), tls=options.tls, credentials=options.credentials)
+        ) as fetch:
             fetch.connect()
         return batch_writer(options)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batonmq import Message, MessageQueue, Producer
+from batonmq import Credentials, Message, MessageQueue, Producer
 from batonmq.client.errors import ClientError
 from batonmq.demo.cluster import Program
 from batonmq.demo.ports import free_ports
@@ -51,9 +51,10 @@ class ClassicGroup:
     settings: dict[str, object] = field(default_factory=dict)
     master_settings: dict[str, object] = field(default_factory=dict)
     acked: list[bytes] = field(default_factory=list)
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
-        self.client = RemotingClient()
+        self.client = RemotingClient(credentials=self.credentials)
         namesrv_port, *ports = free_ports(self.slaves + 2)
         self.namesrv = Program(
             "namesrv",
@@ -134,7 +135,11 @@ class ClassicGroup:
         failed = 0
         queue = MessageQueue(TOPIC, NAME, 0)
         async with Producer(
-            "p", self.namesrv.address, send_timeout_ms=timeout_ms, retries=retries
+            "p",
+            self.namesrv.address,
+            send_timeout_ms=timeout_ms,
+            retries=retries,
+            credentials=self.credentials,
         ) as producer:
             for _ in range(count):
                 body = b"%d " % len(self.acked) + os.urandom(size)

@@ -29,7 +29,7 @@ class ReplicaGroup(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.client = RemotingClient()
+        self.client = RemotingClient(credentials=self.credentials)
 
     async def close(self) -> None:
         await self.client.close()

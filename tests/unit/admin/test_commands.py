@@ -26,6 +26,7 @@ def test_every_command_explains_itself(name: str) -> None:
         "--namesrvAddr",
         "--json",
         "--timeout",
+        "--credentials",
         "--tls-config",
         "--tls-trust",
         "--tls-cert",

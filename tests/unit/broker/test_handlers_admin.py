@@ -18,10 +18,8 @@ from batonmq.broker.replica import handlers as replica_handlers
 from batonmq.common.config import parse_properties
 from batonmq.ha.autoswitch.epochs import EpochCache
 from batonmq.ha.autoswitch.service import MasterStatus, ReplicaStatus
-from batonmq.net.dispatch import Reply, Request
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.frame import Command
 from batonmq.protocol.ha_frames import EpochStart
 from batonmq.protocol.headers.broker.admin import (
     CleanExpiredConsumeQueue,
@@ -118,7 +116,9 @@ async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last
         (b"autoCreateTopicEnabel=true", 1, "did you mean autoCreateTopicEnable?"),
         (b"brokerPermission=abc", 1, "brokerPermission=abc"),
         (b"autoCreateTopicEnable=false\nslaveTimeout=0", 1, "slaveTimeout=0"),
-        (b"aclEnable=true", 1, "aclEnable cannot be set: BatonMQ has no access control"),
+        (b"aclEnable=true", 1, "aclEnable cannot be set: access control is a matter of the broker's file"),
+        (b"authenticationEnabled=false", 1, "authenticationEnabled cannot be set"),
+        (b"initAuthenticationUser={}", 1, "initAuthenticationUser cannot be set"),
         (b"listenPort=1", 1, "listenPort cannot change while the broker runs"),
         (b"storePathRootDir=/x", 1, "storePathRootDir cannot change while the broker runs"),
         (b"\xff\xfe", 1, "no properties text"),
@@ -132,17 +132,6 @@ async def test_a_bad_change_is_refused_whole_in_one_line(
         await ask(served.dispatcher, UpdateBrokerConfig(), body)
     assert refused.value.code == code and words in refused.value.remark and "\n" not in refused.value.remark
     assert served.broker.settings.broker is before
-
-
-@pytest.mark.parametrize("code", [code for code in RequestCode if code.name.startswith("AUTH_")])
-async def test_requests_about_users_and_acls_are_refused_with_the_reason(
-    served: Served, code: RequestCode
-) -> None:
-    """RocketMQ's code is that of a broker that has no store for users."""
-    request = Request(FakeConnection(), Command(int(code), {"username": "alice"}))  # type: ignore[arg-type]
-    answer = served.dispatcher.handlers[int(code)](request)
-    assert isinstance(answer, Reply) and answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark is not None and "no access control" in answer.remark
 
 
 async def test_connections(served: Served) -> None:

@@ -318,7 +318,7 @@ async def test_the_configuration_is_read_and_changed_over_the_wire(tmp_path: Pat
             (b"rocketmqHome=/\n", ResponseCode.NO_PERMISSION, "black list"),
             (b"waitSecondsForService=soon\n", ResponseCode.SYSTEM_ERROR, "waitSecondsForService=soon"),
             (b"scanNotActiveBrokerInterval=0\n", ResponseCode.SYSTEM_ERROR, "must be at least 10"),
-            (b"aclEnable=true\n", ResponseCode.SYSTEM_ERROR, "no access control"),
+            (b"aclEnable=true\n", ResponseCode.SYSTEM_ERROR, "ACL 1.0"),
             (b"\xff\xfe", ResponseCode.SYSTEM_ERROR, "utf-8"),
         ):
             with pytest.raises(MQError, match=words) as caught:

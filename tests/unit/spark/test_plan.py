@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonmq.protocol.signing import Credentials
 from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_options
 from batonmq.spark.plan import (
     DataLoss,
@@ -230,6 +231,8 @@ def test_times_must_name_every_queue_and_no_other():
         ({"subscribe": "a", "groupId": "a b"}, "'groupId'"),
         ({"subscribe": "a", "maxBytesPerTrigger": "0"}, "at least 1"),
         ({"subscribe": "a", "tls.client.authServer": "true"}, "no effect without tls.enable"),
+        ({"subscribe": "a", "accessKey": "alice"}, "needs both accessKey and secretKey"),
+        ({"subscribe": "a", "securityToken": "t"}, "needs both accessKey and secretKey"),
         ({"subscribe": "a", "endingOffsetsByTimestamp": "{}"}, "a stream has no end"),
     ],
 )
@@ -246,3 +249,10 @@ def test_durations_have_units(text, ms):
         {"namesrvAddr": "a:1", "subscribe": "a", "maxTriggerDelay": text}, streaming=True
     )
     assert options.max_trigger_delay_ms == ms
+
+
+def test_the_user_of_a_source_is_parsed_and_its_secret_is_not_shown():
+    user = {"accessKey": "alice", "secretKey": "hidden99", "securityToken": "hidden11"}
+    options = parse_read_options({"namesrvAddr": "a:1", "subscribe": "a", **user}, streaming=True)
+    assert options.credentials == Credentials("alice", "hidden99", "hidden11")
+    assert "hidden" not in repr(options)

@@ -15,6 +15,7 @@ from batonmq.common.config import ConfigError
 from batonmq.protocol.message.batch import decode_batch
 from batonmq.protocol.message.ids import UniqueIds, unique_id_time_ms
 from batonmq.protocol.message.properties import decode_properties
+from batonmq.protocol.signing import Credentials
 from batonmq.protocol.tags import java_hash
 from batonmq.spark.options import OptionError
 from batonmq.spark.sink.encode import (
@@ -27,6 +28,7 @@ from batonmq.spark.sink.encode import (
     check_columns,
 )
 from batonmq.spark.sink.options import parse_sink_options
+from batonmq.spark.sink.send import producer_options
 from batonmq.spark.tls import tls_context
 
 NOW = 1_790_000_000_000
@@ -255,6 +257,7 @@ def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]],
         ({"namesrvAddr": "a:1", "maxInFlight": "0"}, "at least 1"),
         ({"namesrvAddr": "a:1", "subscribe": "T"}, "unknown option 'subscribe'"),
         ({"namesrvAddr": "a:1", "tls.client.certPath": "x"}, "no effect without tls.enable"),
+        ({"namesrvAddr": "a:1", "secretKey": "x"}, "needs both accessKey and secretKey"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], problem: str) -> None:
@@ -315,3 +318,10 @@ def test_a_missing_certificate_is_named() -> None:
     )
     with pytest.raises(ConfigError, match=r"/none/cert\.pem"):
         tls_context(options.tls)
+
+
+def test_the_user_of_a_sink_signs_its_sends_and_its_secret_is_not_shown() -> None:
+    user = {"accessKey": "alice", "secretKey": "hidden99"}
+    options = parse_sink_options({"namesrvAddr": "a:1", **user})
+    assert producer_options(options, None)["credentials"] == Credentials("alice", "hidden99")
+    assert "hidden" not in repr(options)

@@ -135,9 +135,14 @@ async def queue_entries(
     return decode(bytes(answer.body), QueryConsumeQueueResponseBody).queue_data
 
 
+def _producer(admin: Admin) -> Producer:
+    servers = ";".join(admin.namesrv)
+    return Producer("TOOLS_PRODUCER", namesrv=servers, tls=admin.tls, credentials=admin.credentials)
+
+
 async def send(admin: Admin, message: Message, queue: MessageQueue | None = None) -> SendResult:
     """Send one message, to a queue or to any. Raises `AdminError` if it is not known to be stored."""
-    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
+    async with _producer(admin) as producer:
         try:
             return await producer.send(message, queue=queue)
         except (SendFailed, NotSafelyStored) as error:
@@ -159,7 +164,7 @@ async def timed_sends(
     """Send `count` messages of `size` bytes one after the other, to the queues in turn (to any without), and
     measure each."""
     loop = asyncio.get_running_loop()
-    async with Producer("TOOLS_PRODUCER", namesrv=";".join(admin.namesrv), tls=admin.tls) as producer:
+    async with _producer(admin) as producer:
         for number in range(count):
             queue = queues[number % len(queues)] if queues else None
             began = loop.time()

@@ -19,7 +19,6 @@ for it. No acknowledged message is lost.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +186,7 @@ class Move:
     async def _copy(self, before: BrokerSet) -> None:
         self._say("the set is copied to the new controllers")
         leader = await self._admin.leading_controller(self._target)
-        async with _Copy(leader, before, self._admin.tls) as copy:
+        async with _Copy(leader, before, self._admin) as copy:
             await copy.run()
         # With the end of its connection the heartbeats of the copy end too.
         await self._until("the new controllers to forget the copy's heartbeats", self._nobody_there, before)
@@ -265,7 +264,7 @@ class Move:
 class _Copy:
     """Registers a broker set with controllers, over its own connection."""
 
-    def __init__(self, leader: str, wanted: BrokerSet, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, leader: str, wanted: BrokerSet, admin: Admin) -> None:
         assert wanted.master is not None
         self._leader = leader
         self._wanted = wanted
@@ -273,7 +272,7 @@ class _Copy:
         others = sorted(wanted.addresses.keys() - {wanted.master})
         self._partner = others[0] if others else max(wanted.addresses) + 1
         """Wins every second election: another replica, or an extra id that is removed at the end."""
-        self._net = RemotingClient(tls=tls)
+        self._net = RemotingClient(tls=admin.tls, credentials=admin.credentials)
         self._beaten = 0.0
         self._master = 0
         self._epoch = 0

@@ -6,9 +6,10 @@ import difflib
 import logging
 from typing import Final
 
+from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
-from batonmq.common.access_control import ACCESS_CONTROL_KEYS, NO_ACCESS_CONTROL
+from batonmq.common.access_control import SWITCHES
 from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
 from batonmq.common.config_values import to_properties
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -67,9 +68,13 @@ class _ConfigHandlers:
         broker = self._broker
         classes = (BrokerConfig, type(broker.settings.store), type(broker.settings.ha))
         known, changeable = keys_of(classes), changeable_keys(*classes)
+        access_control = keys_of((AuthConfig,)) | SWITCHES.keys()
         for key in changes:
-            if key in ACCESS_CONTROL_KEYS:
-                raise MQError(ResponseCode.SYSTEM_ERROR, f"{key} cannot be set: {NO_ACCESS_CONTROL}")
+            if key in access_control:
+                raise MQError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{key} cannot be set: access control is a matter of the broker's file",
+                )
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""

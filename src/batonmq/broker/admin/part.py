@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batonmq.broker.admin import access, cleanup, clients, config, runtime_info
+from batonmq.broker.admin import cleanup, clients, config, runtime_info
 from batonmq.broker.part import Part
 
 if TYPE_CHECKING:
@@ -19,4 +19,3 @@ class AdminPart(Part):
     def handlers(self, dispatcher: Dispatcher) -> None:
         for module in (runtime_info, config, clients, cleanup):
             module.register(dispatcher, self._broker)
-        access.register(dispatcher)

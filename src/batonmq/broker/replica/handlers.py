@@ -95,8 +95,9 @@ class _ReplicationHandlers:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR, f"{broker.address} is not the master, its tables are a copy"
             )
-        changes = await broker.tables.watch.next_change(request.connection, header.copied, header.broker_id)
-        return Reply(wire.WatchTablesResponse(changes=changes))
+        watch = broker.tables.watch
+        changes = await watch.next_change(request.connection, header.copied, header.broker_id)
+        return Reply(wire.WatchTablesResponse(changes, watch.access_control))
 
     def reset_master_flush_offset(self, request: Request, header: wire.ResetMasterFlushOffset) -> Reply:
         """Refused: slaves serve reads up to the confirm offset, which the master sends them."""

@@ -15,6 +15,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.tables.persistence import UNKNOWN_MARK
 from batonmq.broker.tables.watch import HOLD_S
 from batonmq.common.tasks import lasting
 from batonmq.net.errors import NetError
@@ -53,6 +54,7 @@ class RemoteMaster:
         self.address = address
         self.announces_changes = True
         """False once it answered that it does not support WATCH_TABLES."""
+        self.access_control: str | None = UNKNOWN_MARK
 
     async def fetch(self, header: Header) -> bytes:
         response = await self._client.call(self.address, header, timeout_ms=TIMEOUT_MS)
@@ -141,6 +143,7 @@ class SlaveSync:
             return -1
         if not isinstance(response.header, WatchTablesResponse):
             raise MQError(ResponseCode.SYSTEM_ERROR, "the answer lacks the number of changes")
+        master.access_control = response.header.access_control
         return response.header.changes
 
     async def _pause(self) -> None:

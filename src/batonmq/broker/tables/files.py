@@ -31,8 +31,10 @@ class TableFile:
     share the next write, which encodes the contents when it begins.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
+        """`private`: only the owner may read a new file."""
         self.path = path
+        self._private = private
         self.backup = path.with_name(path.name + ".bak")
         self._next: tuple[Callable[[], bytes], asyncio.Future[None]] | None = None
         """The next write: its contents, and the future of its callers."""
@@ -79,7 +81,7 @@ class TableFile:
 
     def write(self, data: bytes) -> None:
         """Replace the contents durably. Blocks on fsync; raises OSError."""
-        temporary = write_beside(self.path, data)
+        temporary = write_beside(self.path, data, private=self._private)
         if self.path.exists():
             self.path.replace(self.backup)  # after a crash right here load() reads the backup
         temporary.replace(self.path)

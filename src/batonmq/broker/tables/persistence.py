@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.broker.tables.files import TableFile
 from batonmq.common.tasks import Tasks
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+UNKNOWN_MARK: Final = "?"
+"""`Master.access_control` before the master has said it."""
+
+
 class Master(Protocol):
     """A slave's view of the master whose tables it copies."""
 
     announces_changes: bool
     """False for a RocketMQ broker: the slave must poll it every few seconds."""
     address: str
+    access_control: str | None
+    """Mark of its users and access control lists (`AccessTable.mark`)."""
 
     async def fetch(self, header: Header) -> bytes:
         """Send a request; returns the body of the answer. Raises `NetError` or `MQError`."""
@@ -54,6 +60,8 @@ class Table:
     """Whether a stop writes the table once more. False for an empty one that is written at every change."""
     take_changed: Callable[[], bool] = lambda: False
     """Whether the table changed since the last call; for tables with an interval."""
+    private: bool = False
+    """Whether only the broker's own user may read the file."""
     file: str = ""
     """Name of the file, if not ``<name>.json``."""
     other_file: str = ""
@@ -89,7 +97,8 @@ class Persistence:
             if table.name in self._tables:
                 raise ValueError(f"two tables are named {table.name}")
             self._tables[table.name] = table
-            file = self._files[table.name] = TableFile(self._directory / (table.file or f"{table.name}.json"))
+            path = self._directory / (table.file or f"{table.name}.json")
+            file = self._files[table.name] = TableFile(path, private=table.private)
             other = TableFile(self._directory / table.other_file) if table.other_file else file
             (other if other.modified_ns() > file.modified_ns() else file).load(table.restore)
 

@@ -31,6 +31,8 @@ class TableWatch(Generic[C]):
     def __init__(self) -> None:
         self.changes = 0
         """Number of changes since this broker started."""
+        self.access_control: str | None = None
+        """Mark of the users and access control lists (`broker/auth/`), for the answers to slaves."""
         self.members: Callable[[], Collection[int]] = tuple
         """Ids of the slaves that may be elected now; set by the service."""
         self._copied: dict[C, int] = {}

@@ -9,11 +9,14 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from batonmq.protocol.names import group_error, topic_error
+from batonmq.protocol.signing import Credentials
 from batonmq.spark.options import (
+    CREDENTIALS_OPTIONS,
     TLS_OPTIONS,
     Option,
     OptionError,
     TlsOptions,
+    credentials_options,
     flag,
     known_options,
     name_servers,
@@ -47,6 +50,7 @@ class SinkOptions:
     max_in_flight: int = 8
     max_message_size: int = 4 << 20
     tls: TlsOptions | None = None
+    credentials: Credentials | None = None
     ledger: str | None = None
     """Directory of the ledger of an exactly-once write; None: at least once."""
 
@@ -92,6 +96,7 @@ SINK_OPTIONS = (
     Option("maxInFlight", "`8`", "", "Sends of one task that wait for their acknowledgement at a time."),
     Option("maxMessageSize", "`4194304`", "", "The brokers' `maxMessageSize`, bytes."),
     *TLS_OPTIONS,
+    *CREDENTIALS_OPTIONS,
 )
 
 
@@ -129,6 +134,7 @@ def parse_sink_options(raw: Mapping[str, str], *, streaming: bool = False) -> Si
         max_in_flight=number(options, "maxInFlight") or defaults.max_in_flight,
         max_message_size=most,
         tls=tls_options(options),
+        credentials=credentials_options(options),
         ledger=_ledger({k.lower(): v for k, v in raw.items()}, streaming) if once else None,
     )
 

@@ -74,7 +74,12 @@ class Sending(Queues):
         self._thread.start()
         tls = tls_context(options.tls)
         self._producer = self._new_producer(tls)
-        self._reader = QueueReader(options.namesrv, retry_timeout_ms=options.send_timeout_ms, tls=tls)
+        self._reader = QueueReader(
+            options.namesrv,
+            retry_timeout_ms=options.send_timeout_ms,
+            tls=tls,
+            credentials=options.credentials,
+        )
         self._room = threading.Semaphore(options.max_in_flight)
         self._queues: dict[str, list[MessageQueue]] = {}
         self._behind: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -284,6 +289,7 @@ def producer_options(options: SinkOptions, tls: ssl.SSLContext | None) -> dict[s
         "retries": 1_000_000,  # the timeout ends it
         "max_message_size": options.max_message_size,
         "tls": tls,
+        "credentials": options.credentials,
     }
 
 

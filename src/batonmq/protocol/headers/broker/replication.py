@@ -32,6 +32,8 @@ class WatchTablesResponse(Header):
     """Changes of the master's tables so far."""
 
     changes: I64
+    access_control: str | None = None
+    """Mark of the master's users and access control lists; absent if there are none."""
 
 
 @request(RequestCode.WATCH_TABLES, response=WatchTablesResponse)

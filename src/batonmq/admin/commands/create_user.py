@@ -1,0 +1,46 @@
+"""createUser: create a user."""
+
+import click
+
+from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.operations import users
+from batonmq.admin.output import Output
+from batonmq.admin.session import Admin
+from batonmq.protocol.bodies.auth import UserInfo
+
+
+def _given_or_typed(_: click.Context, __: click.Parameter, password: str | None) -> str:
+    """The question goes to stderr: stdout is for the result."""
+    if password is not None:
+        return password
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+@command("createUser")
+@broker_option
+@cluster_option
+@click.option("-u", "--username", "name", required=True, help="Name of the user.")
+@click.option(
+    "-p",
+    "--password",
+    callback=_given_or_typed,
+    help="Its secret; asked for if it is not given, so that no list of processes shows it.",
+)
+@click.option("-t", "--userType", "kind", help="Super or Normal; Normal if not given.")
+async def main(
+    admin: Admin,
+    out: Output,
+    broker: str | None,
+    cluster: str | None,
+    name: str,
+    password: str,
+    kind: str | None,
+) -> None:
+    """Create a user.
+
+    On the broker set of one broker with -b, on all of a cluster with -c. A Super user may do everything, a
+    Normal one what createAcl allows.
+    """
+    addresses = await targets(admin, broker, cluster, slaves=True)
+    await users.create(admin, addresses, UserInfo(username=name, password=password, user_type=kind))
+    out.done(f"user {name} is at {', '.join(addresses)}", user=name, brokers=addresses)
