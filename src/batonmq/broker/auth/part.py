@@ -10,7 +10,7 @@ from batonmq.broker.auth.core import AccessTable
 from batonmq.broker.auth.guard import Guard
 from batonmq.broker.auth.handlers import AccessHandlers
 from batonmq.broker.part import Part
-from batonmq.broker.tables.persistence import Master, Member, Table
+from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.auth import GetAllAccessControl
@@ -73,15 +73,22 @@ class AuthPart(Part):
     def _mark(self) -> None:
         self._broker.tables.watch.access_control = self.table.mark
 
+    @property
+    def _used(self) -> bool:
+        """Whether there is anything to compare with another replica that has not said what it has."""
+        return self._broker.settings.auth.authentication_enabled or bool(self.table)
+
     async def _copy(self, master: Master) -> None:
         if master.access_control == self.table.mark:
+            return
+        if master.access_control == UNKNOWN_MARK and not self._used:
             return
         data = await _fetch(master)
         if data is not None and self.table.replace(data):
             self._broker.tables.persistence.save(ACCESS_CONTROL)
 
     async def _take_back(self, member: Member) -> bool:
-        data = await _fetch(member)
+        data = await _fetch(member) if self._used else None
         return data is not None and self.table.take_back(data)
 
 
