@@ -72,16 +72,14 @@ class Cluster:
         stack.push_async_callback(self.stop)
 
     async def start_broker(self, name: str) -> None:
-        broker = BrokerService(
-            *configs(
-                self.root / name,
-                broker_name=name,
-                namesrv_addr=f"127.0.0.1:{self.name_server.port}",
-                vip_channel_enabled=False,
-            )
+        broker = self.broker(
+            name, namesrv_addr=f"127.0.0.1:{self.name_server.port}", vip_channel_enabled=False
         )
         await broker.start()
         self.brokers[name] = broker
+
+    def broker(self, name: str, **keys: Any) -> BrokerService:
+        return BrokerService(*configs(self.root / name, broker_name=name, **keys))
 
     async def stop(self) -> None:
         for broker in self.brokers.values():
