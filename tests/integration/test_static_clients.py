@@ -7,8 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integration.test_broker import v2
 from tests.integration.test_static_topics import cluster
 
 from batonmq import (
@@ -23,6 +25,7 @@ from batonmq import (
 )
 from batonmq.admin.operations import groups, messages, offsets, static_topics
 from batonmq.admin.session import Admin
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic
 
 TOPIC = "Moving"
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -100,3 +103,43 @@ async def test_nothing_is_lost_doubled_or_out_of_order_through_moves(tmp_path: P
         assert numbers == sorted(numbers)
     first = [message.body for message in shared if not message.reconsume_times]
     assert len(first) == len(set(first)), "only what failed comes again"
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_plan_that_stopped_at_any_step_is_finished_by_the_next_run(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues move from a to b and c, by five requests: new leaders, old leader, new leaders."""
+
+    class Stopped(Exception):
+        pass
+
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        _, plan = await static_topics.plan_queues(admin, "T", 3, ["a"])
+        await static_topics.update(admin, plan)
+        for queue in range(3):
+            await brokers.call("a", v2("T", queue), b"before")
+        _, plan = await static_topics.plan_remapping(admin, "T", ["a", "b", "c"])
+        ask, left = admin.ask, steps
+
+        async def some(address: str, header: Any, *args: Any, **options: Any) -> Any:
+            nonlocal left
+            if isinstance(header, CreateStaticTopic):
+                if not left:
+                    raise Stopped
+                left -= 1
+            return await ask(address, header, *args, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(admin, "ask", some)
+            if steps < 5:
+                with pytest.raises(Stopped):
+                    await static_topics.remap(admin, plan)
+            else:
+                await static_topics.remap(admin, plan)
+        await static_topics.remap(admin, plan)
+        await static_topics.remap(admin, plan)
+        parts = await static_topics.logical_parts(admin, "T")
+        assert parts is not None
+        assert sorted(items[-1].logic_offset for items in parts.values()) == [0, 10_000, 10_000]
+        await static_topics.plan_remapping(admin, "T", ["a"])

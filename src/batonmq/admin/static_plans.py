@@ -188,6 +188,20 @@ def check(plan: TopicRemappingDetailWrapper, topic: str) -> None:
 # -- the end of a remapping
 
 
+def resumed(plan: TopicRemappingDetailWrapper, configs: Configs) -> TopicRemappingDetailWrapper:
+    """The plan with the logic offsets that its new leaders know already: it was carried out before, at least
+    in part. `configs`: what brokers know now."""
+    decided = led_parts(configs, newest=True)
+    copies = _copies(plan.broker_config_map)
+    for queue_id, items in led_parts(plan.broker_config_map).items():
+        leader, known = items[-1].bname, decided.get(queue_id)
+        if items[-1].logic_offset >= 0 or not known or _place(known[-1]) != _place(items[-1]):
+            continue
+        last = replace(items[-1], logic_offset=known[-1].logic_offset)
+        detail_of(leader, copies[leader]).hosted_queues[queue_id] = [*items[:-1], last]
+    return replace(plan, broker_config_map=copies)
+
+
 def undecided(plan: TopicRemappingDetailWrapper) -> dict[int, LogicQueueMappingItem]:
     """The logical queues that move, and the part of each that ends."""
     return {
@@ -222,6 +236,10 @@ def logic_offset_after(end: int) -> int:
 
 
 # -- helpers
+
+
+def _place(part: LogicQueueMappingItem) -> tuple[int, str, int]:
+    return part.gen, part.bname, part.queue_id
 
 
 def _leaders(known: Parts, targets: Collection[str]) -> dict[int, str]:

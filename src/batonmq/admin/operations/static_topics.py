@@ -87,25 +87,26 @@ async def update(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool
 
     Brokers get it one after the other. After a failure it can be carried out again, from its file.
     """
-    plan, masters = await _completed(admin, plan)
-    await _send(admin, plan, masters, sorted(plan.broker_config_map), force)
+    plan = await _completed(admin, plan)
+    await _send(admin, plan, sorted(plan.broker_config_map), force)
 
 
 async def remap(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool = False) -> None:
     """Carry out a plan that moves queues. After a failure it can be carried out again, from its file."""
-    plan, masters = await _completed(admin, plan)
+    plan = await _completed(admin, plan)
     gaining, losing = set(plan.broker_to_map_in), set(plan.broker_to_map_out)
-    # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
-    # the old parts end, and so where the new ones begin, is known only then.
-    await _send(admin, plan, masters, sorted(gaining), force)
-    await _send(admin, plan, masters, sorted(losing), force)
     try:
-        plan = static_plans.decide(plan, await _ends(admin, plan, masters))
+        plan = static_plans.resumed(plan, await _configs(admin, plan, gaining))
+        # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
+        # the old parts end, and so where the new ones begin, is known only then.
+        await _send(admin, plan, sorted(gaining), force)
+        await _send(admin, plan, sorted(losing), force)
+        plan = static_plans.decide(plan, await _ends(admin, plan))
     except ValueError as error:
         raise AdminError(str(error)) from None
-    await _send(admin, plan, masters, sorted(gaining), force)
+    await _send(admin, plan, sorted(gaining), force)
     others = plan.broker_config_map.keys() - gaining - losing
-    await _send(admin, plan, masters, sorted(others), force)
+    await _send(admin, plan, sorted(others), force)
 
 
 # -- map files
@@ -177,11 +178,20 @@ async def _config(admin: Admin, address: str, topic: str) -> TopicConfigAndQueue
     return decode(bytes(answer.body), TopicConfigAndQueueMapping)
 
 
-async def _completed(
-    admin: Admin, plan: TopicRemappingDetailWrapper
-) -> tuple[TopicRemappingDetailWrapper, dict[str, str]]:
-    """The plan with the other brokers of its clusters, and the masters of all. Raises `AdminError` if one has
-    none."""
+async def _configs(
+    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str]
+) -> dict[str, TopicConfigAndQueueMapping]:
+    """What these brokers know of the topic now."""
+    found: dict[str, TopicConfigAndQueueMapping] = {}
+    for name in brokers:
+        config = await _config(admin, await _master(admin, name), plan.topic)
+        if config is not None:
+            found[name] = config
+    return found
+
+
+async def _completed(admin: Admin, plan: TopicRemappingDetailWrapper) -> TopicRemappingDetailWrapper:
+    """The plan with the other brokers of its clusters. Raises `AdminError` if one has no master."""
     info = await admin.cluster()
     names = {
         name
@@ -190,19 +200,22 @@ async def _completed(
         for name in members
     }
     plan = static_plans.complete(plan, sorted(names))
-    masters = await admin.masters()
-    missing = plan.broker_config_map.keys() - masters.keys()
+    missing = plan.broker_config_map.keys() - (await admin.masters()).keys()
     if missing:
         raise AdminError(f"no master of {', '.join(sorted(missing))}; nothing was changed")
-    return plan, masters
+    return plan
+
+
+async def _master(admin: Admin, broker: str) -> str:
+    """Address of the broker set's master at this moment: it may change between the steps of a plan."""
+    address = (await admin.masters()).get(broker)
+    if address is None:
+        raise AdminError(f"no master of {broker} any more; carry out the plan again, from its file")
+    return address
 
 
 async def _send(
-    admin: Admin,
-    plan: TopicRemappingDetailWrapper,
-    masters: dict[str, str],
-    brokers: Iterable[str],
-    force: bool,
+    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool
 ) -> None:
     for name in brokers:
         config = plan.broker_config_map[name]
@@ -217,15 +230,16 @@ async def _send(
             order=config.order,
             force=force,
         )
-        await admin.ask(masters[name], header, encode(static_plans.detail_of(name, config)))
+        body = encode(static_plans.detail_of(name, config))
+        await admin.ask(await _master(admin, name), header, body)
 
 
-async def _ends(admin: Admin, plan: TopicRemappingDetailWrapper, masters: dict[str, str]) -> dict[int, int]:
+async def _ends(admin: Admin, plan: TopicRemappingDetailWrapper) -> dict[int, int]:
     """Where the parts end that no longer take messages: logical queue -> offset in the physical queue."""
     ending = static_plans.undecided(plan)
     ends: dict[int, int] = {}
     for name in sorted({part.bname for part in ending.values()}):
-        answer = await admin.ask(masters[name], GetTopicStatsInfo(topic=plan.topic))
+        answer = await admin.ask(await _master(admin, name), GetTopicStatsInfo(topic=plan.topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
         for queue_id, part in ending.items():
             if part.bname == name:
