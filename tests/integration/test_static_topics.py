@@ -6,6 +6,7 @@ RIP-21; the stories are those of RocketMQ's `StaticTopicIT`, and what it leaves 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ from batonmq.broker.statictopic.expiry import ExpiredParts
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from batonmq.protocol.bodies.topics import TopicConfigAndQueueMapping
@@ -513,6 +515,63 @@ async def test_a_pull_that_is_held_where_the_queue_was_is_answered_when_it_moves
         await each.remap("b")
         async with asyncio.timeout(5):
             assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_consumer_does_not_ask_incessantly_while_a_remapping_is_not_finished(tmp_path: Path) -> None:
+    """The tool may have died: then this state lasts."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b", decide=False)
+        began = asyncio.get_running_loop().time()
+        for _ in range(3):
+            answer = await brokers.pull(1, sys_flag=ALL | PullSysFlag.SUSPEND, suspend_timeout_millis=15_000)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert asyncio.get_running_loop().time() - began > 0.5
+
+
+def be_slave(broker: BrokerService, **changes: bool) -> None:
+    broker.broker.settings.broker = dataclasses.replace(broker.broker.settings.broker, **changes)
+    broker.broker.role.set_slave(broker_id=1, epoch=0, master_address="10.0.0.9:1", master_ha_address=None)
+
+
+@pytest.mark.parametrize("leader", ["b", "a"])
+async def test_the_end_of_a_slaves_log_is_not_the_end_of_a_part(tmp_path: Path, leader: str) -> None:
+    """Broker a is a slave, or acts as master, when the first part is read. Its log may lack messages."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        if leader == "a":
+            await brokers.remap("a")
+        be_slave(brokers.brokers["a"], slave_read_enable=True)
+        for asked in (1, 3):
+            header = (answer := await brokers.pull(asked, at=leader)).header
+            assert isinstance(header, PullMessageResponse)
+            assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, asked)
+        assert [record.body for record in await brokers.records(0)] == [b"0"]
+
+
+async def test_the_replica_to_read_from_is_one_of_the_leaders_broker_set(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        other = brokers.brokers["a"].broker
+        other.settings.broker = dataclasses.replace(other.settings.broker, slave_read_enable=True)
+        other.tables.subscriptions.update(SubscriptionGroupConfig("g", broker_id=7))
+        header = (await brokers.pull(0)).header
+        assert isinstance(header, PullMessageResponse) and header.suggest_which_broker_id == 0
+
+
+async def test_a_slave_refuses_a_mapping_and_names_the_master(tmp_path: Path) -> None:
+    """The master would go on with the mapping before; the slave copies that."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        be_slave(brokers.brokers["a"])
+        with pytest.raises(MQError, match=r"not the master of a; the master is 10\.0\.0\.9:1"):
+            await brokers.remap("a")
+        assert (await brokers.config("a")).mapping_detail.epoch == 1  # type: ignore[union-attr]
 
 
 async def test_a_deleted_static_topic_may_come_back_as_a_plain_one(tmp_path: Path) -> None:
