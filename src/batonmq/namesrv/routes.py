@@ -191,10 +191,12 @@ class RouteTable:
                 self._put_queues(name, config, read_only)
         if changed:
             for topic in [each for each in self._mappings if each in topics and each not in mappings]:
-                self._mappings[topic].pop(name, None)  # deleted there and created again
-            for topic, mapping in mappings.items():
-                # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
-                self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
+                self._remove_mapping(topic, name)  # deleted there and created again
+        for topic, mapping in mappings.items():
+            # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
+            known = self._mappings.setdefault(topic, {})
+            if changed or (mapping.bname or name) not in known:
+                known[mapping.bname or name] = mapping
 
     def _put_queues(self, name: str, config: TopicConfig, read_only: bool) -> None:
         queues = QueueData(
@@ -210,11 +212,19 @@ class RouteTable:
             known[name] = queues
 
     def _remove_queues(self, topic: str, name: str) -> None:
+        """And the mapping: without the queues it would make a static topic of an ordinary one with this name
+        at other brokers."""
+        self._remove_mapping(topic, name)
         queues = self._queues.get(topic)
         if queues is not None and queues.pop(name, None) is not None:
             log.info("topic %s no longer has queues on %s", topic, name)
             if not queues:
                 del self._queues[topic]
+
+    def _remove_mapping(self, topic: str, name: str) -> None:
+        mappings = self._mappings.get(topic)
+        if mappings is not None and mappings.pop(name, None) is not None and not mappings:
+            del self._mappings[topic]
 
     def seen(self, cluster: str, address: str, now_ms: int) -> None:
         """A heartbeat; ignored for a broker that is not registered."""
@@ -396,7 +406,6 @@ class RouteTable:
             return
         for name in self._clusters.get(cluster, {}):
             self._remove_queues(topic, name)
-            self._mappings.get(topic, {}).pop(name, None)
 
     def set_writable(self, name: str, writable: bool) -> int:
         """Grant or remove the write permission of a broker set's queues; returns the number of topics."""
