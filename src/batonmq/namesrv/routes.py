@@ -191,7 +191,7 @@ class RouteTable:
                 self._put_queues(name, config, read_only)
         if changed:
             for topic in [each for each in self._mappings if each in topics and each not in mappings]:
-                self._remove_mapping(topic, name)  # deleted there and created again
+                self._mappings[topic].pop(name, None)  # deleted there and created again
         for topic, mapping in mappings.items():
             # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
             known = self._mappings.setdefault(topic, {})
@@ -212,19 +212,12 @@ class RouteTable:
             known[name] = queues
 
     def _remove_queues(self, topic: str, name: str) -> None:
-        """And the mapping: without the queues it would make a static topic of an ordinary one with this name
-        at other brokers."""
-        self._remove_mapping(topic, name)
         queues = self._queues.get(topic)
         if queues is not None and queues.pop(name, None) is not None:
             log.info("topic %s no longer has queues on %s", topic, name)
             if not queues:
                 del self._queues[topic]
-
-    def _remove_mapping(self, topic: str, name: str) -> None:
-        mappings = self._mappings.get(topic)
-        if mappings is not None and mappings.pop(name, None) is not None and not mappings:
-            del self._mappings[topic]
+                self._mappings.pop(topic, None)
 
     def seen(self, cluster: str, address: str, now_ms: int) -> None:
         """A heartbeat; ignored for a broker that is not registered."""
@@ -361,7 +354,11 @@ class RouteTable:
                     servers = self._filter_servers.get(BrokerKey(group.cluster, address))
                     if servers is not None:
                         route.filter_server_table[address] = servers
-        route.topic_queue_mapping_by_broker = self._mappings.get(topic) or None
+        mappings = self._mappings.get(topic, {})
+        # Also those of brokers that are away: what they lead is not another broker's. But if no other has
+        # one, they had a topic of that name before.
+        if not mappings.keys().isdisjoint(queues):
+            route.topic_queue_mapping_by_broker = mappings
         if self.support_acting_master and not topic.startswith(MEMBER_GROUP_TOPIC_PREFIX):
             for group in groups:
                 self._show_acting_master(group, queues)
@@ -405,6 +402,7 @@ class RouteTable:
             self._mappings.pop(topic, None)
             return
         for name in self._clusters.get(cluster, {}):
+            self._mappings.get(topic, {}).pop(name, None)
             self._remove_queues(topic, name)
 
     def set_writable(self, name: str, writable: bool) -> int:
