@@ -17,7 +17,10 @@ import pytest
 from msgspec.structs import replace
 from tests.integration.test_broker import ALL, PULLED, configs, v2
 
+from batonmq.broker.context import Broker
+from batonmq.broker.escape.addresses import route_of
 from batonmq.broker.service import BrokerService
+from batonmq.broker.statictopic import elsewhere
 from batonmq.broker.statictopic.elsewhere import Elsewhere
 from batonmq.broker.statictopic.expiry import ExpiredParts
 from batonmq.namesrv.config import NamesrvConfig
@@ -475,6 +478,7 @@ async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_re
         async with asyncio.timeout(5):
             while "a" not in {broker.broker_name for broker in (await each.route()).broker_datas}:
                 await asyncio.sleep(0.02)
+        await asyncio.sleep(elsewhere.DOUBTED_MS / 1000)
         assert await each.read_all() == [(0, b"0"), (BLOCK, b"1")]
 
 
@@ -530,8 +534,9 @@ async def test_a_consumer_does_not_ask_incessantly_while_a_remapping_is_not_fini
         assert asyncio.get_running_loop().time() - began > 0.5
 
 
-def be_slave(broker: BrokerService, **changes: bool) -> None:
-    broker.broker.settings.broker = dataclasses.replace(broker.broker.settings.broker, **changes)
+def be_slave(broker: BrokerService) -> None:
+    settings = broker.broker.settings
+    settings.broker = dataclasses.replace(settings.broker, slave_read_enable=True)
     broker.broker.role.set_slave(broker_id=1, epoch=0, master_address="10.0.0.9:1", master_ha_address=None)
 
 
@@ -544,12 +549,40 @@ async def test_the_end_of_a_slaves_log_is_not_the_end_of_a_part(tmp_path: Path, 
         await brokers.remap("b")
         if leader == "a":
             await brokers.remap("a")
-        be_slave(brokers.brokers["a"], slave_read_enable=True)
+        be_slave(brokers.brokers["a"])
         for asked in (1, 3):
             header = (answer := await brokers.pull(asked, at=leader)).header
             assert isinstance(header, PullMessageResponse)
             assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, asked)
         assert [record.body for record in await brokers.records(0)] == [b"0"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_many_requests_about_a_part_elsewhere_ask_for_one_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """A route of thousands of queues takes long to read."""
+    asked: list[str] = []
+
+    async def counted(broker: Broker, topic: str) -> TopicRouteData:
+        asked.append(topic)
+        return await route_of(broker, topic)
+
+    monkeypatch.setattr(elsewhere, "route_of", counted)
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        if away:
+            await brokers.brokers["a"].stop()
+        for _ in range(2):
+            answers = await asyncio.gather(*(brokers.pull(0) for _ in range(50)), return_exceptions=True)
+            assert all(isinstance(each, MQError) for each in answers) is away
+        assert len(asked) <= 2
+        if away:
+            await brokers.start_broker("a")
+            await asyncio.sleep(elsewhere.DOUBTED_MS / 1000 + 0.1)
+            assert [record.body for record in await brokers.records(0)] == [b"0"]
 
 
 async def test_the_replica_to_read_from_is_one_of_the_leaders_broker_set(tmp_path: Path) -> None:

@@ -214,9 +214,7 @@ async def _master(admin: Admin, broker: str) -> str:
     return address
 
 
-async def _send(
-    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool
-) -> None:
+async def _send(admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool) -> None:
     for name in brokers:
         config = plan.broker_config_map[name]
         header = CreateStaticTopic(
