@@ -185,6 +185,31 @@ def check(plan: TopicRemappingDetailWrapper, topic: str) -> None:
         raise ValueError(f"it says nothing of {', '.join(sorted(unknown))}, which gains or loses queues")
 
 
+# -- against what brokers know
+
+
+def check_newest(plan: TopicRemappingDetailWrapper, configs: Configs) -> None:
+    """No broker has carried out a part of a later plan."""
+    for broker, config in sorted(configs.items()):
+        known = config.mapping_detail
+        if known is not None and known.epoch > plan.epoch:
+            raise ValueError(
+                f"{broker} has epoch {known.epoch} of topic {plan.topic}, and this plan {plan.epoch}: another "
+                "plan was made after this one"
+            )
+
+
+def deposing(plan: TopicRemappingDetailWrapper, configs: Configs) -> TopicRemappingDetailWrapper:
+    """The plan, which also says to brokers that lead a queue against it who leads the queue: a mapping that
+    is forced upon a broker leaves the queues that it does not mention."""
+    planned, copies = led_parts(plan.broker_config_map), _copies(plan.broker_config_map)
+    for broker, config in configs.items():
+        for queue_id in led_parts({broker: config}):
+            if queue_id in planned and broker in copies:
+                detail_of(broker, copies[broker]).hosted_queues.setdefault(queue_id, planned[queue_id])
+    return replace(plan, broker_config_map=copies)
+
+
 # -- the end of a remapping
 
 

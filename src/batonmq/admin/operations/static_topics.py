@@ -87,16 +87,16 @@ async def update(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool
 
     Brokers get it one after the other. After a failure it can be carried out again, from its file.
     """
-    plan = await _completed(admin, plan)
+    plan, _ = await _prepared(admin, plan, force)
     await _send(admin, plan, sorted(plan.broker_config_map), force)
 
 
 async def remap(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool = False) -> None:
     """Carry out a plan that moves queues. After a failure it can be carried out again, from its file."""
-    plan = await _completed(admin, plan)
+    plan, known = await _prepared(admin, plan, force)
     gaining, losing = set(plan.broker_to_map_in), set(plan.broker_to_map_out)
     try:
-        plan = static_plans.resumed(plan, await _configs(admin, plan, gaining))
+        plan = static_plans.resumed(plan, {name: known[name] for name in gaining & known.keys()})
         # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
         # the old parts end, and so where the new ones begin, is known only then.
         await _send(admin, plan, sorted(gaining), force)
@@ -178,16 +178,24 @@ async def _config(admin: Admin, address: str, topic: str) -> TopicConfigAndQueue
     return decode(bytes(answer.body), TopicConfigAndQueueMapping)
 
 
-async def _configs(
-    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str]
-) -> dict[str, TopicConfigAndQueueMapping]:
-    """What these brokers know of the topic now."""
-    found: dict[str, TopicConfigAndQueueMapping] = {}
-    for name in brokers:
+async def _prepared(
+    admin: Admin, plan: TopicRemappingDetailWrapper, force: bool
+) -> tuple[TopicRemappingDetailWrapper, dict[str, TopicConfigAndQueueMapping]]:
+    """The plan for all brokers of its clusters, and what they know now. Raises `AdminError` if one has no
+    master, or has a part of a later plan."""
+    plan = await _completed(admin, plan)
+    known: dict[str, TopicConfigAndQueueMapping] = {}
+    for name in sorted(plan.broker_config_map):
         config = await _config(admin, await _master(admin, name), plan.topic)
         if config is not None:
-            found[name] = config
-    return found
+            known[name] = config
+    try:
+        if force:
+            return static_plans.deposing(plan, known), known
+        static_plans.check_newest(plan, known)
+    except ValueError as error:
+        raise AdminError(str(error)) from None
+    return plan, known
 
 
 async def _completed(admin: Admin, plan: TopicRemappingDetailWrapper) -> TopicRemappingDetailWrapper:
