@@ -43,7 +43,7 @@ from batonmq.protocol.headers.broker.pull import (
     UpdateConsumerOffset,
 )
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, EndTransaction, SendMessageResponse
-from batonmq.protocol.headers.broker.topics import CreateStaticTopic, DeleteTopic, GetTopicConfig
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic, CreateTopic, DeleteTopic, GetTopicConfig
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.ids import decode_message_id
@@ -459,6 +459,20 @@ async def test_a_part_with_messages_is_not_forgotten(tmp_path: Path) -> None:
         broker = each.brokers["b"].broker
         await ExpiredParts(broker, Elsewhere(broker)).forget()
         assert await each.read_all() == [(0, b"0")]
+
+
+async def test_a_slave_without_messages_of_a_part_does_not_make_it_expired(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.remap("b")
+        be_slave(each.brokers["a"])
+        await each.call("a", CreateTopic("other", "TBW102", 1, 1, 6, "SINGLE_TAG"))  # registers the new id
+        async with asyncio.timeout(5):
+            while {1} not in [{*group.broker_addrs} for group in (await each.route()).broker_datas]:
+                await asyncio.sleep(0.02)
+        broker = each.brokers["b"].broker
+        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
 
 
 async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_readable(

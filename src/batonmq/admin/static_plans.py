@@ -194,8 +194,8 @@ def check_newest(plan: TopicRemappingDetailWrapper, configs: Configs) -> None:
         known = config.mapping_detail
         if known is not None and known.epoch > plan.epoch:
             raise ValueError(
-                f"{broker} has epoch {known.epoch} of topic {plan.topic}, and this plan {plan.epoch}: another "
-                "plan was made after this one"
+                f"{broker} has epoch {known.epoch} of topic {plan.topic}, and this plan is of epoch "
+                f"{plan.epoch}: another plan was made after this one"
             )
 
 

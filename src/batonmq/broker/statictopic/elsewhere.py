@@ -67,11 +67,14 @@ class Elsewhere:
         body: Body = b"",
         *,
         accept: Container[int] = SUCCESS_ONLY,
+        master_only: bool = False,
     ) -> Reply:
-        """The answer, which has one of the codes in `accept`. Raises `MQError`."""
+        """The answer, which has one of the codes in `accept`. A slave answers if there is no master, unless
+        `master_only`. Raises `MQError`."""
         broker = self._broker
         try:
-            address = (await self._route(topic)).route.replica(broker_name)
+            route = (await self._route(topic)).route
+            address = route.master(broker_name) if master_only else route.replica(broker_name)
             if address is None:
                 raise ConnectFailed(broker_name, "no name server knows its address")
             timeout_ms = broker.settings.broker.forward_timeout

@@ -73,12 +73,11 @@ class ExpiredParts:
         if self._here(part):
             bounds = self._broker.store.queue_bounds(topic, part.queue_id)
             return bounds.min_offset == bounds.max_offset
-        first = await self._elsewhere.call(
-            part.bname, topic, GetMinOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        )
-        end = await self._elsewhere.call(
-            part.bname, topic, GetMaxOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        )
+        # A slave may have no message of the part yet.
+        least = GetMinOffset(topic=topic, queue_id=part.queue_id, lo=False)
+        first = await self._elsewhere.call(part.bname, topic, least, master_only=True)
+        most = GetMaxOffset(topic=topic, queue_id=part.queue_id, lo=False)
+        end = await self._elsewhere.call(part.bname, topic, most, master_only=True)
         if not isinstance(first.header, GetMinOffsetResponse):
             return False
         return isinstance(end.header, GetMaxOffsetResponse) and first.header.offset == end.header.offset
