@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from batonmq.admin import static_plans
@@ -100,8 +100,8 @@ async def remap(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool 
         # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
         # the old parts end, and so where the new ones begin, is known only then.
         await _send(admin, plan, sorted(gaining), force)
-        await _send(admin, plan, sorted(losing), force)
-        plan = static_plans.decide(plan, await _ends(admin, plan))
+        settled = await _send(admin, plan, sorted(losing), force)
+        plan = static_plans.decide(plan, await _ends(admin, plan, settled))
     except ValueError as error:
         raise AdminError(str(error)) from None
     await _send(admin, plan, sorted(gaining), force)
@@ -222,7 +222,11 @@ async def _master(admin: Admin, broker: str) -> str:
     return address
 
 
-async def _send(admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool) -> None:
+async def _send(
+    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool
+) -> dict[str, str]:
+    """Send these brokers their mappings. Returns the addresses of the masters that have taken them."""
+    sent: dict[str, str] = {}
     for name in brokers:
         config = plan.broker_config_map[name]
         header = CreateStaticTopic(
@@ -237,15 +241,23 @@ async def _send(admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterab
             force=force,
         )
         body = encode(static_plans.detail_of(name, config))
-        await admin.ask(await _master(admin, name), header, body)
+        sent[name] = await _master(admin, name)
+        await admin.ask(sent[name], header, body)
+    return sent
 
 
-async def _ends(admin: Admin, plan: TopicRemappingDetailWrapper) -> dict[int, int]:
-    """Where the parts end that no longer take messages: logical queue -> offset in the physical queue."""
+async def _ends(
+    admin: Admin, plan: TopicRemappingDetailWrapper, settled: Mapping[str, str]
+) -> dict[int, int]:
+    """Where the parts end that no longer take messages: logical queue -> offset in the physical queue.
+
+    The masters in `settled` say so themselves: one that was elected since shows a lower end for a while.
+    """
     ending = static_plans.undecided(plan)
     ends: dict[int, int] = {}
     for name in sorted({part.bname for part in ending.values()}):
-        answer = await admin.ask(await _master(admin, name), GetTopicStatsInfo(topic=plan.topic))
+        address = settled.get(name) or await _master(admin, name)
+        answer = await admin.ask(address, GetTopicStatsInfo(topic=plan.topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
         for queue_id, part in ending.items():
             if part.bname == name:
