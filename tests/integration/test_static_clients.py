@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.integration.test_broker import v2
@@ -153,6 +154,28 @@ async def test_a_plan_that_stopped_at_any_step_is_finished_by_the_next_run(
         assert parts is not None
         assert sorted(items[-1].logic_offset for items in parts.values()) == [0, 10_000, 10_000]
         await static_topics.plan_remapping(admin, "T", ["a"])
+
+
+async def test_the_master_that_refuses_messages_says_where_its_part_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is elected in the same moment may show a lower end."""
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        _, plan = await static_topics.plan_queues(admin, "T", 1, ["a"])
+        await static_topics.update(admin, plan)
+        _, plan = await static_topics.plan_remapping(admin, "T", ["b"])
+        ask, masters = admin.ask, await admin.masters()
+        elected = {**masters, "a": "127.0.0.1:1"}
+
+        async def then_elect(address: str, header: Any, *args: Any, **options: Any) -> Any:
+            answer = await ask(address, header, *args, **options)
+            if isinstance(header, CreateStaticTopic) and address == masters["a"]:
+                monkeypatch.setattr(admin, "masters", AsyncMock(return_value=elected))
+            return answer
+
+        monkeypatch.setattr(admin, "ask", then_elect)
+        await static_topics.remap(admin, plan)
+        await brokers.call("b", v2("T", 0), b"after")
 
 
 async def test_two_moves_at_once_end_in_the_one_that_is_forced(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -459,6 +460,17 @@ async def test_a_part_with_messages_is_not_forgotten(tmp_path: Path) -> None:
         broker = each.brokers["b"].broker
         await ExpiredParts(broker, Elsewhere(broker)).forget()
         assert await each.read_all() == [(0, b"0")]
+
+
+async def test_a_part_that_has_just_ended_is_not_forgotten(tmp_path: Path) -> None:
+    """It seems to be empty while a new master has not made its messages visible."""
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        each.epoch = time.time_ns() // 1_000_000
+        await each.remap("b")
+        broker = each.brokers["b"].broker
+        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
 
 
 async def test_a_slave_without_messages_of_a_part_does_not_make_it_expired(tmp_path: Path) -> None:
