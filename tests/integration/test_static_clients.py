@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from tests.integration.test_broker import v2
 from tests.integration.test_static_topics import cluster
 
 from batonmq import (
@@ -22,7 +26,9 @@ from batonmq import (
     TransactionState,
 )
 from batonmq.admin.operations import groups, messages, offsets, static_topics
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic
 
 TOPIC = "Moving"
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -100,3 +106,102 @@ async def test_nothing_is_lost_doubled_or_out_of_order_through_moves(tmp_path: P
         assert numbers == sorted(numbers)
     first = [message.body for message in shared if not message.reconsume_times]
     assert len(first) == len(set(first)), "only what failed comes again"
+
+
+class Stopped(Exception):
+    """The tool has died."""
+
+
+@contextmanager
+def stopping_after(monkeypatch: pytest.MonkeyPatch, admin: Admin, steps: int) -> Iterator[None]:
+    """The command stops after so many mappings that it has sent."""
+    ask, left = admin.ask, steps
+
+    async def some(address: str, header: Any, *args: Any, **options: Any) -> Any:
+        nonlocal left
+        if isinstance(header, CreateStaticTopic):
+            if not left:
+                raise Stopped
+            left -= 1
+        return await ask(address, header, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(admin, "ask", some)
+        if steps < 5:
+            with pytest.raises(Stopped):
+                yield
+        else:
+            yield
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_plan_that_stopped_at_any_step_is_finished_by_the_next_run(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues move from a to b and c, by five requests: new leaders, old leader, new leaders."""
+
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        _, plan = await static_topics.plan_queues(admin, "T", 3, ["a"])
+        await static_topics.update(admin, plan)
+        for queue in range(3):
+            await brokers.call("a", v2("T", queue), b"before")
+        _, plan = await static_topics.plan_remapping(admin, "T", ["a", "b", "c"])
+        with stopping_after(monkeypatch, admin, steps):
+            await static_topics.remap(admin, plan)
+        await static_topics.remap(admin, plan)
+        await static_topics.remap(admin, plan)
+        parts = await static_topics.logical_parts(admin, "T")
+        assert parts is not None
+        assert sorted(items[-1].logic_offset for items in parts.values()) == [0, 10_000, 10_000]
+        await static_topics.plan_remapping(admin, "T", ["a"])
+
+
+async def test_the_master_that_refuses_messages_says_where_its_part_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is elected in the same moment may show a lower end."""
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        _, plan = await static_topics.plan_queues(admin, "T", 1, ["a"])
+        await static_topics.update(admin, plan)
+        _, plan = await static_topics.plan_remapping(admin, "T", ["b"])
+        ask, masters = admin.ask, await admin.masters()
+        elected = {**masters, "a": "127.0.0.1:1"}
+
+        async def then_elect(address: str, header: Any, *args: Any, **options: Any) -> Any:
+            answer = await ask(address, header, *args, **options)
+            if isinstance(header, CreateStaticTopic) and address == masters["a"]:
+                monkeypatch.setattr(admin, "masters", AsyncMock(return_value=elected))
+            return answer
+
+        monkeypatch.setattr(admin, "ask", then_elect)
+        await static_topics.remap(admin, plan)
+        await brokers.call("b", v2("T", 0), b"after")
+
+
+async def test_two_moves_at_once_end_in_the_one_that_is_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        _, plan = await static_topics.plan_queues(admin, "T", 1, ["a"])
+        await static_topics.update(admin, plan)
+        await brokers.call("a", v2("T", 0), b"before")
+        await asyncio.sleep(1.1)  # epochs are times, but at least 1000 after the one before
+        _, first = await static_topics.plan_remapping(admin, "T", ["b"])
+        await asyncio.sleep(0.002)
+        _, second = await static_topics.plan_remapping(admin, "T", ["c"])
+        assert second.epoch > first.epoch
+        with stopping_after(monkeypatch, admin, 2):
+            await static_topics.remap(admin, first)
+        with pytest.raises(MQError, match="Part 1 is at"):
+            await static_topics.remap(admin, second)
+        assert (await brokers.config("b")).mapping_detail.epoch == first.epoch  # type: ignore[union-attr]
+        with pytest.raises(AdminError, match="another plan was made after this one"):
+            await static_topics.remap(admin, first)
+        with pytest.raises(AdminError):
+            await static_topics.plan_remapping(admin, "T", ["a"])
+        await static_topics.remap(admin, first, force=True)
+        _, plan = await static_topics.plan_remapping(admin, "T", ["a"])
+        await static_topics.remap(admin, plan)
+        await brokers.call("a", v2("T", 0), b"after")
+        brokers.parts = plan.broker_config_map["a"].mapping_detail.hosted_queues[0]  # type: ignore[union-attr]
+        assert [body for _, body in await brokers.read_all()] == [b"before", b"after"]

@@ -6,7 +6,9 @@ RIP-21; the stories are those of RocketMQ's `StaticTopicIT`, and what it leaves 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,12 +18,16 @@ import pytest
 from msgspec.structs import replace
 from tests.integration.test_broker import ALL, PULLED, configs, v2
 
+from batonmq.broker.context import Broker
+from batonmq.broker.escape.addresses import route_of
 from batonmq.broker.service import BrokerService
+from batonmq.broker.statictopic import elsewhere
 from batonmq.broker.statictopic.elsewhere import Elsewhere
 from batonmq.broker.statictopic.expiry import ExpiredParts
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
 from batonmq.net import RemotingClient, Response
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from batonmq.protocol.bodies.topics import TopicConfigAndQueueMapping
@@ -38,7 +44,7 @@ from batonmq.protocol.headers.broker.pull import (
     UpdateConsumerOffset,
 )
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, EndTransaction, SendMessageResponse
-from batonmq.protocol.headers.broker.topics import CreateStaticTopic, DeleteTopic, GetTopicConfig
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic, CreateTopic, DeleteTopic, GetTopicConfig
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.ids import decode_message_id
@@ -454,6 +460,31 @@ async def test_a_part_with_messages_is_not_forgotten(tmp_path: Path) -> None:
         assert await each.read_all() == [(0, b"0")]
 
 
+async def test_a_part_that_has_just_ended_is_not_forgotten(tmp_path: Path) -> None:
+    """It seems to be empty while a new master has not made its messages visible."""
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        each.epoch = time.time_ns() // 1_000_000
+        await each.remap("b")
+        broker = each.brokers["b"].broker
+        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
+
+
+async def test_a_slave_without_messages_of_a_part_does_not_make_it_expired(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.remap("b")
+        be_slave(each.brokers["a"])
+        await each.call("a", CreateTopic("other", "TBW102", 1, 1, 6, "SINGLE_TAG"))  # registers the new id
+        async with asyncio.timeout(5):
+            while {1} not in [{*group.broker_addrs} for group in (await each.route()).broker_datas]:
+                await asyncio.sleep(0.02)
+        broker = each.brokers["b"].broker
+        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
+
+
 async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_readable(
     tmp_path: Path,
 ) -> None:
@@ -471,6 +502,7 @@ async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_re
         async with asyncio.timeout(5):
             while "a" not in {broker.broker_name for broker in (await each.route()).broker_datas}:
                 await asyncio.sleep(0.02)
+        await asyncio.sleep(elsewhere.DOUBTED_MS / 1000)
         assert await each.read_all() == [(0, b"0"), (BLOCK, b"1")]
 
 
@@ -513,6 +545,92 @@ async def test_a_pull_that_is_held_where_the_queue_was_is_answered_when_it_moves
             assert (await pull).code == ResponseCode.PULL_NOT_FOUND
 
 
+async def test_a_consumer_does_not_ask_incessantly_while_a_remapping_is_not_finished(tmp_path: Path) -> None:
+    """The tool may have died: then this state lasts."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b", decide=False)
+        began = asyncio.get_running_loop().time()
+        for _ in range(3):
+            answer = await brokers.pull(1, sys_flag=ALL | PullSysFlag.SUSPEND, suspend_timeout_millis=15_000)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert asyncio.get_running_loop().time() - began > 0.5
+
+
+def be_slave(broker: BrokerService) -> None:
+    settings = broker.broker.settings
+    settings.broker = dataclasses.replace(settings.broker, slave_read_enable=True)
+    broker.broker.role.set_slave(broker_id=1, epoch=0, master_address="10.0.0.9:1", master_ha_address=None)
+
+
+@pytest.mark.parametrize("leader", ["b", "a"])
+async def test_the_end_of_a_slaves_log_is_not_the_end_of_a_part(tmp_path: Path, leader: str) -> None:
+    """Broker a is a slave, or acts as master, when the first part is read. Its log may lack messages."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        if leader == "a":
+            await brokers.remap("a")
+        be_slave(brokers.brokers["a"])
+        for asked in (1, 3):
+            header = (answer := await brokers.pull(asked, at=leader)).header
+            assert isinstance(header, PullMessageResponse)
+            assert (answer.code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, asked)
+        assert [record.body for record in await brokers.records(0)] == [b"0"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_many_requests_about_a_part_elsewhere_ask_for_one_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """A route of thousands of queues takes long to read."""
+    asked: list[str] = []
+
+    async def counted(broker: Broker, topic: str) -> TopicRouteData:
+        asked.append(topic)
+        return await route_of(broker, topic)
+
+    monkeypatch.setattr(elsewhere, "route_of", counted)
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        if away:
+            await brokers.brokers["a"].stop()
+        for _ in range(2):
+            answers = await asyncio.gather(*(brokers.pull(0) for _ in range(50)), return_exceptions=True)
+            assert all(isinstance(each, MQError) for each in answers) is away
+        assert len(asked) <= 2
+        if away:
+            await brokers.start_broker("a")
+            await asyncio.sleep(elsewhere.DOUBTED_MS / 1000 + 0.1)
+            assert [record.body for record in await brokers.records(0)] == [b"0"]
+
+
+async def test_the_replica_to_read_from_is_one_of_the_leaders_broker_set(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        await brokers.send(b"0")
+        await brokers.remap("b")
+        other = brokers.brokers["a"].broker
+        other.settings.broker = dataclasses.replace(other.settings.broker, slave_read_enable=True)
+        other.tables.subscriptions.update(SubscriptionGroupConfig("g", broker_id=7))
+        header = (await brokers.pull(0)).header
+        assert isinstance(header, PullMessageResponse) and header.suggest_which_broker_id == 0
+
+
+async def test_a_slave_refuses_a_mapping_and_names_the_master(tmp_path: Path) -> None:
+    """The master would go on with the mapping before; the slave copies that."""
+    async with cluster(tmp_path) as brokers:
+        await brokers.create("a")
+        be_slave(brokers.brokers["a"])
+        with pytest.raises(MQError, match=r"not the master of a; the master is 10\.0\.0\.9:1"):
+            await brokers.remap("a")
+        assert (await brokers.config("a")).mapping_detail.epoch == 1  # type: ignore[union-attr]
+
+
 async def test_a_deleted_static_topic_may_come_back_as_a_plain_one(tmp_path: Path) -> None:
     async with cluster(tmp_path) as each:
         await each.create("a")
@@ -539,6 +657,10 @@ def part(**fields: Any) -> dict[int, list[LogicQueueMappingItem]]:
         ({"hosted_queues": {}}, "equal epoch with null data"),
         ({"hosted_queues": {0: []}}, "null or empty"),
         ({"hosted_queues": part(gen=1, bname="b")}, "leader is different"),
+        ({"epoch": 2, "total_queues": 1 << 30}, "cannot have 1073741824 logical queues, at most 16384"),
+        ({"epoch": 2, "total_queues": -1}, "cannot have -1 logical queues"),
+        ({"epoch": 2, "hosted_queues": {1: part()[0]}}, "has logical queue 1, but the topic has only 1"),
+        ({"epoch": 2, "hosted_queues": {-1: part()[0]}}, "has logical queue -1"),
         ({"epoch": 2, "hosted_queues": part(start_offset=5)}, "Part 0 is at"),
         ({"epoch": 2, "hosted_queues": part(logic_offset=5)}, "Part 0 begins at 5, and began at 0"),
         ({"epoch": 2, "hosted_queues": part(gen=-1)}, "should not be negative"),
@@ -568,7 +690,8 @@ async def test_a_forced_mapping_replaces_the_one_before(tmp_path: Path) -> None:
 async def test_bytes_that_are_no_mapping_are_refused(tmp_path: Path) -> None:
     async with cluster(tmp_path) as each:
         header = CreateStaticTopic("T", "TBW102", 1, 1, 6, "SINGLE_TAG")
-        for body in (b"", b"{", b"[1]", b'{"hostedQueues":{"0":[{"gen":1e40}]}}'):
+        long = b'{"topic":"T","bname":"a","epoch":%d}' % (1 << 63)  # Java could not read it, nor the route
+        for body in (b"", b"{", b"[1]", b'{"hostedQueues":{"0":[{"gen":1e40}]}}', long):
             with pytest.raises(MQError) as refused:
                 await each.call("a", header, body)
             assert refused.value.code == ResponseCode.SYSTEM_ERROR

@@ -185,7 +185,46 @@ def check(plan: TopicRemappingDetailWrapper, topic: str) -> None:
         raise ValueError(f"it says nothing of {', '.join(sorted(unknown))}, which gains or loses queues")
 
 
+# -- against what brokers know
+
+
+def check_newest(plan: TopicRemappingDetailWrapper, configs: Configs) -> None:
+    """No broker has carried out a part of a later plan."""
+    for broker, config in sorted(configs.items()):
+        known = config.mapping_detail
+        if known is not None and known.epoch > plan.epoch:
+            raise ValueError(
+                f"{broker} has epoch {known.epoch} of topic {plan.topic}, and this plan is of epoch "
+                f"{plan.epoch}: another plan was made after this one"
+            )
+
+
+def deposing(plan: TopicRemappingDetailWrapper, configs: Configs) -> TopicRemappingDetailWrapper:
+    """The plan, which also says to brokers that lead a queue against it who leads the queue: a mapping that
+    is forced upon a broker leaves the queues that it does not mention."""
+    planned, copies = led_parts(plan.broker_config_map), _copies(plan.broker_config_map)
+    for broker, config in configs.items():
+        for queue_id in led_parts({broker: config}):
+            if queue_id in planned and broker in copies:
+                detail_of(broker, copies[broker]).hosted_queues.setdefault(queue_id, planned[queue_id])
+    return replace(plan, broker_config_map=copies)
+
+
 # -- the end of a remapping
+
+
+def resumed(plan: TopicRemappingDetailWrapper, configs: Configs) -> TopicRemappingDetailWrapper:
+    """The plan with the logic offsets that its new leaders know already: it was carried out before, at least
+    in part. `configs`: what brokers know now."""
+    decided = led_parts(configs, newest=True)
+    copies = _copies(plan.broker_config_map)
+    for queue_id, items in led_parts(plan.broker_config_map).items():
+        leader, known = items[-1].bname, decided.get(queue_id)
+        if items[-1].logic_offset >= 0 or not known or _place(known[-1]) != _place(items[-1]):
+            continue
+        last = replace(items[-1], logic_offset=known[-1].logic_offset)
+        detail_of(leader, copies[leader]).hosted_queues[queue_id] = [*items[:-1], last]
+    return replace(plan, broker_config_map=copies)
 
 
 def undecided(plan: TopicRemappingDetailWrapper) -> dict[int, LogicQueueMappingItem]:
@@ -222,6 +261,10 @@ def logic_offset_after(end: int) -> int:
 
 
 # -- helpers
+
+
+def _place(part: LogicQueueMappingItem) -> tuple[int, str, int]:
+    return part.gen, part.bname, part.queue_id
 
 
 def _leaders(known: Parts, targets: Collection[str]) -> dict[int, str]:

@@ -65,7 +65,7 @@ FIRST_PAUSE_S = 0.0025
 """Queues a topic gets when a broker creates it for our first message."""
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Picks the queue of a message among those that can be written to now."""
+"""Picks the queue of a message among those that can be written to now, or among all logical queues."""
 
 _STATUS = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -331,7 +331,8 @@ class Producer:
                 avoid = broker
             elif failure is None:
                 failure = ConnectFailed(str(target) if target else topic, "has no master now")
-            another = route is not None and queue is None and self._another(route, avoid)
+            fixed = queue is not None or (chosen and route is not None and route.is_static)
+            another = route is not None and not fixed and self._another(route, avoid)
             first = address is not None and address not in failed
             if first or another:
                 route, failure = await self._route(topic, failure)
@@ -527,9 +528,9 @@ class Producer:
         if queue is not None:
             return queue
         if selector is not None:
-            return selector(route.write_queues, message) if route.write_queues else None
+            return selector(route.key_queues, message) if route.key_queues else None
         if message.sharding_key is not None:
-            return queue_of_key(route.write_queues, message.sharding_key) if route.write_queues else None
+            return queue_of_key(route.key_queues, message.sharding_key) if route.key_queues else None
         return self._picker.pick(route, message.topic, self._session.clock.monotonic_ms(), avoid)
 
     def _another(self, route: TopicRoute, failed: str | None) -> bool:

@@ -192,9 +192,11 @@ class RouteTable:
         if changed:
             for topic in [each for each in self._mappings if each in topics and each not in mappings]:
                 self._mappings[topic].pop(name, None)  # deleted there and created again
-            for topic, mapping in mappings.items():
-                # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
-                self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
+        for topic, mapping in mappings.items():
+            # Keyed by the broker name in the mapping: another broker set may have handed the queue over.
+            known = self._mappings.setdefault(topic, {})
+            if changed or (mapping.bname or name) not in known:
+                known[mapping.bname or name] = mapping
 
     def _put_queues(self, name: str, config: TopicConfig, read_only: bool) -> None:
         queues = QueueData(
@@ -215,6 +217,7 @@ class RouteTable:
             log.info("topic %s no longer has queues on %s", topic, name)
             if not queues:
                 del self._queues[topic]
+                self._mappings.pop(topic, None)
 
     def seen(self, cluster: str, address: str, now_ms: int) -> None:
         """A heartbeat; ignored for a broker that is not registered."""
@@ -351,7 +354,11 @@ class RouteTable:
                     servers = self._filter_servers.get(BrokerKey(group.cluster, address))
                     if servers is not None:
                         route.filter_server_table[address] = servers
-        route.topic_queue_mapping_by_broker = self._mappings.get(topic) or None
+        mappings = self._mappings.get(topic, {})
+        # Also those of brokers that are away: what they lead is not another broker's. But if no other has
+        # one, they had a topic of that name before.
+        if not mappings.keys().isdisjoint(queues):
+            route.topic_queue_mapping_by_broker = mappings
         if self.support_acting_master and not topic.startswith(MEMBER_GROUP_TOPIC_PREFIX):
             for group in groups:
                 self._show_acting_master(group, queues)
@@ -395,8 +402,8 @@ class RouteTable:
             self._mappings.pop(topic, None)
             return
         for name in self._clusters.get(cluster, {}):
-            self._remove_queues(topic, name)
             self._mappings.get(topic, {}).pop(name, None)
+            self._remove_queues(topic, name)
 
     def set_writable(self, name: str, writable: bool) -> int:
         """Grant or remove the write permission of a broker set's queues; returns the number of topics."""

@@ -32,6 +32,12 @@ class TopicRoute:
         """Whether the topic has logical queues, which move between brokers."""
         return bool(self.leaders)
 
+    @property
+    def key_queues(self) -> tuple[MessageQueue, ...]:
+        """The queues among which keys are distributed: of a static topic all, so that a key keeps its queue
+        while no broker leads some of them."""
+        return self.read_queues if self.leaders else self.write_queues
+
     def broker_of(self, queue: MessageQueue) -> str:
         """Name of the broker that serves a queue; empty while none does. The name in a logical queue itself
         is no broker's."""

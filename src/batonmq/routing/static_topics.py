@@ -123,6 +123,19 @@ def known_end(items: Sequence[LogicQueueMappingItem]) -> int:
 # -- what a mapping must be
 
 
+def check_queues(detail: TopicQueueMappingDetail) -> None:
+    """Raises ValueError for logical queues that clients would not see, and for more than they can read."""
+    total = detail.total_queues
+    if not 0 <= total <= MOST_QUEUES:
+        raise ValueError(f"a static topic cannot have {total} logical queues, at most {MOST_QUEUES}")
+    for queue_id, items in detail.hosted_queues.items():
+        if not 0 <= queue_id < total:
+            raise ValueError(f"the mapping has logical queue {queue_id}, but the topic has only {total}")
+        if not items:
+            raise ValueError("The new item list is null or empty")
+        check_parts(items)
+
+
 def check_parts(items: Sequence[LogicQueueMappingItem]) -> None:
     """Raises ValueError for parts that do not follow one another."""
     following: LogicQueueMappingItem | None = None

@@ -22,6 +22,7 @@ from batonmq.admin.static_plans import (
     logic_offset_after,
     logical_queues_of,
     remap,
+    resumed,
     undecided,
 )
 from batonmq.protocol.bodies.common import MessageQueue
@@ -168,3 +169,12 @@ def test_offsets_of_logical_queues_come_from_their_parts() -> None:
         logical: OffsetWrapper(BLOCK + 3, BLOCK + 2, BLOCK + 3, 10)
     }
     assert group_offsets("t", parts, {new: behind[new]}) == {}
+
+
+def test_a_plan_that_was_carried_out_before_keeps_the_offsets_that_were_decided() -> None:
+    plan = remap("t", {"b"}, create("t", 2, {"a"}, {}, 1).broker_config_map, 1)
+    decided = decide(plan, {0: 7, 1: BLOCK})
+    assert resumed(plan, decided.broker_config_map) == decided
+    assert resumed(plan, plan.broker_config_map) == resumed(plan, {}) == plan
+    later = moved(decided.broker_config_map, {"c"}, 1)
+    assert resumed(plan, later.broker_config_map) == plan, "the offsets of other parts are others"

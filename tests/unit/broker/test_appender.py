@@ -156,7 +156,7 @@ async def test_what_is_kept_whole_becomes_visible_at_once(rigs: Any) -> None:
     for queue, name in enumerate("abc"):
         message = StoredMessage(topic="T", queue_id=queue, body=name.encode())
         rig.appender.submit(message, RecordingWaiter(rig.log, name))
-    rig.appender.keep_whole(2)  # b and c
+    rig.appender.keep_whole(1)  # b and c
     end = await rig.put("after")  # the same turn
     assert before < end
     for held in range(end + 1):
@@ -169,12 +169,40 @@ async def test_what_is_kept_whole_becomes_visible_at_once(rigs: Any) -> None:
     await rig.appender.stop()
 
 
+async def test_a_message_that_goes_elsewhere_is_not_counted_among_those_kept_whole(rigs: Any) -> None:
+    rig = rigs(all_ack_in_sync_state_set=True)
+    rig.appender.divert = lambda message, waiter: message.queue_id == 0
+    begin = rig.appender.place
+    for queue in range(3):
+        message = StoredMessage(topic="T", queue_id=queue, body=b"m")
+        rig.appender.submit(message, RecordingWaiter(rig.log, "m"))
+    rig.appender.keep_whole(begin)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    end = rig.store.max_offset
+    assert [rig.store.confirmable(held) for held in (end - 1, end)] == [0, end]
+    await rig.appender.stop()
+
+
+async def test_settling_includes_messages_that_wait_while_the_log_is_held(rigs: Any) -> None:
+    """A hand-back of the role that fails appends them afterwards, to a queue that may have moved."""
+    rig = rigs()
+    rig.appender.hold()
+    await rig.put("held")
+    assert not await rig.appender.settle(20)
+    settling = asyncio.create_task(rig.appender.settle(5_000))
+    await asyncio.sleep(0.02)
+    rig.appender.resume()
+    assert await settling and rig.store.queue_bounds("T", 0).max_offset == 1
+    await rig.appender.stop()
+
+
 async def test_a_new_term_forgets_what_was_to_be_kept_whole(rigs: Any) -> None:
     rig = rigs(all_ack_in_sync_state_set=True)
     for name in "ab":
         message = StoredMessage(topic="T", queue_id=0, body=name.encode())
         rig.appender.submit(message, RecordingWaiter(rig.log, name))
-    rig.appender.keep_whole(2)
+    rig.appender.keep_whole(0)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     end = rig.store.max_offset

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batonmq.broker.escape.core import outward, send_header, usable, without
-from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
+from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import StoredMessage
@@ -45,6 +45,11 @@ class TestRoute:
         assert {queue.broker_name for queue in found.write_queues} == {"b", "c"}
         assert len(found.write_queues) == 4
         assert found.master("b") == "b:1"
+
+    def test_of_a_static_topic_has_no_master(self):
+        data = route()
+        data.topic_queue_mapping_by_broker = {"b": TopicQueueMappingInfo("T", total_queues=4, bname="b")}
+        assert not usable("T", data, "C", "own").write_queues
 
     def test_loses_the_broker_sets_that_were_tried(self):
         found = usable("T", route(), "C", "own")

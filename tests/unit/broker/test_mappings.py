@@ -51,7 +51,7 @@ def test_name_servers_get_the_queues_that_the_broker_leads(table: MappingTable) 
 
 def test_queues_that_a_newer_mapping_leaves_out_stay(table: MappingTable) -> None:
     table.update(mapping(part(0, "a", 0)))
-    table.update(mapping(epoch=2, hosted_queues={1: [part(0, "a", 0, 1)]}))
+    table.update(mapping(epoch=2, total_queues=2, hosted_queues={1: [part(0, "a", 0, 1)]}))
     assert table.table["T"].hosted_queues == {0: [part(0, "a", 0)], 1: [part(0, "a", 0, 1)]}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from batonmq.client.consumer import Consumer, RetryLater
+from batonmq.client.errors import SendFailed
 from batonmq.client.hooks import TransactionState
 from batonmq.client.message import Message
 from batonmq.client.pop_consumer import PopConsumer
@@ -80,6 +81,31 @@ async def test_a_send_follows_a_queue_that_has_just_moved() -> None:
             with pytest.raises(Exception, match="static@a:0"):
                 await producer.send(Message(TOPIC, b"x"), queue=MessageQueue(TOPIC, "a", 0), timeout_ms=200)
         assert not old.sends[1:] and len(new.sends) == 2
+
+
+async def test_a_key_keeps_its_queue_while_the_leader_is_away() -> None:
+    """Its messages would be out of order when the leader is back."""
+    async with StaticCluster() as cluster:
+        await cluster.start()
+        cluster.move(2, 3, to="b")
+        keys = [str(number) for number in range(12)]
+        async with Producer("p", cluster.namesrv, send_timeout_ms=300) as producer:
+            before = {
+                key: (await producer.send(Message(TOPIC, b"x", sharding_key=key))).queue for key in keys
+            }
+            assert set(before.values()) == {*LOGICAL}
+            away = cluster.addresses.pop("b")
+            await producer.queues(TOPIC)
+            for key, queue in before.items():
+                if queue in LOGICAL[:2]:
+                    assert (await producer.send(Message(TOPIC, b"x", sharding_key=key))).queue == queue
+            [waits, *_] = [key for key, queue in before.items() if queue in LOGICAL[2:]]
+            asked = cluster.asked
+            with pytest.raises(SendFailed):
+                await producer.send(Message(TOPIC, b"x", sharding_key=waits))
+            assert cluster.asked - asked < 100, "the producer pauses between its attempts"
+            asyncio.get_running_loop().call_later(0.1, cluster.addresses.__setitem__, "b", away)
+            assert (await producer.send(Message(TOPIC, b"x", sharding_key=waits))).queue == before[waits]
 
 
 @pytest.mark.parametrize("orderly", [False, True])

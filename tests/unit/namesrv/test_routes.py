@@ -317,6 +317,48 @@ def test_a_topic_that_is_no_longer_static_loses_its_mapping(forget: Callable[[Ro
     assert route is not None and route.topic_queue_mapping_by_broker is None
 
 
+def static_body(name: str = "a") -> RegisterBrokerBody:
+    made = body()
+    mapping = TopicQueueMappingInfo(topic="t1", total_queues=2, bname=name, curr_id_map={0: 0})
+    made.topic_config_serialize_wrapper.topic_queue_mapping_info_map = {"t1": mapping}
+    return made
+
+
+@pytest.mark.parametrize("first", ["leave", "register"])
+def test_the_mapping_of_a_broker_that_left_does_not_make_the_topic_of_another_one_static(first: str) -> None:
+    table = RouteTable()
+    table.register(header("a", 0), static_body(), None, 0)
+    if first == "register":
+        table.register(header("b", 0), body(), None, 0)
+    table.unregister([gone("a", 0)])
+    if first == "leave":
+        table.register(header("b", 0), body(), None, 0)
+    route = table.route("t1")
+    assert route is not None and route.topic_queue_mapping_by_broker is None
+
+
+def test_the_mapping_of_a_broker_that_is_away_stays_while_others_have_one() -> None:
+    table = RouteTable()
+    table.register(header("a", 0), static_body(), None, 0)
+    table.register(header("b", 0), static_body("b"), None, 0)
+    table.unregister([gone("a", 0)])
+    route = table.route("t1")
+    assert route is not None and {*(route.topic_queue_mapping_by_broker or ())} == {"a", "b"}
+    table.unregister([gone("b", 0)])
+    table.register(header("b", 0), static_body("b"), None, 0)
+    route = table.route("t1")
+    assert route is not None and {*(route.topic_queue_mapping_by_broker or ())} == {"b"}
+
+
+def test_a_static_topic_that_was_deleted_only_here_comes_back_static() -> None:
+    table = RouteTable()
+    table.register(header("a", 0), static_body(), None, 0)
+    table.delete_topic("t1")
+    table.register(header("a", 0), static_body(), None, 0)  # the broker still has it, unchanged
+    route = table.route("t1")
+    assert route is not None and list(route.topic_queue_mapping_by_broker or ()) == ["a"]
+
+
 def test_a_registration_of_other_topics_leaves_the_mapping() -> None:
     table, registered = RouteTable(), body()
     mapping = TopicQueueMappingInfo(topic="t1", total_queues=2, bname="a", curr_id_map={0: 0})

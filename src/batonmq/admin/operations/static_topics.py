@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from batonmq.admin import static_plans
@@ -87,25 +87,26 @@ async def update(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool
 
     Brokers get it one after the other. After a failure it can be carried out again, from its file.
     """
-    plan, masters = await _completed(admin, plan)
-    await _send(admin, plan, masters, sorted(plan.broker_config_map), force)
+    plan, _ = await _prepared(admin, plan, force)
+    await _send(admin, plan, sorted(plan.broker_config_map), force)
 
 
 async def remap(admin: Admin, plan: TopicRemappingDetailWrapper, *, force: bool = False) -> None:
     """Carry out a plan that moves queues. After a failure it can be carried out again, from its file."""
-    plan, masters = await _completed(admin, plan)
+    plan, known = await _prepared(admin, plan, force)
     gaining, losing = set(plan.broker_to_map_in), set(plan.broker_to_map_out)
-    # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
-    # the old parts end, and so where the new ones begin, is known only then.
-    await _send(admin, plan, masters, sorted(gaining), force)
-    await _send(admin, plan, masters, sorted(losing), force)
     try:
-        plan = static_plans.decide(plan, await _ends(admin, plan, masters))
+        plan = static_plans.resumed(plan, {name: known[name] for name in gaining & known.keys()})
+        # New leaders take messages, which have no logical offset yet, before the old ones refuse them. Where
+        # the old parts end, and so where the new ones begin, is known only then.
+        await _send(admin, plan, sorted(gaining), force)
+        settled = await _send(admin, plan, sorted(losing), force)
+        plan = static_plans.decide(plan, await _ends(admin, plan, settled))
     except ValueError as error:
         raise AdminError(str(error)) from None
-    await _send(admin, plan, masters, sorted(gaining), force)
+    await _send(admin, plan, sorted(gaining), force)
     others = plan.broker_config_map.keys() - gaining - losing
-    await _send(admin, plan, masters, sorted(others), force)
+    await _send(admin, plan, sorted(others), force)
 
 
 # -- map files
@@ -177,11 +178,28 @@ async def _config(admin: Admin, address: str, topic: str) -> TopicConfigAndQueue
     return decode(bytes(answer.body), TopicConfigAndQueueMapping)
 
 
-async def _completed(
-    admin: Admin, plan: TopicRemappingDetailWrapper
-) -> tuple[TopicRemappingDetailWrapper, dict[str, str]]:
-    """The plan with the other brokers of its clusters, and the masters of all. Raises `AdminError` if one has
-    none."""
+async def _prepared(
+    admin: Admin, plan: TopicRemappingDetailWrapper, force: bool
+) -> tuple[TopicRemappingDetailWrapper, dict[str, TopicConfigAndQueueMapping]]:
+    """The plan for all brokers of its clusters, and what they know now. Raises `AdminError` if one has no
+    master, or has a part of a later plan."""
+    plan = await _completed(admin, plan)
+    known: dict[str, TopicConfigAndQueueMapping] = {}
+    for name in sorted(plan.broker_config_map):
+        config = await _config(admin, await _master(admin, name), plan.topic)
+        if config is not None:
+            known[name] = config
+    try:
+        if force:
+            return static_plans.deposing(plan, known), known
+        static_plans.check_newest(plan, known)
+    except ValueError as error:
+        raise AdminError(str(error)) from None
+    return plan, known
+
+
+async def _completed(admin: Admin, plan: TopicRemappingDetailWrapper) -> TopicRemappingDetailWrapper:
+    """The plan with the other brokers of its clusters. Raises `AdminError` if one has no master."""
     info = await admin.cluster()
     names = {
         name
@@ -190,20 +208,25 @@ async def _completed(
         for name in members
     }
     plan = static_plans.complete(plan, sorted(names))
-    masters = await admin.masters()
-    missing = plan.broker_config_map.keys() - masters.keys()
+    missing = plan.broker_config_map.keys() - (await admin.masters()).keys()
     if missing:
         raise AdminError(f"no master of {', '.join(sorted(missing))}; nothing was changed")
-    return plan, masters
+    return plan
+
+
+async def _master(admin: Admin, broker: str) -> str:
+    """Address of the broker set's master at this moment: it may change between the steps of a plan."""
+    address = (await admin.masters()).get(broker)
+    if address is None:
+        raise AdminError(f"no master of {broker} any more; carry out the plan again, from its file")
+    return address
 
 
 async def _send(
-    admin: Admin,
-    plan: TopicRemappingDetailWrapper,
-    masters: dict[str, str],
-    brokers: Iterable[str],
-    force: bool,
-) -> None:
+    admin: Admin, plan: TopicRemappingDetailWrapper, brokers: Iterable[str], force: bool
+) -> dict[str, str]:
+    """Send these brokers their mappings. Returns the addresses of the masters that have taken them."""
+    sent: dict[str, str] = {}
     for name in brokers:
         config = plan.broker_config_map[name]
         header = CreateStaticTopic(
@@ -217,15 +240,24 @@ async def _send(
             order=config.order,
             force=force,
         )
-        await admin.ask(masters[name], header, encode(static_plans.detail_of(name, config)))
+        body = encode(static_plans.detail_of(name, config))
+        sent[name] = await _master(admin, name)
+        await admin.ask(sent[name], header, body)
+    return sent
 
 
-async def _ends(admin: Admin, plan: TopicRemappingDetailWrapper, masters: dict[str, str]) -> dict[int, int]:
-    """Where the parts end that no longer take messages: logical queue -> offset in the physical queue."""
+async def _ends(
+    admin: Admin, plan: TopicRemappingDetailWrapper, settled: Mapping[str, str]
+) -> dict[int, int]:
+    """Where the parts end that no longer take messages: logical queue -> offset in the physical queue.
+
+    The masters in `settled` say so themselves: one that was elected since shows a lower end for a while.
+    """
     ending = static_plans.undecided(plan)
     ends: dict[int, int] = {}
     for name in sorted({part.bname for part in ending.values()}):
-        answer = await admin.ask(masters[name], GetTopicStatsInfo(topic=plan.topic))
+        address = settled.get(name) or await _master(admin, name)
+        answer = await admin.ask(address, GetTopicStatsInfo(topic=plan.topic))
         table = decode(bytes(answer.body), TopicStatsTable).offset_table
         for queue_id, part in ending.items():
             if part.bname == name:

@@ -41,9 +41,15 @@ _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
 _GROUP: Final = PROPERTY_PRODUCER_GROUP.encode()
 
 
+NOWHERE: Final = TopicRoute((), (), {})
+
+
 def usable(topic: str, route: TopicRouteData, cluster: str, own_name: str) -> TopicRoute:
     """The masters of `cluster` that take messages of `topic`, except the broker set `own_name`: its master is
-    gone, and an old route may still name it."""
+    gone, and an old route may still name it. None for a static topic: another master would take the physical
+    queue for a logical one."""
+    if route.topic_queue_mapping_by_broker:
+        return NOWHERE
     names = {
         group.broker_name
         for group in route.broker_datas

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.escape.core import usable
+from batonmq.broker.escape.core import NOWHERE, usable
 from batonmq.common.addresses import split_addresses
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.codes import ResponseCode
@@ -14,10 +14,10 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.routing.name_servers import NameServers
-from batonmq.routing.routes import TopicRoute
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
+    from batonmq.routing.routes import TopicRoute
 
 KEPT_MS: Final = 5_000
 """Age at which a route is requested again (RocketMQ: 30 s, `loadBalancePollNameServerInterval`)."""
@@ -25,7 +25,6 @@ ABSENT_MS: Final = 500
 """The same for a topic that no other master has."""
 MOST: Final = 10_000
 """Routes that are kept; the least recently used one is dropped first."""
-NOWHERE: Final = TopicRoute((), (), {})
 
 
 class EscapeRoutes:

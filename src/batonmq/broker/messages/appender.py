@@ -151,10 +151,15 @@ class Appender:
         if self._messages:
             asyncio.get_running_loop().call_soon(self._end_of_turn)
 
-    def keep_whole(self, count: int) -> None:
-        """The last `count` messages that were submitted in this loop turn become visible at once."""
-        end = len(self._messages)
-        self._wholes.append((end - count, end))
+    @property
+    def place(self) -> int:
+        """The place of the next message that is submitted; for `keep_whole` in the same loop turn."""
+        return len(self._messages)
+
+    def keep_whole(self, begin: int) -> None:
+        """The messages from the place `begin` on become visible at once."""
+        if begin < self.place:
+            self._wholes.append((begin, self.place))
 
     def _end_of_turn(self) -> None:
         """Append the messages of this loop turn."""
@@ -229,8 +234,13 @@ class Appender:
     async def settle(self, timeout_ms: int) -> bool:
         """Wait until consumers can read all messages that were submitted so far; False if they cannot in this
         time."""
+        deadline = self._clock.monotonic_ms() + timeout_ms
+        while self._held:
+            if self._clock.monotonic_ms() >= deadline:
+                return False
+            await asyncio.sleep(SETTLE_POLL_S)
         await asyncio.sleep(0)  # those of this loop turn are appended
-        end, deadline = self._store.max_offset, self._clock.monotonic_ms() + timeout_ms
+        end = self._store.max_offset
         while self._store.dispatched_offset < end:
             if self._clock.monotonic_ms() >= deadline:
                 return False

@@ -62,6 +62,11 @@ class PartPull:
         )
         return cls(items, part, header)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the part takes the messages of the logical queue."""
+        return self.part is self.items[-1]
+
     def answered(self, code: int, answer: PullMessageResponse) -> tuple[int, PullMessageResponse]:
         """Code and header of the answer to the pull of the logical queue."""
         part, items = self.part, self.items
@@ -72,7 +77,7 @@ class PartPull:
             if asked >= end and following is not None:
                 part, code = following, ResponseCode.PULL_RETRY_IMMEDIATELY
                 next_offset = first = end = part.start_offset
-            elif asked >= end and part is not items[-1]:
+            elif asked >= end and not self.is_last:
                 code = ResponseCode.PULL_NOT_FOUND  # the next part has no logic offset yet
             elif asked < first:
                 next_offset = first
@@ -87,3 +92,14 @@ class PartPull:
             max_offset=max(to_logical(part, end), known_end(items)),
             offset_delta=part.logic_offset - part.start_offset,
         )
+
+
+def answered_by_slave(asked: int, code: int, answer: PullMessageResponse) -> tuple[int, PullMessageResponse]:
+    """Code and header of a slave's answer to a pull of a part that has ended at the master.
+
+    The slave may lack the last messages: if its log ended the part, consumers would go on at the next one
+    and never get them.
+    """
+    if code == ResponseCode.SUCCESS or asked < answer.max_offset:
+        return code, answer
+    return ResponseCode.PULL_NOT_FOUND, replace(answer, next_begin_offset=asked, max_offset=asked + 1)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 300.0
+YOUNG_MS: Final = 3_600_000
+"""Age of a mapping, whose epoch is a time, at which its parts may be forgotten. After a switch a master hides
+its last messages until replicas confirm them: a part that has just ended would seem to be empty."""
 
 
 class ExpiredParts:
@@ -58,7 +61,10 @@ class ExpiredParts:
     async def forget(self) -> None:
         """Forget the first part of each queue that this broker leads, if the part has no messages left."""
         mappings, name = self._broker.tables.mappings, self._broker.settings.broker.broker_name
+        now_ms = self._broker.clock.now_ms()
         for topic, mapping in list(mappings.table.items()):
+            if now_ms - mapping.epoch < YOUNG_MS:
+                continue
             for queue_id, items in mapping.hosted_queues.items():
                 if len(items) < 2 or not is_leader(items, name) or items[1].logic_offset < 0:
                     continue
@@ -73,12 +79,11 @@ class ExpiredParts:
         if self._here(part):
             bounds = self._broker.store.queue_bounds(topic, part.queue_id)
             return bounds.min_offset == bounds.max_offset
-        first = await self._elsewhere.call(
-            part.bname, topic, GetMinOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        )
-        end = await self._elsewhere.call(
-            part.bname, topic, GetMaxOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        )
+        # A slave may have no message of the part yet.
+        least = GetMinOffset(topic=topic, queue_id=part.queue_id, lo=False)
+        first = await self._elsewhere.call(part.bname, topic, least, master_only=True)
+        most = GetMaxOffset(topic=topic, queue_id=part.queue_id, lo=False)
+        end = await self._elsewhere.call(part.bname, topic, most, master_only=True)
         if not isinstance(first.header, GetMinOffsetResponse):
             return False
         return isinstance(end.header, GetMaxOffsetResponse) and first.header.offset == end.header.offset

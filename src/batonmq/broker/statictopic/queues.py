@@ -8,16 +8,17 @@ those of Apache RocketMQ 5.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from batonmq.broker.statictopic.core import PartPull
+from batonmq.broker.statictopic.core import PartPull, answered_by_slave
 from batonmq.broker.tables.offsets import NOT_FOUND
 from batonmq.net.dispatch import InnerRequest, Outcome, RawHandler, Reply, Request
-from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from batonmq.protocol.codes import MASTER_ID, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import (
@@ -70,6 +71,7 @@ SENDS: Final = (
     RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.PREPARE_BATCH,
 )
+PULLS: Final = (PullMessage.code, LitePullMessage.code)
 PULLED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -79,6 +81,8 @@ PULLED: Final = frozenset(
     }
 )
 """Codes of answers that say where to pull on."""
+PAUSE_S: Final = 0.2
+"""Pause of a consumer at the end of a part, while the next part has no logic offset yet."""
 _WIRE: Final = dict(zip(SendMessage.__struct_fields__, SendMessage.__struct_encode_fields__, strict=True))
 _WIRE_V2: Final = dict(
     zip(SendMessageV2.__struct_fields__, SendMessageV2.__struct_encode_fields__, strict=True)
@@ -128,7 +132,11 @@ class LogicalQueues:
             return physical(request)
         fields = request.command.ext
         mapping = self._mappings.get(fields.get(topic, ""))
-        if mapping is None or fields.get("lo") == "false":
+        if mapping is None:
+            return physical(request)
+        if fields.get("lo") == "false":
+            if request.command.code in PULLS and not self._broker.role.is_master:
+                return self._pull_at_slave(request)
             return physical(request)
         return handler(request, mapping)
 
@@ -176,18 +184,32 @@ class LogicalQueues:
         if pull is None:
             raise _undecided(mapping, header.queue_id)
 
+        here = pull.part.bname == self._name
+
         def answered(reply: Reply) -> Reply:
+            if here and not pull.is_last and not self._broker.role.is_master:
+                reply = _answered_by_slave(pull.header.queue_offset, reply)
             if isinstance(reply.header, PullMessageResponse) and reply.code in PULLED:
                 reply.code, reply.header = pull.answered(reply.code, reply.header)
+                if not here:
+                    reply.header.suggest_which_broker_id = MASTER_ID  # the id was one of another broker set
             return reply
 
-        if pull.part.bname == self._name:
-            return self._here(request, pull.header.to_ext(), answered)
-        if request.oneway:
+        if here:
+            outcome = self._here(request, pull.header.to_ext(), answered)
+        elif request.oneway:
             return None
-        return _translated(
-            self._elsewhere.call(pull.part.bname, header.topic, pull.header, accept=PULLED), answered
-        )
+        else:
+            outcome = _translated(
+                self._elsewhere.call(pull.part.bname, header.topic, pull.header, accept=PULLED), answered
+            )
+        waits = header.sys_flag & PullSysFlag.SUSPEND and not pull.is_last
+        return _paused(outcome) if waits else outcome
+
+    def _pull_at_slave(self, request: Request) -> Outcome:
+        """A pull of a physical queue, for the broker that leads the logical one."""
+        asked = PullMessage.from_ext(request.command.ext).queue_offset
+        return self._here(request, request.command.ext, partial(_answered_by_slave, asked))
 
     # -- offsets of groups
 
@@ -336,6 +358,20 @@ def _number(command: Command, name: str) -> int:
 async def _translated(outcome: Awaitable[Reply | None], answered: Callable[[Reply], Reply]) -> Reply | None:
     reply = await outcome
     return None if reply is None else answered(reply)
+
+
+async def _paused(outcome: Outcome) -> Reply | None:
+    """The answer to a pull that would wait for messages, but reads a part that gets none any more."""
+    reply = outcome if isinstance(outcome, Reply) or outcome is None else await outcome
+    if reply is not None and reply.code == ResponseCode.PULL_NOT_FOUND:
+        await asyncio.sleep(PAUSE_S)  # the consumer asks again at once
+    return reply
+
+
+def _answered_by_slave(asked: int, reply: Reply) -> Reply:
+    if isinstance(reply.header, PullMessageResponse) and reply.code in PULLED:
+        reply.code, reply.header = answered_by_slave(asked, reply.code, reply.header)
+    return reply
 
 
 def _header_of(reply: Reply, kind: type[R]) -> R:

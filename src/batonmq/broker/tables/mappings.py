@@ -22,7 +22,7 @@ from batonmq.protocol.bodies.static_topics import (
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode, encode
-from batonmq.routing.static_topics import check_parts, check_successor, led_queues
+from batonmq.routing.static_topics import check_queues, check_successor, led_queues
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,15 @@ class MappingTable:
         topic = new.topic or ""
         old = self._mappings.get(topic)
         try:
-            for items in new.hosted_queues.values():
-                check_parts(items)
+            check_queues(new)
             merged = new.hosted_queues if old is None else _merged(old, new, force)
         except ValueError as error:
             raise MQError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         self._put(topic, _with_queues(new, merged))
-        log.info("static topic %s changed from %s to %s force=%s", topic, old, new, force)
+        log.info(
+            "static topic %s changed: epoch=%d queues=%d led=%d force=%s",
+            *(topic, new.epoch, new.total_queues, len(led_queues(new)), force),
+        )
 
     def drop_part(self, topic: str, queue_id: int, gen: int) -> bool:
         """Forget a logical queue's first part, which has no messages any more; False if it is not there, or

@@ -171,7 +171,7 @@ class TransactionEnds:
         if not open_ones:
             return Reply()
         shared = SharedRequest(request, len(open_ones))
-        before = len(term.commits)
+        begin = self._broker.appender.place
         for record in open_ones:
             try:
                 outcome = self._apply(term, shared, record, kind)
@@ -180,8 +180,7 @@ class TransactionEnds:
             else:
                 if outcome is not None:
                     shared.reply(outcome)
-        if len(term.commits) > before:
-            self._broker.appender.keep_whole(len(term.commits) - before)
+        self._broker.appender.keep_whole(begin)
         return None
 
     def _check_room(self, term: Term) -> None:

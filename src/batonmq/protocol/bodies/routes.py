@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import field
 
 from batonmq.protocol.json import Body
+from batonmq.protocol.registry import I32, I64
 
 
 class QueueData(Body):
@@ -35,9 +36,9 @@ class TopicQueueMappingInfo(Body):
 
     topic: str | None = None
     scope: str = "__global__"
-    total_queues: int = 0
+    total_queues: I32 = 0
     bname: str | None = None
-    epoch: int = 0
+    epoch: I64 = 0
     dirty: bool = False
     curr_id_map: dict[int, int] = field(default_factory=dict)
 

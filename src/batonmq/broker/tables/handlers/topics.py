@@ -116,6 +116,7 @@ class _TopicHandlers:
         on elsewhere."""
         topic, broker = header.topic, self._broker
         log.info("creating or changing static topic=%s client=%s", topic, request.connection.peer)
+        self._check_master()
         mapping = required_body(request, TopicQueueMappingDetail)
         config = TopicConfig(
             topic_name=topic,
@@ -137,7 +138,17 @@ class _TopicHandlers:
                 "send it again once the replicas are in sync",
             )
         await broker.tables.durable()
+        self._check_master()
         return Reply()
+
+    def _check_master(self) -> None:
+        """Raises MQError at a slave: the master would go on with its own mapping, which a slave copies."""
+        broker = self._broker
+        if not broker.role.is_master:
+            name, master = broker.settings.broker.broker_name, broker.role.master_address or "unknown"
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR, f"this broker is not the master of {name}; the master is {master}"
+            )
 
     def _check_mapping(self, mapping: TopicQueueMappingDetail, config: TopicConfig) -> None:
         """Raises MQError for a mapping of another topic or broker, or of queues that the topic lacks."""
