@@ -44,7 +44,7 @@ async def until(condition: Callable[[], bool], what: str, timeout_s: float = 40)
 async def send_always(producer: TransactionProducer, sent: list[SendResult]) -> None:
     while True:
         number = len(sent)
-        message = Message(TOPIC, b"%d" % number, sharding_key=str(number % 7))
+        message = Message(TOPIC, b"%d" % number, sharding_key=str(number % 20))  # all queues
         sent.append(await producer.send(message))
         await asyncio.sleep(0.003)
 
