@@ -63,9 +63,13 @@ def logical_queues_of(topic: str, configs: Configs) -> dict[int, list[LogicQueue
         agreed = terms
     led = led_parts(configs)
     assert agreed is not None
-    if sorted(led) != list(range(agreed[2])):
+    if missing := sorted(set(range(agreed[2])) - led.keys()):
+        raise ValueError(
+            f"none of {', '.join(sorted(configs))} leads logical queues {missing} of topic {topic}"
+        )
+    if len(led) > agreed[2]:
         raise ValueError(f"topic {topic} has {agreed[2]} logical queues, and brokers lead {sorted(led)}")
-    _check_physical(configs, led)
+    _check_physical(topic, configs, led)
     return led
 
 
@@ -87,7 +91,7 @@ def led_parts(configs: Configs, *, newest: bool = False) -> dict[int, list[Logic
     return dict(sorted(found.items()))
 
 
-def _check_physical(configs: Configs, led: Parts) -> None:
+def _check_physical(topic: str, configs: Configs, led: Parts) -> None:
     """Each part has a physical queue of its own."""
     owners: dict[tuple[str, int], int] = {}
     for queue_id, items in led.items():
@@ -98,8 +102,16 @@ def _check_physical(configs: Configs, led: Parts) -> None:
                 raise ValueError(f"logical queues {both} share queue {item.queue_id} of {item.bname}")
             owners[place] = queue_id
             config = configs.get(item.bname)
-            if config is None or not item.queue_id < config.write_queue_nums <= config.read_queue_nums:
-                raise ValueError(f"{item.bname} has no queue {item.queue_id} for logical queue {queue_id}")
+            if config is None:
+                raise ValueError(
+                    f"logical queue {queue_id} has a part at {item.bname}, which is down or does not know"
+                    f" topic {topic}"
+                )
+            if not item.queue_id < config.write_queue_nums <= config.read_queue_nums:
+                raise ValueError(
+                    f"{item.bname} cannot serve queue {item.queue_id} for logical queue {queue_id}: it has"
+                    f" {config.write_queue_nums} queues to write and {config.read_queue_nums} to read"
+                )
             if item.start_offset:
                 raise ValueError(
                     f"a part of logical queue {queue_id} begins at {item.start_offset}, not at 0"

@@ -134,12 +134,20 @@ def test_what_contradicts_itself_is_refused() -> None:
     later = replace(configs["b"], mapping_detail=replace(detail_of("b", configs["b"]), epoch=9))
     with pytest.raises(ValueError, match=r"do not agree .* apply the last map file again"):
         logical_queues_of("t", {**configs, "b": later})
-    with pytest.raises(ValueError, match=r"has 2 logical queues, and brokers lead \[0\]"):
+    with pytest.raises(ValueError, match=r"none of a leads logical queues \[1\] of topic t"):
         logical_queues_of("t", {"a": configs["a"]})
+    fewer = {
+        name: replace(each, mapping_detail=replace(detail_of(name, each), total_queues=1))
+        for name, each in configs.items()
+    }
+    with pytest.raises(ValueError, match=r"has 1 logical queues, and brokers lead \[0, 1\]"):
+        logical_queues_of("t", fewer)
+    with pytest.raises(ValueError, match="logical queue 0 has a part at a, which is down"):
+        logical_queues_of("t", {"b": moved(configs, {"b"}, 1).broker_config_map["b"]})
     dirty = replace(configs["b"], mapping_detail=replace(detail_of("b", configs["b"]), dirty=True))
     with pytest.raises(ValueError, match="dirty"):
         logical_queues_of("t", {**configs, "b": dirty})
-    with pytest.raises(ValueError, match="b has no queue 0 for logical queue 1"):
+    with pytest.raises(ValueError, match=r"b cannot serve queue 0 .* it has 0 queues to write and 1 to read"):
         logical_queues_of("t", {**configs, "b": replace(configs["b"], write_queue_nums=0)})
     with pytest.raises(ValueError, match="it says nothing of c"):
         check(TopicRemappingDetailWrapper("t", "", 1, configs, ["c"]), "t")
