@@ -71,8 +71,10 @@ async def by_queue_offset(admin: Admin, queue: MessageQueue, offset: int) -> Mes
     route = await admin.queues(queue.topic)
     address = route.replica(route.broker_of(queue))
     if address is None:
-        known = ", ".join(sorted({each.broker_name for each in route.read_queues}))
-        raise AdminError(f"topic {queue.topic} is not at {queue.broker_name}; it is at {known}")
+        known = sorted({each.broker_name for each in route.read_queues})
+        if queue.broker_name in known:
+            raise AdminError(f"{queue} does not exist, or no broker that serves it is up")
+        raise AdminError(f"topic {queue.topic} is not at {queue.broker_name}; it is at {', '.join(known)}")
     found, _ = await _pull(admin, address, queue, offset, 1)
     if not found:
         raise AdminError(f"no message at offset {offset} of {queue}")
