@@ -21,7 +21,7 @@ async def main(admin: Admin, out: Output, more: bool, cluster: str | None) -> No
     for state in await brokers.states(admin, cluster):
         row: list[object] = [state.cluster, state.name, state.broker_id, state.address]
         if state.error is not None:
-            row += [f"unreachable: {state.error}", *[""] * (3 if more else 4)]
+            row += [f"failed: {state.error}", *[""] * (3 if more else 4)]
         elif more:
             row += [state.messages_in("yesterday"), state.messages_out("yesterday")]
             row += [state.messages_in("today"), state.messages_out("today")]
