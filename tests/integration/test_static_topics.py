@@ -680,6 +680,19 @@ async def test_a_mapping_that_cannot_follow_is_refused_and_changes_nothing(
         assert await each.send(b"x") == [0]
 
 
+async def test_a_static_topic_keeps_the_queues_that_it_consists_of(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.remap("b")
+        await each.remap("a")  # with a second physical queue
+        for read, write in ((1, 2), (2, 1), (0, 0)):
+            with pytest.raises(MQError, match="logical queues use 2 queues here") as refused:
+                await each.call("a", CreateTopic("T", "TBW102", read, write, 6, "SINGLE_TAG"))
+            assert refused.value.code == ResponseCode.INVALID_PARAMETER
+        await each.call("a", CreateTopic("T", "TBW102", 2, 2, 4, "SINGLE_TAG"))  # read only, for a while
+        assert (await each.config("a")).perm == 4
+
+
 async def test_a_forced_mapping_replaces_the_one_before(tmp_path: Path) -> None:
     async with cluster(tmp_path) as each:
         await each.create("a")

@@ -26,7 +26,13 @@ def _given_or_typed(_: click.Context, __: click.Parameter, password: str | None)
     callback=_given_or_typed,
     help="Its secret; asked for if it is not given, so that no list of processes shows it.",
 )
-@click.option("-t", "--userType", "kind", help="Super or Normal; Normal if not given.")
+@click.option(
+    "-t",
+    "--userType",
+    "kind",
+    type=click.Choice(["Super", "Normal"], case_sensitive=False),
+    help="Normal if not given.",
+)
 async def main(
     admin: Admin,
     out: Output,

@@ -14,8 +14,20 @@ from batonmq.protocol.bodies.auth import UserInfo
 @cluster_option
 @click.option("-u", "--username", "name", required=True, help="Name of the user.")
 @click.option("-p", "--password", help="Its new secret.")
-@click.option("-t", "--userType", "kind", help="Super or Normal.")
-@click.option("-s", "--userStatus", "status", help="enable or disable.")
+@click.option(
+    "-t",
+    "--userType",
+    "kind",
+    type=click.Choice(["Super", "Normal"], case_sensitive=False),
+    help="Its new type.",
+)
+@click.option(
+    "-s",
+    "--userStatus",
+    "status",
+    type=click.Choice(["enable", "disable"], case_sensitive=False),
+    help="Its new status.",
+)
 async def main(
     admin: Admin,
     out: Output,

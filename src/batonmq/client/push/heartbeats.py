@@ -94,6 +94,8 @@ class Heartbeats:
         self._consume_type = consume_type
         self._known: set[str] = set()
         """Brokers that know us."""
+        self._refused: dict[str, str] = {}
+        """Broker -> why it refused the last heartbeat: logged once, not every half minute."""
         self._now = asyncio.Event()
 
     def soon(self) -> None:
@@ -132,9 +134,15 @@ class Heartbeats:
             try:
                 await self._session.net.call(address, Heartbeat(), body)
                 self._known.add(address)
-            except (NetError, MQError) as error:
+                self._refused.pop(address, None)
+            except NetError as error:
                 self._known.discard(address)
                 log.info("heartbeat to %s: %s", address, error)
+            except MQError as error:
+                self._known.discard(address)
+                if self._refused.get(address) != str(error):
+                    log.warning("group %s is refused by %s: %s", self._group, address, error)
+                self._refused[address] = str(error)
 
         await asyncio.gather(*map(greet, self._addresses()))
 

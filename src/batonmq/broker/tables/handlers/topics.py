@@ -87,11 +87,26 @@ class _TopicHandlers:
     async def _update(self, *configs: TopicConfig) -> None:
         for config in configs:
             self._check(config)
+            self._check_logical(config)
         topics = self._broker.tables.topics
         changed = [config for config in configs if topics.get(config.topic_name) != config]
         if changed:
             topics.update(*changed)
         await self._broker.tables.durable()
+
+    def _check_logical(self, config: TopicConfig) -> None:
+        """Raises MQError if a static topic lost queues that logical queues consist of. RocketMQ allows it,
+        and clients can then neither send to these queues nor read them."""
+        mapping = self._broker.tables.mappings.get(config.topic_name)
+        if mapping is None:
+            return
+        parts = (item for items in mapping.hosted_queues.values() for item in items)
+        needed = max((item.queue_id + 1 for item in parts if item.bname == mapping.bname), default=0)
+        if min(config.read_queue_nums, config.write_queue_nums) < needed:
+            raise MQError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {config.topic_name} is static, and its logical queues use {needed} queues here",
+            )
 
     async def create(self, request: Request, header: wire.CreateTopic) -> Reply:
         log.info("creating or changing topic=%s client=%s", header.topic, request.connection.peer)
