@@ -100,6 +100,14 @@ broker_option = click.option(
 )
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
+user_option = click.option("-u", "--username", "name", required=True, help="Name of the user.")
+user_type_option = click.option(
+    "-t",
+    "--userType",
+    "kind",
+    type=click.Choice(["Super", "Normal"], case_sensitive=False),
+    help="Its type; a new user is Normal if it is not given.",
+)
 topic_option = click.option("-t", "--topic", required=True, help="Topic.")
 brokers_option = click.option("-b", "--brokers", "brokers", help="Names of brokers, comma separated.")
 clusters_option = click.option(

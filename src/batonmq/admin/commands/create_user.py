@@ -2,7 +2,14 @@
 
 import click
 
-from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.command import (
+    broker_option,
+    cluster_option,
+    command,
+    targets,
+    user_option,
+    user_type_option,
+)
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -19,20 +26,14 @@ def _given_or_typed(_: click.Context, __: click.Parameter, password: str | None)
 @command("createUser")
 @broker_option
 @cluster_option
-@click.option("-u", "--username", "name", required=True, help="Name of the user.")
+@user_option
 @click.option(
     "-p",
     "--password",
     callback=_given_or_typed,
     help="Its secret; asked for if it is not given, so that no list of processes shows it.",
 )
-@click.option(
-    "-t",
-    "--userType",
-    "kind",
-    type=click.Choice(["Super", "Normal"], case_sensitive=False),
-    help="Normal if not given.",
-)
+@user_type_option
 async def main(
     admin: Admin,
     out: Output,

@@ -1,8 +1,6 @@
 """deleteUser: delete a user."""
 
-import click
-
-from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.command import broker_option, cluster_option, command, targets, user_option
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -11,7 +9,7 @@ from batonmq.admin.session import Admin
 @command("deleteUser")
 @broker_option
 @cluster_option
-@click.option("-u", "--username", "name", required=True, help="Name of the user.")
+@user_option
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None, name: str) -> None:
     """Delete a user and its access control list."""
     addresses = await targets(admin, broker, cluster, slaves=True)

@@ -1,8 +1,6 @@
 """getUser: one user."""
 
-import click
-
-from batonmq.admin.command import broker_option, command, masters_option, targets
+from batonmq.admin.command import broker_option, command, masters_option, targets, user_option
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -11,7 +9,7 @@ from batonmq.admin.session import Admin
 @command("getUser")
 @broker_option
 @masters_option
-@click.option("-u", "--username", "name", required=True, help="Name of the user.")
+@user_option
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None, name: str) -> None:
     """Show type and status of a user.
 

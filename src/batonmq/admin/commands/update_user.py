@@ -2,7 +2,14 @@
 
 import click
 
-from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.command import (
+    broker_option,
+    cluster_option,
+    command,
+    targets,
+    user_option,
+    user_type_option,
+)
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
@@ -12,15 +19,9 @@ from batonmq.protocol.bodies.auth import UserInfo
 @command("updateUser")
 @broker_option
 @cluster_option
-@click.option("-u", "--username", "name", required=True, help="Name of the user.")
+@user_option
 @click.option("-p", "--password", help="Its new secret.")
-@click.option(
-    "-t",
-    "--userType",
-    "kind",
-    type=click.Choice(["Super", "Normal"], case_sensitive=False),
-    help="Its new type.",
-)
+@user_type_option
 @click.option(
     "-s",
     "--userStatus",

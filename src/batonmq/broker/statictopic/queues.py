@@ -244,12 +244,19 @@ class LogicalQueues:
         part = part_at(items, header.commit_offset)
         if part is None:
             raise _undecided(mapping, header.queue_id)
+        physical = replace(header, commit_offset=to_physical(part, header.commit_offset))
+        # First, so that a group goes on from here even if a later part's broker is away.
+        reply = await self._ask(request, part, physical)
         for later in items[items.index(part) + 1 :]:
             # A query reads the last commit: one that is further on would undo this one. RocketMQ leaves it.
-            if later.logic_offset >= 0:
+            if later.logic_offset >= 0 and self._may_have_commit(header, later):
                 await self._ask(request, later, replace(header, commit_offset=NOT_FOUND))
-        header = replace(header, commit_offset=to_physical(part, header.commit_offset))
-        return await self._ask(request, part, header)
+        return reply
+
+    def _may_have_commit(self, header: UpdateConsumerOffset, part: LogicQueueMappingItem) -> bool:
+        """Only this broker's own parts are known without a request."""
+        committed = self._broker.tables.offsets.of(header.consumer_group, header.topic)
+        return part.bname != self._name or committed.get(part.queue_id, NOT_FOUND) != NOT_FOUND
 
     # -- offsets of queues
 
