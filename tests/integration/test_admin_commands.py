@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.integration.test_broker import v2
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
+from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
@@ -42,13 +42,6 @@ from batonmq.store.config import StoreConfig
 Run = Callable[..., Awaitable[Any]]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
     """A function that runs a command and gives its JSON, and the broker's address."""
@@ -56,7 +49,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
         NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
     )
     await namesrv.start()
-    port = free_port()
+    port, ha_port = free_ports(2)
     config_file = tmp_path / "broker.conf"
     config_file.write_text("# ours\nfileReservedTime=72\n")
     broker = BrokerService(
@@ -74,7 +67,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[Run, str]]:
             max_index_num=10_000,
             max_hash_slot_num=2_000,
         ),
-        HAConfig(ha_listen_port=free_port()),
+        HAConfig(ha_listen_port=ha_port),
         config_path=config_file,
     )
     await broker.start()

@@ -26,6 +26,7 @@ from batonmq.broker.service import BrokerService
 from batonmq.broker.tables.files import TableFile
 from batonmq.broker.upkeep import pace
 from batonmq.broker.upkeep.part import UpkeepPart
+from batonmq.demo.ports import free_ports
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
@@ -862,9 +863,9 @@ async def test_a_name_server_that_was_restarted_has_the_routes_back_at_once(
     start: Starter, tmp_path: Path
 ) -> None:
     """Not only at the next period, which is half a minute away."""
-    port = 0
+    (port,) = free_ports(1)
     found_after = []
-    for _ in range(3):
+    for life in range(3):
         namesrv = NamesrvService(
             NamesrvConfig(
                 listen_port=port, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json")
@@ -872,8 +873,7 @@ async def test_a_name_server_that_was_restarted_has_the_routes_back_at_once(
         )
         await namesrv.start()
         began = time.monotonic()
-        if not port:
-            port = namesrv.port
+        if life == 0:
             rig = await start(namesrv_addr=f"127.0.0.1:{port}")
             await rig.send(topic="Kept")
         client = RemotingClient()

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import json
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from batonmq.broker.timer.part import TimerPart
 from batonmq.common.metrics import read
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
+from batonmq.demo.ports import free_ports
 from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
@@ -488,9 +488,7 @@ class Process:
     """A broker that can be killed."""
 
     def __init__(self, root: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.file = root / "broker.conf"
         self.file.write_text(CONF.format(port=self.port, root=root / "store"))
         self.program: subprocess.Popen[bytes] | None = None

@@ -33,6 +33,7 @@ from batonmq.common.config_loader import build
 from batonmq.common.metrics import Buckets, Histogram, Kind, Metric, Point, read
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
 from batonmq.common.metrics_exporter import Exporter
+from batonmq.demo.ports import free_ports
 
 DONE = Metric("done_total", Kind.COUNTER, "Things done", ("what", "well"))
 WAITING = Metric("waiting", Kind.GAUGE, "Things waiting", unit="bytes")
@@ -297,9 +298,7 @@ async def test_a_stop_sends_what_was_counted_last(receiver: Receiver) -> None:
 
 
 async def test_a_program_stops_though_its_collector_is_gone(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    (port,) = free_ports(1)
     exporter = Program().exporter(
         metrics_exporter_type=MetricsExporterType.OTLP_GRPC,
         metrics_grpc_exporter_target=f"http://127.0.0.1:{port}",
