@@ -6,7 +6,7 @@ one feature (delayed messages, for example) belongs to that feature's part.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -80,3 +80,12 @@ class Broker:
     """``ip:port`` under which clients reach this broker (brokerIP1:listenPort); known once it listens."""
     ha_address: str = ""
     """``ip:port`` of the replication port (brokerIP2:haListenPort); known once it listens."""
+
+    def masters_beside(self) -> Iterator[Broker]:
+        """The other masters of this cluster in this process."""
+        cluster = self.settings.broker.broker_cluster_name
+        for other in self.neighbours():
+            if other is self or not other.role.is_master or other.role.stopping:
+                continue
+            if other.settings.broker.broker_cluster_name == cluster:
+                yield other

@@ -143,13 +143,7 @@ class EscapeBridge:
 
     def _neighbour(self, topic: str | None) -> Broker | None:
         """A master of this cluster in this process that has the topic; with None, any such master."""
-        broker = self._broker
-        cluster = broker.settings.broker.broker_cluster_name
-        for other in broker.neighbours():
-            if other is broker or not other.role.is_master or other.role.stopping:
-                continue
-            if other.settings.broker.broker_cluster_name != cluster:
-                continue
+        for other in self._broker.masters_beside():
             if topic is None:
                 return other
             config = other.tables.topics.get(topic)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.answers import CODE_OF, not_stored
 from batonmq.broker.messages.appender import PutStatus
+from batonmq.broker.messages.send_back import send_back
 from batonmq.broker.messages.sender import NO_HOST, SendCall
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import RequestCode, ResponseCode
@@ -113,6 +114,7 @@ class SendHandlers:
     """Converts between frames and the calls of `Sender`."""
 
     def __init__(self, broker: Broker, sender: Sender) -> None:
+        self._broker = broker
         self._sender = sender
         self._config = broker.settings.broker
         self.settings = broker.settings
@@ -147,7 +149,7 @@ class SendHandlers:
 
     def on_send_back(self, request: Request, header: ConsumerSendMsgBack) -> Reply | None:
         call = _SendBack(self, request, header.group)
-        topic = self._sender.send_back(header, request.command.version, call)
+        topic = send_back(self._broker, header, request.command.version, call)
         if topic is None:
             return Reply()
         call.topic = topic

@@ -1,4 +1,4 @@
-"""Checks and stores messages that producers send or consumers send back.
+"""Checks and stores messages that producers send.
 
 This module knows no frames and connections: the remoting handlers (`send_handlers.py`) call it, and other
 front ends may. The order of the checks, the codes and the remarks are RocketMQ's (`SendMessageProcessor`). A
@@ -20,7 +20,6 @@ from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysF
 from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_address
-from batonmq.protocol.message.layout import once_more
 from batonmq.protocol.message.light import LIGHT_MARK, gives_light_offsets, light_names, names_error
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
@@ -29,10 +28,8 @@ from batonmq.protocol.message.properties import (
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
-    PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_POP_CK,
     PROPERTY_PRIORITY,
-    PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
@@ -47,13 +44,12 @@ from batonmq.protocol.message.properties import (
     property_start,
 )
 from batonmq.protocol.message.recall import encode_recall_handle
-from batonmq.protocol.message.record import StoredMessage, decode_record
+from batonmq.protocol.message.record import StoredMessage
 from batonmq.protocol.names import (
     NOT_ALLOWED_TO_SEND,
     RETRY_PREFIX,
     TIMER_TOPIC,
     dead_letter_topic,
-    retry_topic,
     topic_error,
 )
 from batonmq.protocol.versions import V3_4_9
@@ -61,9 +57,7 @@ from batonmq.protocol.versions import V3_4_9
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.messages.new_topics import NewTopics
-    from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
     from batonmq.protocol.bodies.topics import TopicConfig
-    from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
     from batonmq.protocol.send.request import SendFields
     from batonmq.store.results import PutResult
 
@@ -372,101 +366,6 @@ class Sender:
             log.info(
                 "dead letter group=%s reconsume_times=%d ordered=%s", group, fields.reconsume_times, ordered
             )
-
-    # -- messages that consumers send back
-
-    def send_back(self, header: ConsumerSendMsgBack, version: int, waiter: Waiter) -> str | None:
-        """Store a message of this broker's log again, for a group that failed to handle it.
-
-        Returns the message's first topic; None if the group has no retries (the waiter is then not called).
-        Raises `MQError`.
-        """
-        broker = self._broker
-        if not self._role.is_master:
-            ip = broker.address.rpartition(":")[0]
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"no master available along with {ip}")
-        config = self._settings.broker
-        if self._appender.full(config.send_thread_pool_queue_capacity):
-            raise overloaded()
-        group = broker.tables.subscriptions.get_or_create(header.group)
-        if group is None:
-            raise no_group(header.group)
-        if config.broker_permission & Perm.WRITE == 0:
-            raise sending_forbidden(broker.address)
-        if group.retry_queue_nums <= 0:
-            return None
-        sys_flag = TopicSysFlag.UNIT_SUB if header.unit_mode else 0
-        topic = self._topics.create_on_send_back(
-            retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag
-        )
-        if topic.perm & Perm.WRITE == 0:
-            raise MQError(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
-            )
-        message, origin = self._message_back(header, version, group, topic)
-        self._appender.submit(message, waiter)
-        return origin
-
-    def _message_back(
-        self, header: ConsumerSendMsgBack, version: int, group: SubscriptionGroupConfig, topic: TopicConfig
-    ) -> tuple[StoredMessage, str]:
-        """The message to store, and its first topic."""
-        broker = self._broker
-        view = broker.store.message_at(header.offset)
-        if view is None:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        record = decode_record(view, inflate=False)
-        properties = dict(record.properties)
-        if header.origin_topic is not None and header.origin_topic in broker.tables.mappings:
-            # The offset may be one of another broker's log, which has an older part of the queue. RocketMQ's
-            # clients send the message itself after this error.
-            sent = properties.get(PROPERTY_UNIQUE_KEY, record.offset_message_id)
-            topics = header.origin_topic, retry_topic(header.group)
-            if record.topic not in topics or header.origin_msg_id not in (None, sent):
-                raise MQError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"look message by offset failed, {header.offset}: another message is there",
-                )
-        properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
-        properties[PROPERTY_WAIT_STORE_OK] = "false"
-        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, record.offset_message_id)
-        most = group.retry_max_times
-        if version >= VERSION_WITH_MAX_RECONSUME and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        queue_id = broker.rng.randrange(max(1, topic.write_queue_nums))
-        if record.reconsume_times >= most or header.delay_level < 0:
-            topic = self._topics.create_on_send_back(dead_letter_topic(header.group), DLQ_QUEUES)
-            queue_id = broker.rng.randrange(DLQ_QUEUES)
-            properties.pop(PROPERTY_DELAY_LEVEL, None)
-            log.info(
-                "dead letter group=%s topic=%s physical_offset=%d reconsume_times=%d",
-                header.group,
-                record.topic,
-                header.offset,
-                record.reconsume_times,
-            )
-        else:
-            level = header.delay_level or 3 + record.reconsume_times
-            properties[PROPERTY_DELAY_LEVEL] = str(level)
-        message = StoredMessage(
-            topic=topic.topic_name,
-            queue_id=queue_id,
-            body=record.body,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            store_host=self._store_host,
-            reconsume_times=once_more(record.reconsume_times),
-            accepted=True,
-        )
-        try:
-            message.properties = encode_properties(properties)
-            stored = broker.redirects.apply(message, properties)
-        except MessageFormatError:
-            max_message_size = self._settings.store.max_message_size
-            raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size) from None
-        return stored or message, properties[PROPERTY_RETRY_TOPIC]
 
     def _born_host(self, peer: str) -> bytes:
         try:
