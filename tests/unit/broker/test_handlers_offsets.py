@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.broker.conftest import START_MS, Served
@@ -86,6 +87,18 @@ async def test_an_offset_that_a_slave_hands_over_is_on_disk_before_the_answer(se
     file.with_name(file.name + ".bak").unlink()
     await ask(served.dispatcher, handed_over(12))
     assert on_disk() == {"TopicJ@GroupJ": {"0": 12}}, "an earlier attempt may not have written it"
+
+
+async def test_an_offset_that_is_handed_over_brings_its_group(served: Served) -> None:
+    """The group was created by a heartbeat to the acting slave."""
+    header = UpdateConsumerOffset("Newcomers", "TopicJ", 0, 9, handed_over=True)
+    subscriptions, config = served.broker.tables.subscriptions, served.broker.settings.broker
+    subscriptions.configure(replace(config, auto_create_subscription_group=False))
+    assert await refusal(served, header) == (26, "Group Newcomers not exist!")
+    subscriptions.configure(config)
+    await ask(served.dispatcher, header)
+    assert "Newcomers" in subscriptions
+    assert served.broker.tables.offsets.of("Newcomers", "TopicJ") == {0: 9}
 
 
 async def test_an_offset_that_cannot_be_written_is_not_taken_over(

@@ -65,6 +65,9 @@ class _OffsetHandlers:
     def commit(self, request: Request, header: UpdateConsumerOffset) -> Outcome:
         broker = self._broker
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if header.handed_over:
+            # A consumer's heartbeat may have created it at the acting slave while this master was away.
+            broker.tables.subscriptions.ensure([group])
         if group not in broker.tables.subscriptions:
             raise MQError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in broker.tables.topics:
