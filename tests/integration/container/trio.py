@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.integration.container.files import BrokerConf
 
@@ -81,6 +81,8 @@ class Trio(ABC):
     """The nine brokers; `await close()` at the end. A broker is ``(set, id)``; id 0 is the master."""
 
     patience_s: float
+    also: ClassVar[dict[str, object]] = {}
+    """More keys of all brokers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -116,7 +118,7 @@ class Trio(ABC):
     def _conf(self, name: str, broker_id: int) -> BrokerConf:
         made = BrokerConf(self.directory, name, broker_id)
         role = {} if broker_id else {"brokerRole": "SYNC_MASTER"}
-        made.settings = {**SETTINGS, **role, "storePathCommitLog": made.store / "commitlog"}
+        made.settings = {**SETTINGS, **self.also, **role, "storePathCommitLog": made.store / "commitlog"}
         made.write()
         return made
 
@@ -266,6 +268,14 @@ class Trio(ABC):
     async def whole(self, sets: str = SETS) -> None:
         """Until all brokers of these sets are registered and their slaves have everything."""
         await self.until(partial(self._whole, sets), f"{sets} are whole", 100)
+
+    async def heals(self, timeout_s: float) -> bool:
+        """Whether all are whole within this time."""
+        try:
+            await self.until(partial(self._whole, SETS), "", timeout_s)
+        except AssertionError:
+            return False
+        return True
 
     # -- topics, messages and groups
 
