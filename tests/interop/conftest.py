@@ -84,8 +84,10 @@ class JavaProcess:
 class Peer:
     """Starts RocketMQ's programs and tools; knows what it started."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, release: str | None = None) -> None:
+        """`release`: another one than the default, fetched beforehand."""
         self._folder = folder
+        self._release = {} if release is None else {"RMQ_VERSION": release}
         self._running: list[JavaProcess] = []
         self._files: list[IO[bytes]] = []
         self._tools: Path | None = None
@@ -201,7 +203,7 @@ class Peer:
     def _environment(self, kind: str) -> dict[str, str]:
         heap = os.environ.get("PEER_HEAP", HEAPS.get(kind, "256m"))
         tools = {"PEER_USER_HOME": str(self._tools)} if kind == "admin" and self._tools is not None else {}
-        return {**os.environ, "PEER_HEAP": heap, **tools}
+        return {**os.environ, "PEER_HEAP": heap, **tools, **self._release}
 
     def stop_all(self) -> None:
         for each in self._running:
@@ -217,10 +219,18 @@ def rocketmq() -> Path:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed; interop tests run the real Apache RocketMQ")
-    fetched = subprocess.run([str(SCRIPT), "get"], capture_output=True, text=True, check=False)
-    if fetched.returncode:
-        pytest.skip(f"Apache RocketMQ could not be fetched: {(fetched.stdout + fetched.stderr)[-300:]}")
+    fetch()
     return SCRIPT
+
+
+def fetch(release: str | None = None) -> None:
+    """Fetch a release; skips the test if that fails."""
+    chosen = {} if release is None else {"RMQ_VERSION": release}
+    done = subprocess.run(
+        [str(SCRIPT), "get"], capture_output=True, text=True, check=False, env={**os.environ, **chosen}
+    )
+    if done.returncode:
+        pytest.skip(f"Apache RocketMQ could not be fetched: {(done.stdout + done.stderr)[-300:]}")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Apache RocketMQ itself, as the other side of the interop tests and benchmarks.
 #
-#   peer.sh get                                fetch the release from Maven Central (needs mvn and Java >= 11)
+#   peer.sh get                                fetch the release from Maven Central (needs mvn and Java >= 11);
+#                                              4.x has no controller and no container
 #   peer.sh namesrv    [-c FILE]               run one of its programs in the foreground
 #   peer.sh controller -c FILE
 #   peer.sh broker     [-c FILE]
@@ -32,11 +33,13 @@ fetch() {
     return
   fi
   local project artifact
+  local artifacts=(namesrv broker tools)
+  case $release in 4.*) ;; *) artifacts+=(controller container) ;; esac
   project=$(mktemp -d "$base/fetch.XXXXXX")
   {
     printf '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     printf '<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>'
-    for artifact in namesrv controller broker container tools; do
+    for artifact in "${artifacts[@]}"; do
       printf '<dependency><groupId>org.apache.rocketmq</groupId>'
       printf '<artifactId>rocketmq-%s</artifactId><version>%s</version></dependency>' "$artifact" "$release"
     done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from batonmq.protocol.bodies.replication import HARuntimeInfo
 from batonmq.protocol.headers.broker.replication import GetBrokerHAStatus
 from batonmq.protocol.json import decode
 from tests.integration.classic.group import NAME, ClassicGroup, commit_log, until
-from tests.interop.conftest import JavaProcess, Peer
+from tests.interop.conftest import JavaProcess, Peer, fetch
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(420)]
 
@@ -185,3 +185,75 @@ async def test_our_slave_refuses_a_java_master_that_lost_the_end_of_its_log(
     await group.send(15, 300, timeout_ms=4_000)  # in vain, but it is in the master's log now
     await until(lambda: "have different histories" in group.log(1), group.log(1)[-3000:], 60)
     assert await group.bodies(ours.address) == before
+
+
+OLD = "4.9.7"
+OLD_START_S = 60.0
+
+
+@pytest.fixture
+def old_peer(rocketmq: Path, tmp_path: Path) -> Iterator[Peer]:
+    """RocketMQ 4.9."""
+    fetch(OLD)
+    made = Peer(tmp_path, OLD)
+    yield made
+    made.stop_all()
+
+
+async def test_a_slave_of_4_9_follows_and_acknowledges_under_our_master(
+    old_peer: Peer, start: Starter
+) -> None:
+    group = await start()
+    await asyncio.to_thread(group.master.start)
+    slave = await old_peer.start("broker", java_settings(group, 1, "SLAVE"))
+    await followed(group, group.master.address)
+    await group.serving()
+    for size in (10, 3_000, 40_000, 100_000):
+        assert await group.send(15, size) == 0, "an acknowledgement needs the slave"
+    await _reads_the_same(group, slave.address)
+    slave.kill()
+    assert await group.send(1, timeout_ms=5_000) == 1, "nobody acknowledges"
+    slave = await old_peer.start("broker", slave.config)
+    await followed(group, group.master.address)
+    assert await group.send(10, 500) == 0
+    await asyncio.to_thread(group.master.kill)
+    await asyncio.to_thread(group.master.start)
+    await followed(group, group.master.address)
+    assert await group.send(10, 500) == 0
+    await asyncio.to_thread(group.master.stop)
+    slave.terminate()
+    assert equal_logs(group)
+
+
+async def test_our_slave_follows_and_acknowledges_under_a_master_of_4_9(
+    old_peer: Peer, start: Starter
+) -> None:
+    group = await start()
+    master = await old_peer.start("broker", java_settings(group, 0, "SYNC_MASTER"))
+    ours = group.brokers[1]
+    await asyncio.to_thread(ours.start)
+    await _accepted(group)
+    for size in (10, 3_000, 40_000, 100_000):
+        assert await group.send(15, size) == 0, "an acknowledgement needs our slave"
+    await _reads_the_same(group, ours.address)
+    ours.kill()
+    assert await group.send(1, timeout_ms=5_000) == 1
+    await asyncio.to_thread(ours.start)
+    await _accepted(group)
+    assert await group.send(10, 500) == 0
+    master.kill()
+    again = await old_peer.start("broker", master.config)
+    await _accepted(group)
+    assert await group.send(10, 500) == 0
+    await _reads_the_same(group, ours.address)
+    await asyncio.to_thread(ours.stop)
+    again.terminate()
+    assert equal_logs(group)
+
+
+async def _accepted(group: ClassicGroup) -> None:
+    """Until the master takes a send with a copy. A master of 4.9 says nothing about its slaves."""
+    deadline = time.monotonic() + OLD_START_S
+    while await group.send(1, timeout_ms=5_000):
+        assert time.monotonic() < deadline, "the slave does not follow"
+        await asyncio.sleep(0.2)
