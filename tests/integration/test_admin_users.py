@@ -61,7 +61,13 @@ async def test_users_from_beginning_to_end(cluster: Cluster) -> None:
     await cluster.run("updateUser", "-u", "alice", "-s", "disable")
     assert (await cluster.run("getUser", "-u", "alice"))[0]["status"] == "disable"
     mine = {"BATONMQ_ACCESS_KEY": "bob", "BATONMQ_SECRET_KEY": "two"}
-    assert await cluster.run("getUser", "-u", "nobody", env=mine) == []
+    done = await cluster.tried("getUser", "-u", "nobody", env=mine)
+    assert done.exit_code == 1 and f"no user nobody at {address}" in done.output
+    done = await cluster.tried("getAcl", "-s", "User:nobody")
+    assert done.exit_code == 1 and f"User:nobody has no list at {address}" in done.output
+    await cluster.run("updateUser", "-u", "bob", "-p", typed="three\nthree\n")
+    mine["BATONMQ_SECRET_KEY"] = "three"
+    assert len(await cluster.run("getUser", "-u", "bob", env=mine)) == 1
     copied = await cluster.run("copyUser", "-f", address, "-t", cluster.addresses[1], "-u", "alice, bob")
     assert copied == [{"user": "alice"}, {"user": "bob"}]
     await cluster.run("copyUser", "-f", address, "-t", cluster.addresses[1])

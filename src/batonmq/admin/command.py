@@ -100,6 +100,20 @@ broker_option = click.option(
 )
 cluster_option = click.option("-c", "--clusterName", "cluster", help="All brokers of a cluster.")
 masters_option = click.option("-c", "--clusterName", "cluster", help="All masters of a cluster.")
+
+
+def given_or_typed(_: click.Context, __: click.Parameter, password: str | None) -> str:
+    """Callback of a password's option. The question goes to stderr: stdout is for the result."""
+    if password:
+        return password
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def typed_if_empty(context: click.Context, option: click.Parameter, password: str | None) -> str | None:
+    """The same if the option may be missing."""
+    return None if password is None else given_or_typed(context, option, password)
+
+
 user_option = click.option("-u", "--username", "name", required=True, help="Name of the user.")
 user_type_option = click.option(
     "-t",

@@ -148,6 +148,12 @@ class RouteTable:
                 )
                 self._live.pop(key, None)
                 return Registered()
+            if holding is not None and holding.data_version.state_version == version.state_version:
+                log.warning(
+                    "%s takes id %d of %s from %s, which is alive: if both run with brokerId=%d, clients "
+                    "reach the one that registered last",
+                    *(address, broker_id, name, holder, broker_id),
+                )
         members[broker_id] = address
         first = first or not holder
 

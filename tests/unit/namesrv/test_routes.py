@@ -100,6 +100,15 @@ def test_of_two_that_claim_one_id_the_later_master_epoch_stays(newcomer_state: i
     assert (table.data_version(BrokerKey("c", "new:1")) is not None) == (winner == "new:1")
 
 
+def test_two_brokers_with_one_id_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    table = RouteTable()
+    table.register(header("a", 0, "old:1"), body(state=5), None, 0)
+    table.register(header("a", 0, "new:1"), body(state=6), None, 0)
+    assert "alive" not in caplog.text, "a switch of the master"
+    table.register(header("a", 0, "other:1"), body(state=6), None, 0)
+    assert "other:1 takes id 0 of a from new:1, which is alive" in caplog.text
+
+
 def test_one_single_topic_is_refused_from_an_unknown_broker_and_leaves_no_trace() -> None:
     table = RouteTable()
     with pytest.raises(MQError, match="register broker failed"):

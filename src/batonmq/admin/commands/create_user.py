@@ -6,6 +6,7 @@ from batonmq.admin.command import (
     broker_option,
     cluster_option,
     command,
+    given_or_typed,
     targets,
     user_option,
     user_type_option,
@@ -16,13 +17,6 @@ from batonmq.admin.session import Admin
 from batonmq.protocol.bodies.auth import UserInfo
 
 
-def _given_or_typed(_: click.Context, __: click.Parameter, password: str | None) -> str:
-    """The question goes to stderr: stdout is for the result."""
-    if password is not None:
-        return password
-    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-
-
 @command("createUser")
 @broker_option
 @cluster_option
@@ -30,7 +24,7 @@ def _given_or_typed(_: click.Context, __: click.Parameter, password: str | None)
 @click.option(
     "-p",
     "--password",
-    callback=_given_or_typed,
+    callback=given_or_typed,
     help="Its secret; asked for if it is not given, so that no list of processes shows it.",
 )
 @user_type_option

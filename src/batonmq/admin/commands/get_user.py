@@ -3,7 +3,7 @@
 from batonmq.admin.command import broker_option, command, masters_option, targets, user_option
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
 
 
 @command("getUser")
@@ -15,10 +15,13 @@ async def main(admin: Admin, out: Output, broker: str | None, cluster: str | Non
 
     Its secret is not shown.
     """
+    addresses = await targets(admin, broker, cluster)
     found = [
         (address, user)
-        for address in await targets(admin, broker, cluster)
+        for address in addresses
         if (user := await users.find(admin, address, name)) is not None
     ]
+    if not found:
+        raise AdminError(f"no user {name} at {', '.join(addresses)}: listUser shows all")
     rows = [[address, user.username, user.user_type, user.user_status] for address, user in found]
     out.table(["brokerAddress", "user", "type", "status"], rows)

@@ -7,6 +7,7 @@ from batonmq.admin.command import (
     cluster_option,
     command,
     targets,
+    typed_if_empty,
     user_option,
     user_type_option,
 )
@@ -20,7 +21,14 @@ from batonmq.protocol.bodies.auth import UserInfo
 @broker_option
 @cluster_option
 @user_option
-@click.option("-p", "--password", help="Its new secret.")
+@click.option(
+    "-p",
+    "--password",
+    is_flag=False,
+    flag_value="",
+    callback=typed_if_empty,
+    help="Its new secret; -p alone asks for it, so that no list of processes shows it.",
+)
 @user_type_option
 @click.option(
     "-s",
