@@ -81,13 +81,18 @@ class JavaProcess:
             await asyncio.sleep(0.1)
 
 
+def chosen(release: str | None) -> dict[str, str]:
+    """The environment that makes the script take this release; None: its default."""
+    return {} if release is None else {"RMQ_VERSION": release}
+
+
 class Peer:
     """Starts RocketMQ's programs and tools; knows what it started."""
 
     def __init__(self, folder: Path, release: str | None = None) -> None:
         """`release`: another one than the default, fetched beforehand."""
         self._folder = folder
-        self._release = {} if release is None else {"RMQ_VERSION": release}
+        self.release = release
         self._running: list[JavaProcess] = []
         self._files: list[IO[bytes]] = []
         self._tools: Path | None = None
@@ -203,7 +208,7 @@ class Peer:
     def _environment(self, kind: str) -> dict[str, str]:
         heap = os.environ.get("PEER_HEAP", HEAPS.get(kind, "256m"))
         tools = {"PEER_USER_HOME": str(self._tools)} if kind == "admin" and self._tools is not None else {}
-        return {**os.environ, "PEER_HEAP": heap, **tools, **self._release}
+        return {**os.environ, "PEER_HEAP": heap, **tools, **chosen(self.release)}
 
     def stop_all(self) -> None:
         for each in self._running:
@@ -225,10 +230,8 @@ def rocketmq() -> Path:
 
 def fetch(release: str | None = None) -> None:
     """Fetch a release; skips the test if that fails."""
-    chosen = {} if release is None else {"RMQ_VERSION": release}
-    done = subprocess.run(
-        [str(SCRIPT), "get"], capture_output=True, text=True, check=False, env={**os.environ, **chosen}
-    )
+    environment = {**os.environ, **chosen(release)}
+    done = subprocess.run([str(SCRIPT), "get"], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         pytest.skip(f"Apache RocketMQ could not be fetched: {(done.stdout + done.stderr)[-300:]}")
 

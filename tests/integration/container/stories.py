@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -386,80 +386,64 @@ async def without_automatic_degrade_a_send_is_refused(trio: Trio) -> None:
 # -- ScheduledMessageIT, ScheduleSlaveActingMasterIT
 
 
-@story()
-async def delayed_messages_of_an_isolated_master_come(trio: Trio) -> None:
-    topic = "delayed_messages_of_an_isolated_master_come"
-    due = await delayed(trio, "a", topic)
+Send = Callable[[Trio, str, str], Awaitable[dict[str, float]]]
+"""`delayed` or `timed`."""
+
+
+async def _come_from_an_isolated_master(trio: Trio, topic: str, send: Send) -> None:
+    due = await send(trio, "a", topic)
     await trio.isolate("a")
-    async with consuming(trio, "trio_delayed", topic) as came:
+    async with consuming(trio, f"of_{topic}", topic) as came:
         await complete(trio, came, list(due))
     await trio.rejoin("a")
     await trio.whole()
+
+
+async def _come_elsewhere(trio: Trio, topic: str, send: Send, *, lost: str, at: str) -> None:
+    """Messages wait at a, and the masters of these sets are lost: they come in time at the master of `at`."""
+    async with consuming(trio, f"of_{topic}", topic) as came:
+        due = await send(trio, "a", topic)
+        for name in lost:
+            await trio.lose(name)
+        await on_time(trio, came, due)
+    assert set(await trio.bodies(topic, (at, 0))) == set(due)
+    for name in lost:
+        await trio.bring_back(name)
+    await trio.whole()
+
+
+@story()
+async def delayed_messages_of_an_isolated_master_come(trio: Trio) -> None:
+    await _come_from_an_isolated_master(trio, "delayed_messages_of_an_isolated_master_come", delayed)
 
 
 @story()
 async def timed_messages_of_an_isolated_master_come(trio: Trio) -> None:
-    topic = "timed_messages_of_an_isolated_master_come"
-    due = await timed(trio, "a", topic)
-    await trio.isolate("a")
-    async with consuming(trio, "trio_timed", topic) as came:
-        await complete(trio, came, list(due))
-    await trio.rejoin("a")
-    await trio.whole()
+    await _come_from_an_isolated_master(trio, "timed_messages_of_an_isolated_master_come", timed)
 
 
 @story()
 async def delayed_messages_come_at_the_master_beside(trio: Trio) -> None:
     """The master of b is in the container of the acting slave."""
     topic = "delayed_messages_come_at_the_master_beside"
-    async with consuming(trio, "trio_delay_local", topic) as came:
-        due = await delayed(trio, "a", topic)
-        await trio.lose("a")
-        await on_time(trio, came, due)
-    assert set(await trio.bodies(topic, ("b", 0))) == set(due)
-    await trio.bring_back("a")
-    await trio.whole()
+    await _come_elsewhere(trio, topic, delayed, lost="a", at="b")
 
 
 @story()
 async def timed_messages_come_at_the_master_beside(trio: Trio) -> None:
-    topic = "timed_messages_come_at_the_master_beside"
-    async with consuming(trio, "trio_timer_local", topic) as came:
-        due = await timed(trio, "a", topic)
-        await trio.lose("a")
-        await on_time(trio, came, due)
-    assert set(await trio.bodies(topic, ("b", 0))) == set(due)
-    await trio.bring_back("a")
-    await trio.whole()
+    await _come_elsewhere(trio, "timed_messages_come_at_the_master_beside", timed, lost="a", at="b")
 
 
 @story()
 async def delayed_messages_come_at_a_master_elsewhere(trio: Trio) -> None:
-    """The masters of a and b are gone; that of c is in another container than the acting slave of a."""
+    """The master of c is in another container than the acting slave."""
     topic = "delayed_messages_come_at_a_master_elsewhere"
-    async with consuming(trio, "trio_delay_remote", topic) as came:
-        due = await delayed(trio, "a", topic)
-        await trio.lose("a")
-        await trio.lose("b")
-        await on_time(trio, came, due)
-    assert set(await trio.bodies(topic, ("c", 0))) == set(due)
-    await trio.bring_back("a")
-    await trio.bring_back("b")
-    await trio.whole()
+    await _come_elsewhere(trio, topic, delayed, lost="ab", at="c")
 
 
 @story()
 async def timed_messages_come_at_a_master_elsewhere(trio: Trio) -> None:
-    topic = "timed_messages_come_at_a_master_elsewhere"
-    async with consuming(trio, "trio_timer_remote", topic) as came:
-        due = await timed(trio, "a", topic)
-        await trio.lose("a")
-        await trio.lose("b")
-        await on_time(trio, came, due)
-    assert set(await trio.bodies(topic, ("c", 0))) == set(due)
-    await trio.bring_back("a")
-    await trio.bring_back("b")
-    await trio.whole()
+    await _come_elsewhere(trio, "timed_messages_come_at_a_master_elsewhere", timed, lost="ab", at="c")
 
 
 # -- GetMetadataReverseIT: what the acting slave did, the master knows when it is back
@@ -480,18 +464,14 @@ async def a_master_that_returns_takes_the_offsets_of_groups(trio: Trio) -> None:
     await trio.whole()
 
 
-@story()
-async def a_master_that_returns_takes_the_progress_of_delay_levels(trio: Trio) -> None:
-    topic = "a_master_that_returns_takes_the_progress_of_delay_levels"
-
-    async def progress() -> int:
-        answer = await trio.client.call(trio.address("a"), GetAllDelayOffset())
-        return decode(bytes(answer.body), DelayOffsetSerializeWrapper).offset_table.get(DELAY_LEVEL, 0)
-
+async def _progress_is_taken(
+    trio: Trio, topic: str, send: Send, progress: Callable[[], Awaitable[int]]
+) -> dict[str, float]:
+    """The acting slave delivers what waited at a; the master's `progress` counts it after the return."""
     before = await progress()
-    due = await delayed(trio, "a", topic)
+    due = await send(trio, "a", topic)
     await trio.lose("a")
-    async with consuming(trio, "trio_reverse_delay", topic) as came:
+    async with consuming(trio, f"of_{topic}", topic) as came:
         await complete(trio, came, list(due))
     await trio.bring_back("a")
 
@@ -500,29 +480,28 @@ async def a_master_that_returns_takes_the_progress_of_delay_levels(trio: Trio) -
 
     await trio.until(taken, "the master knows that they were delivered", 60)
     await trio.whole()
+    return due
+
+
+@story()
+async def a_master_that_returns_takes_the_progress_of_delay_levels(trio: Trio) -> None:
+    async def progress() -> int:
+        answer = await trio.client.call(trio.address("a"), GetAllDelayOffset())
+        return decode(bytes(answer.body), DelayOffsetSerializeWrapper).offset_table.get(DELAY_LEVEL, 0)
+
+    topic = "a_master_that_returns_takes_the_progress_of_delay_levels"
+    due = await _progress_is_taken(trio, topic, delayed, progress)
     assert sorted(await trio.bodies(topic, ("a", 0), ("b", 0), ("c", 0))) == sorted(due), "each came once"
 
 
 @story()
 async def a_master_that_returns_takes_the_progress_of_timers(trio: Trio) -> None:
-    topic = "a_master_that_returns_takes_the_progress_of_timers"
-
     async def progress() -> int:
         answer = await trio.client.call(trio.address("a"), GetTimerCheckPoint())
         return decode_checkpoint(bytes(answer.body)).master_queue_offset
 
-    before = await progress()
-    due = await timed(trio, "a", topic)
-    await trio.lose("a")
-    async with consuming(trio, "trio_reverse_timer", topic) as came:
-        await complete(trio, came, list(due))
-    await trio.bring_back("a")
-
-    async def taken() -> bool:
-        return await progress() >= before + COUNT
-
-    await trio.until(taken, "the master knows that they were delivered", 60)
-    await trio.whole()
+    topic = "a_master_that_returns_takes_the_progress_of_timers"
+    await _progress_is_taken(trio, topic, timed, progress)
 
 
 # -- PopSlaveActingMasterIT
@@ -561,6 +540,28 @@ async def _popped_and_acknowledged(trio: Trio, topic: str, group: str) -> None:
         await trio.until(enough, "all come", 60)
 
 
+async def _popped_and_forgotten(
+    trio: Trio, topic: str, group: str, *, lost: Sequence[tuple[str, int]]
+) -> None:
+    """Messages are popped from the acting slave of a, while a is isolated and other brokers are lost. Nobody
+    acknowledges them, so all come into the retry topic."""
+    bodies = await trio.send("a", topic, 16)
+    await trio.whole()
+    await trio.isolate("a")
+    for place in lost:
+        await trio.lose(*place)
+    await _pop_all(trio, await trio.acting("a", topic), topic, group, 16, 5_000)
+
+    async def back() -> bool:
+        return sorted(await _retried(trio, topic, group)) == sorted(bodies)
+
+    await trio.until(back, "all are in the retry topic, once", 180)
+    await trio.rejoin("a")
+    for place in lost:
+        await trio.bring_back(*place)
+    await trio.whole()
+
+
 async def _retried(trio: Trio, topic: str, group: str) -> list[str]:
     """What was put into the retry topics of pop, at all brokers that masters or slaves in their place."""
     found = []
@@ -589,18 +590,8 @@ async def what_was_acknowledged_at_the_acting_slave_never_comes_back(trio: Trio)
 
 @story(pop_group="trio_pop_late")
 async def what_was_not_acknowledged_comes_back_at_the_master_beside(trio: Trio) -> None:
-    topic, group = "what_was_not_acknowledged_comes_back_at_the_master_beside", "trio_pop_late"
-    bodies = await trio.send("a", topic, 16)
-    await trio.whole()
-    await trio.isolate("a")
-    await _pop_all(trio, await trio.acting("a", topic), topic, group, 16, 5_000)
-
-    async def back() -> bool:
-        return sorted(await _retried(trio, topic, group)) == sorted(bodies)
-
-    await trio.until(back, "all are in the retry topic, once", 180)
-    await trio.rejoin("a")
-    await trio.whole()
+    topic = "what_was_not_acknowledged_comes_back_at_the_master_beside"
+    await _popped_and_forgotten(trio, topic, "trio_pop_late", lost=[])
 
 
 @story(pop_group="trio_pop_remote")
@@ -620,43 +611,15 @@ async def what_was_acknowledged_never_comes_back_without_a_master_beside(trio: T
 @story(pop_group="trio_pop_near")
 async def what_was_not_acknowledged_comes_back_at_a_master_beside_another_slave(trio: Trio) -> None:
     """The master of c stores the check points. It reads the messages from slave 2 of a in its container."""
-    topic, group = "what_was_not_acknowledged_comes_back_at_a_master_beside_another_slave", "trio_pop_near"
-    bodies = await trio.send("a", topic, 16)
-    await trio.whole()
-    await trio.isolate("a")
-    await trio.lose("b")
-    await _pop_all(trio, await trio.acting("a", topic), topic, group, 16, 5_000)
-
-    async def back() -> bool:
-        return sorted(await _retried(trio, topic, group)) == sorted(bodies)
-
-    await trio.until(back, "all are in the retry topic, once", 180)
-    await trio.rejoin("a")
-    await trio.bring_back("b")
-    await trio.whole()
+    topic = "what_was_not_acknowledged_comes_back_at_a_master_beside_another_slave"
+    await _popped_and_forgotten(trio, topic, "trio_pop_near", lost=[("b", 0)])
 
 
 @story(pop_group="trio_pop_far")
 async def what_was_not_acknowledged_comes_back_at_a_master_elsewhere(trio: Trio) -> None:
     """The master of c has no replica of a in its container, and reads the messages over the network."""
-    topic, group = "what_was_not_acknowledged_comes_back_at_a_master_elsewhere", "trio_pop_far"
-    bodies = await trio.send("a", topic, 16)
-    await trio.whole()
-    await trio.isolate("a")
-    await trio.lose("b")
-    await trio.isolate("a", 2)
-    await trio.remove("a", 2)
-    await _pop_all(trio, await trio.acting("a", topic), topic, group, 16, 5_000)
-
-    async def back() -> bool:
-        return sorted(await _retried(trio, topic, group)) == sorted(bodies)
-
-    await trio.until(back, "all are in the retry topic, once", 180)
-    await trio.rejoin("a")
-    await trio.bring_back("b")
-    await trio.add("a", 2)
-    await trio.rejoin("a", 2)
-    await trio.whole()
+    topic = "what_was_not_acknowledged_comes_back_at_a_master_elsewhere"
+    await _popped_and_forgotten(trio, topic, "trio_pop_far", lost=[("b", 0), ("a", 2)])
 
 
 # -- TransactionMessageIT

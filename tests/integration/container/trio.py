@@ -233,14 +233,14 @@ class Trio(ABC):
         header = AddBroker(config_path=str(self.confs[name, broker_id].path))
         await self.client.call(self.addresses[LAYOUT[name, broker_id]], header, timeout_ms=60_000)
 
-    async def lose(self, name: str) -> None:
-        """Isolate and remove a master."""
-        await self.isolate(name)
-        await self.remove(name)
+    async def lose(self, name: str, broker_id: int = 0) -> None:
+        """Isolate and remove a broker."""
+        await self.isolate(name, broker_id)
+        await self.remove(name, broker_id)
 
-    async def bring_back(self, name: str) -> None:
-        await self.add(name)
-        await self.rejoin(name)
+    async def bring_back(self, name: str, broker_id: int = 0) -> None:
+        await self.add(name, broker_id)
+        await self.rejoin(name, broker_id)
 
     async def running(self, name: str, broker_id: int) -> bool:
         try:
