@@ -112,4 +112,8 @@ def places_of(cluster: Cluster) -> Places:
         for number, pair in enumerate(cluster.sets.values())
         for broker in pair
     }
+    # The masters of RocketMQ's containers store their container's port in messages.
+    nodes = {node.place.host: int(str(node.settings["listenPort"])) for node in cluster.brokers}
+    for number, (master, _) in enumerate(cluster.sets.values()):
+        addresses[master.host, nodes[master.host]] = number
     return Places(cluster.names, addresses)

@@ -64,6 +64,9 @@ def test_messages_of_two_broker_sets_are_told_apart(tmp_path: Path) -> None:
     got = found(message, places)
     assert (got.queue, got.offset, got.intact) == (places.of_name("broker-b", 3), 7, True)
     assert got.queue != found(message).queue == 3
+    node = next(each for each in cluster.brokers if each.place.host == master.host)
+    of_java = replace(message, store_host=pack_host(master.host, int(str(node.settings["listenPort"]))))
+    assert found(of_java, places) == got
     # A message that the other set has instead counts as moved.
     elsewhere = replace(got, queue=places.of_name("broker-a", 3))
     sends = [Send("k", 0, 1, 10, got.queue, 7)]
