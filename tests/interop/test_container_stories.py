@@ -94,11 +94,14 @@ async def stage(rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Asy
             await made.close()
 
 
+WORSE_LAST = sorted(STORIES, key=lambda story: story.name in WORSE)
+
+
 def parameter(story: Story) -> object:
     marks = [pytest.mark.xfail(strict=True, reason=WORSE[story.name])] if story.name in WORSE else []
     return pytest.param(story, id=story.name, marks=marks)
 
 
-@pytest.mark.parametrize("story", map(parameter, sorted(STORIES, key=lambda story: story.name in WORSE)))
+@pytest.mark.parametrize("story", [parameter(each) for each in WORSE_LAST])
 async def test_the_story_on_rocketmqs_containers(stage: Stage, story: Story) -> None:
     await story.run(await stage.whole())
