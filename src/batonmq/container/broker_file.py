@@ -71,7 +71,11 @@ def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
         store = replace(store, access_message_in_memory_max_ratio=ratio)
     broker_id = config.broker_id if slave or config.enable_controller_mode else MASTER_ID
     identity = BrokerIdentity(config.broker_cluster_name, config.broker_name, max(broker_id, MASTER_ID))
-    claims = BrokerClaims(identity, slave, tuple(_listeners(config, ha)), _directories(store))
+    try:
+        directories = _directories(store)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of symbolic links, an invalid name
+        raise ConfigError(f"{path}: storePathRootDir or storePathCommitLog: {error}") from None
+    claims = BrokerClaims(identity, slave, tuple(_listeners(config, ha)), directories)
     return BrokerFile(path, config, store, ha, auth, claims)
 
 

@@ -79,6 +79,11 @@ class InProcess:
             raise StartFailed(str(error)) from error
         except OSError as error:
             raise StartFailed(reason(error)) from error
+        except Exception as error:
+            # A value that nothing checks before it is used, such as a host name that cannot be one, or a bug.
+            # In the container's start it would end the other brokers, too.
+            log.exception("%s cannot start", identity.canonical_name)
+            raise StartFailed(f"{type(error).__name__}: {error}") from error
         self._running[identity] = service
         service.failed.add_done_callback(partial(self._failed, identity, service))
         self._settle()

@@ -316,6 +316,34 @@ async def test_a_broken_and_a_missing_file_among_ten_leave_eight_brokers(
         await node.send(confs[3])
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("brokerIP1=no-address", "'no-address' does not appear to be an IPv4 or IPv6 address"),
+        (f"bindAddress={'a' * 70}", "label too long"),
+        ("storePathRootDir=a\\u0000b", "storePathRootDir or storePathCommitLog: embedded null byte"),
+        ("storePathCommitLog=loop/x", "storePathRootDir or storePathCommitLog: Symlink loop"),
+        (f"brokerClusterName={'c' * 40_000}", "properties take"),
+    ],
+)
+async def test_a_value_that_no_broker_can_start_with_does_not_concern_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")
+    with b.path.open("a") as file:
+        file.write(f"{value}\n")
+    async with container(broker_config_paths=f"{a.path}:{b.path}") as node:
+        assert node.names == ["DefaultCluster_a_0"]
+        assert f"broker not started: {b.path}: " in caplog.text and said in caplog.text
+        await refused(node.add(b.path), ResponseCode.SYSTEM_ERROR, said)
+        await node.send(a)
+        b.write()
+        await node.add(b.path)
+        await node.send(b)
+
+
 async def test_a_container_without_brokers_waits_for_some(tmp_path: Path) -> None:
     a = BrokerConf(tmp_path, "a")
     async with container() as node:
