@@ -66,8 +66,8 @@ class WorkerProcess:
         self._pings: asyncio.Task[None] | None = None
         self._silent = 0
         """Intervals since the worker's last message."""
-        self._restoring = 0
-        """Tasks that start the brokers of a worker again; one that gave up may end late."""
+        self._returning: dict[BrokerIdentity, asyncio.Task[bool]] = {}
+        """Brokers that a worker starts again."""
         self._tasks = Tasks()
         self._closing = asyncio.Event()
 
@@ -97,6 +97,8 @@ class WorkerProcess:
 
     async def stop(self, identity: BrokerIdentity) -> None:
         self._brokers.pop(identity, None)
+        if (returning := self._returning.get(identity)) is not None:
+            await asyncio.wait([returning])  # before that the worker would not know what to stop
         if self._writer is None:
             return  # it died with its worker; the next worker does not start it
         try:
@@ -194,22 +196,32 @@ class WorkerProcess:
 
     async def _restore(self) -> None:
         """Start the brokers that the worker had; those that fail are removed."""
+        starts = {
+            each: self._tasks.spawn(self._start_again(each, *order)) for each, order in self._brokers.items()
+        }
+        self._returning.update(starts)
+        if all(await asyncio.gather(*starts.values())):
+            log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
 
-        async def start(identity: BrokerIdentity, path: str, namesrv_addr: str) -> None:
-            error = await self._call(lambda call: control.Start(call, path, namesrv_addr, identity))
-            if identity not in self._brokers:  # removed in the meantime
-                await self._call(lambda call: control.Stop(call, identity))
-            elif error is not None:
+    async def _start_again(self, identity: BrokerIdentity, path: str, addresses: str) -> bool:
+        """False: the worker ended meanwhile, and `_supervise` starts another one."""
+        try:
+            error = await self._call(lambda call: control.Start(call, path, addresses, identity))
+            if identity not in self._brokers:
+                return True  # removed in the meantime: `stop` waits for this
+            if error is not None:
                 del self._brokers[identity]
                 self._ended(identity, f"it did not start again: {error}")
-
-        self._restoring += 1
-        try:
-            with contextlib.suppress(_Gone):  # `_supervise` starts another worker
-                await asyncio.gather(*(start(each, *order) for each, order in list(self._brokers.items())))
-                log.info("worker-%d is back brokers=%d", self._number, len(self._brokers))
+                return True
+            _, now = self._brokers[identity]
+            if now != addresses:  # `set_name_servers` did not reach a broker that was starting
+                await self._call(lambda call: control.NameServers(call, now))
+        except _Gone:
+            return False
         finally:
-            self._restoring -= 1
+            if self._returning.get(identity) is asyncio.current_task():
+                del self._returning[identity]
+        return True
 
     async def _serve(self, reader: asyncio.StreamReader) -> int:
         """Wait until the process has ended; returns its exit code."""
@@ -248,7 +260,7 @@ class WorkerProcess:
             if self._writer is None:
                 self._silent = 0
                 continue
-            most = STARTING_PINGS if self._restoring or self._starting else SILENT_PINGS
+            most = STARTING_PINGS if self._returning or self._starting else SILENT_PINGS
             if self._silent >= most:
                 log.error("worker-%d has not answered for %.0f s: it is killed", self._number, most * PING_S)
                 self._silent = 0
