@@ -100,11 +100,12 @@ class InProcess:
             self._settle()
 
     async def set_name_servers(self, addresses: str) -> None:
-        for service in list(self._running.values()):  # others come and go meanwhile
-            broker = service.broker
-            await broker.settings.change(
-                {"namesrvAddr": addresses}, self._clock.now_ms(), broker.role.epoch, keep=False
-            )
+        change, now_ms = {"namesrvAddr": addresses}, self._clock.now_ms()
+        brokers = [service.broker for service in self._running.values()]
+        # At the same time: a change of one broker's keys may still wait for its disk.
+        await asyncio.gather(
+            *(each.settings.change(change, now_ms, each.role.epoch, keep=False) for each in brokers)
+        )
 
     async def close(self) -> None:
         """Slaves first: one that acts as master may still have messages for another master in this

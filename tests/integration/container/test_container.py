@@ -180,6 +180,18 @@ async def test_name_servers_change_while_brokers_come(tmp_path: Path) -> None:
             assert node.broker(conf).broker.settings.broker.namesrv_addr == "127.0.0.1:1"
 
 
+async def test_a_broker_that_writes_its_keys_keeps_no_other_from_new_name_servers(tmp_path: Path) -> None:
+    confs = [BrokerConf(tmp_path, name) for name in "abc"]
+    async with container(broker_config_paths=":".join(str(each.path) for each in confs)) as node:
+        first, *others = (service.broker.settings for service in node.running.values())
+        async with first._changing:
+            change = asyncio.ensure_future(node.service.container.set_name_servers("127.0.0.1:1"))
+            await until(lambda: all(each.broker.namesrv_addr for each in others), 2.0)
+            assert not first.broker.namesrv_addr
+        await change
+        assert first.broker.namesrv_addr == "127.0.0.1:1"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
