@@ -40,14 +40,29 @@ def _check_is_properties(lines: Sequence[PropertyLine], known: Container[str]) -
 
 
 @overload
-def load(path: Path | None, c1: type[T], /, *, overrides: Mapping[str, str] = ...) -> tuple[T]: ...
+def load(
+    path: Path | None, c1: type[T], /, *, overrides: Mapping[str, str] = ..., text: str | None = ...
+) -> tuple[T]: ...
 @overload
 def load(
-    path: Path | None, c1: type[T], c2: type[U], /, *, overrides: Mapping[str, str] = ...
+    path: Path | None,
+    c1: type[T],
+    c2: type[U],
+    /,
+    *,
+    overrides: Mapping[str, str] = ...,
+    text: str | None = ...,
 ) -> tuple[T, U]: ...
 @overload
 def load(
-    path: Path | None, c1: type[T], c2: type[U], c3: type[V], /, *, overrides: Mapping[str, str] = ...
+    path: Path | None,
+    c1: type[T],
+    c2: type[U],
+    c3: type[V],
+    /,
+    *,
+    overrides: Mapping[str, str] = ...,
+    text: str | None = ...,
 ) -> tuple[T, U, V]: ...
 @overload
 def load(
@@ -59,13 +74,17 @@ def load(
     /,
     *,
     overrides: Mapping[str, str] = ...,
+    text: str | None = ...,
 ) -> tuple[T, U, V, W]: ...
 @overload
 def load(
-    path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str] = ...
+    path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str] = ..., text: str | None = ...
 ) -> tuple[Any, ...]: ...
-def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str] = {}) -> tuple[Any, ...]:
+def load(
+    path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str] = {}, text: str | None = None
+) -> tuple[Any, ...]:
     """Fill configuration classes from a properties file; ``overrides`` (the command line) win over the file.
+    ``text``: the file's contents, if the caller has read it.
 
     A key that several classes declare goes to each of them. An unknown key is logged as a warning that names
     the nearest known one: RocketMQ files carry keys that do not concern us.
@@ -78,7 +97,7 @@ def load(path: Path | None, /, *classes: type[Any], overrides: Mapping[str, str]
     values: dict[str, tuple[str, str]] = {}
     if path is not None:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8") if text is None else text
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError as error:

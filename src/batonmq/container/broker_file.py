@@ -5,6 +5,7 @@ Source: RocketMQ's `BrokerContainerStartup.createAndInitializeBroker`, `BrokerCo
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 from collections.abc import Iterable
@@ -58,9 +59,12 @@ def read_broker_file(path: Path, namesrv_addr: str) -> BrokerFile:
     Blocks. Raises `Unreadable`, `NoConfigFile` or another `ConfigError`; the text names the file.
     """
     _check_regular(path)
-    _check_keys(path)
+    text = _text(path)
+    _check_keys(path, text)
     overrides = {"namesrvAddr": namesrv_addr} if namesrv_addr else {}
-    config, store, ha, auth = load(path, BrokerConfig, StoreConfig, HAConfig, AuthConfig, overrides=overrides)
+    config, store, ha, auth = load(
+        path, BrokerConfig, StoreConfig, HAConfig, AuthConfig, overrides=overrides, text=text
+    )
     slave = not config.enable_controller_mode and config.broker_role == SLAVE
     if not config.broker_name:
         config = replace(config, broker_name=socket.gethostname())
@@ -99,11 +103,36 @@ def _check_regular(path: Path) -> None:
         raise Unreadable(f"{path}: is no configuration file: it has {found.st_size} bytes")
 
 
-def _check_keys(path: Path) -> None:
+def _text(path: Path) -> str:
+    """The contents. A file in /proc is regular and of 0 bytes to `_check_regular`, whatever it holds: it may
+    be endless, and a read of /proc/kmsg waits for the system's next message. A thread that waits is lost to
+    all brokers of the process."""
+    data = bytearray()
+    try:
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+            while len(data) <= MAX_BYTES:
+                piece = file.read(MAX_BYTES + 1 - len(data))
+                if piece is None:
+                    raise Unreadable(f"{path}: is no configuration file: it has no end yet")
+                if not piece:
+                    return data.decode()
+                data += piece
+    except OSError as error:
+        raise Unreadable(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    raise Unreadable(f"{path}: is no configuration file: it has more than {MAX_BYTES} bytes")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _check_keys(path: Path, text: str) -> None:
     """A file without any key of a broker would start one with nothing but defaults."""
     try:
-        keys = {line.key for line in property_lines(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError):
+        keys = {line.key for line in property_lines(text)}
+    except ValueError:
         return  # `load` says what is wrong
     if keys.isdisjoint(keys_of((BrokerConfig, StoreConfig, HAConfig))):
         raise NoConfigFile(f"{path}: is no configuration file: no line sets a key that is known here")

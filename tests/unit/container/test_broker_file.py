@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import NoConfigFile
+from batonmq.container import broker_file
 from batonmq.container.broker_file import BrokerFile, Unreadable, inside, read_broker_file
 from batonmq.container.core import BrokerIdentity
 
@@ -104,6 +106,34 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(Unreadable, match=said):
             read_broker_file(tmp_path / name, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/kallsyms"), reason="Linux shows its symbols there")
+def test_a_file_that_hides_its_size_is_not_read_to_its_end() -> None:
+    with pytest.raises(Unreadable, match="more than 1048576 bytes"):
+        read_broker_file(Path("/proc/kallsyms"), "")
+
+
+def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like /proc/kmsg, which is regular."""
+    endless = tmp_path / "endless"
+    os.mkfifo(endless)
+    writer = os.open(endless, os.O_RDWR)
+    monkeypatch.setattr(broker_file, "_check_regular", lambda path: None)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            read_broker_file(endless, "")
+        except Exception as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=run, daemon=True)
+    reader.start()
+    reader.join(5)
+    os.close(writer)
+    (error,) = errors
+    assert isinstance(error, Unreadable) and "it has no end yet" in str(error)
 
 
 def test_other_text_is_no_configuration(tmp_path: Path) -> None:
