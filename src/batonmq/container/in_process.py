@@ -33,6 +33,10 @@ T = TypeVar("T")
 SETTLE_AFTER_S: Final = 1.0
 READERS: Final = 8
 """Threads for pulls that read from disk, for all brokers together."""
+WRITERS: Final = 512
+"""Most threads that open stores, write and flush; they start when they are needed. asyncio's default is four
+more than there are processors: as many brokers that recover their logs, or a single one whose disk hangs,
+would keep all others from their disks."""
 
 
 class InProcess:
@@ -53,7 +57,8 @@ class InProcess:
         self._settling: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Nothing is to be done."""
+        """See `WRITERS`."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WRITERS, "batonmq-write"))
 
     async def start(self, file: BrokerFile) -> None:
         identity = file.identity

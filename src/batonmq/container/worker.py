@@ -40,6 +40,10 @@ class Worker:
         self._writer = writer
         self._orders: set[asyncio.Task[None]] = set()
 
+    async def open(self) -> None:
+        """Get ready for brokers."""
+        await self._place.open()
+
     def take(self, order: control.Start | control.Stop | control.NameServers) -> None:
         """Carry out a call; the answer is sent later."""
         task = asyncio.get_running_loop().create_task(self._carry_out(order))
@@ -97,6 +101,7 @@ async def work(end: socket.socket) -> None:
         os._exit(ORPHANED)
     log_identity.set(f"worker-{hello.number}")
     worker = Worker(hello, writer)
+    await worker.open()
     garbage.settle()
     while True:
         order = await control.read_order(reader)
