@@ -101,6 +101,9 @@ class InProcess:
             await self._as_broker(identity, service.stop())
         except (OSError, StoreError) as error:
             raise StopFailed(reason(error) if isinstance(error, OSError) else str(error)) from error
+        except Exception as error:  # a bug; at the container's stop it must not end the stop of the others
+            log.exception("%s cannot stop", identity.canonical_name)
+            raise StopFailed(f"{type(error).__name__}: {error}") from error
         finally:
             self._settle()
 

@@ -432,6 +432,23 @@ async def test_a_stop_waits_for_a_broker_that_is_starting(tmp_path: Path) -> Non
         assert node.names == ["DefaultCluster_a_0"]
 
 
+async def test_a_broker_that_cannot_stop_does_not_keep_the_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "a", 1)
+    async with container(broker_config_paths=f"{a.path}:{b.path}") as node:
+        slave = node.broker(b)
+        stop, master = slave.stop, node.broker(a)
+
+        async def fails() -> None:
+            await stop()
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(slave, "stop", fails)
+    assert "DefaultCluster_a_1 did not stop in order: RuntimeError: a bug" in caplog.text
+    assert master.broker.role.stopping and not (a.store / "abort").exists()
+
+
 async def test_name_servers_of_all_brokers_change_at_once(tmp_path: Path) -> None:
     a, b, c = (BrokerConf(tmp_path, name) for name in "abc")
     a.write(namesrvAddr="127.0.0.1:1")  # the container's are used
