@@ -14,6 +14,7 @@ from tests.unit.broker.conftest import START_MS, Served
 from batonmq.broker.delay import schedule as delay_schedule
 from batonmq.broker.delay.core import KnownSince, to_schedule_topic
 from batonmq.broker.delay.schedule import DelaySchedule
+from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.results import GetResult, GetStatus
@@ -126,6 +127,33 @@ async def test_a_disk_that_fails_for_a_while_delays_messages_only(
     level.schedule.start()
     await level.until(lambda: level.delivered == 1)
     assert len([each for each in caplog.records if "cannot be read" in each.message]) == 1
+
+
+async def test_a_message_that_is_refused_brings_no_other_one_twice(
+    level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that acts as master finds another one for each message, or not."""
+    monkeypatch.setattr(delay_schedule, "RETRY_MS", 1)
+    appender, attempts, taken = level.broker.appender, 0, False
+
+    def submit(message: StoredMessage, waiter: Waiter) -> None:
+        nonlocal attempts
+        if message.body in (b"b", b"d") and not taken:
+            attempts += 1
+            asyncio.get_running_loop().call_soon(waiter.stored, PutStatus.PUT_TO_REMOTE_BROKER_FAIL, None)
+        else:
+            appender.submit(message, waiter)
+
+    level.send(b"a", b"b", b"c", b"d", b"e")
+    level.clock.advance(DELAY_MS)
+    monkeypatch.setattr(level.schedule, "_appender", Replaced(appender, submit=submit))
+    level.schedule.start()
+    await level.until(lambda: attempts > 10)
+    assert level.delivered == 3 and level.schedule.offsets == {1: 1}
+    taken = True
+    await level.until(lambda: level.schedule.offsets == {1: 5})
+    assert level.delivered == 5
+    assert not level.schedule._ahead[1]
 
 
 class Replaced:

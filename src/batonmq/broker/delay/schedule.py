@@ -57,12 +57,14 @@ class _DelayOffsets(msgspec.Struct, rename="camel"):
 class _Delivery:
     """Waits for the acknowledgement of one delivered message (`Waiter`)."""
 
-    __slots__ = ("_level", "_schedule", "_term", "wait")
+    __slots__ = ("_level", "_offset", "_schedule", "_term", "wait")
 
-    def __init__(self, schedule: DelaySchedule, term: int, level: int) -> None:
+    def __init__(self, schedule: DelaySchedule, term: int, level: int, offset: int) -> None:
+        """`offset`: of the delayed message in its level's queue."""
         self._schedule = schedule
         self._term = term
         self._level = level
+        self._offset = offset
         self.wait = True
 
     def stored(self, status: PutStatus, result: PutResult | None) -> None:
@@ -70,7 +72,7 @@ class _Delivery:
             # The message is in the log, but replicas or disk are late. Another delivery would duplicate it.
             asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._check_again, result)
             return
-        self._schedule.delivered(self._term, self._level, status is PutStatus.PUT_OK)
+        self._schedule.delivered(self._term, self._level, self._offset, status is PutStatus.PUT_OK)
 
     def _check_again(self, result: PutResult) -> None:
         if self._schedule.is_current(self._term):
@@ -107,7 +109,11 @@ class DelaySchedule:
         """Level -> number of unacknowledged deliveries."""
         self._batch_end: dict[int, int] = {}
         """Level -> offset behind the deliveries in flight."""
-        self._failed: set[int] = set()
+        self._failed: dict[int, int] = {}
+        """Level -> first message of the deliveries in flight that was refused."""
+        self._ahead: dict[int, set[int]] = {}
+        """Level -> messages from its offset on that are delivered: one before them was refused, and they must
+        not come again with each of its attempts. At most `BATCH`."""
         self._reading: set[int] = set()
         """Levels whose next messages are being read from disk."""
         self._unreadable: set[int] = set()
@@ -179,6 +185,7 @@ class DelaySchedule:
         self._term += 1
         self._in_flight.clear()
         self._failed.clear()
+        self._ahead.clear()
         self._reading.clear()
         self._unreadable.clear()
         for level in range(1, self.max_level + 1):
@@ -215,24 +222,30 @@ class DelaySchedule:
         """Whether the message is as safe as the configuration demands."""
         return self._appender.is_acked(result.end_offset)
 
-    def delivered(self, term: int, level: int, ok: bool) -> None:
-        """A delivery was acknowledged (`ok`) or refused; called once for each."""
+    def delivered(self, term: int, level: int, offset: int, ok: bool) -> None:
+        """The delivery of the message at this offset was acknowledged (`ok`) or refused; called once for
+        each."""
         if term != self._term:
             return
         self._in_flight[level] -= 1
-        if not ok:
-            self._failed.add(level)
+        if ok:
+            self._ahead.setdefault(level, set()).add(offset)
+        else:
+            self._failed[level] = min(offset, self._failed.get(level, offset))
         if self._in_flight[level]:
             return
-        if level in self._failed:
-            self._failed.discard(level)
-            self._arm(level, RETRY_MS)
-        else:
+        refused = self._failed.pop(level, None)
+        if refused is None:
             self._move_to(level, self._batch_end[level])
             self._deliver(level)
+        else:
+            if refused != self._offsets.get(level, 0):
+                self._move_to(level, refused)
+            self._arm(level, RETRY_MS)
 
     def _move_to(self, level: int, offset: int) -> None:
         self._offsets[level] = offset
+        self._ahead[level] = {each for each in self._ahead.get(level, ()) if each >= offset}
         self._known[level].forget_before(offset)
         self._changed = True
         self._moves += 1
@@ -264,6 +277,7 @@ class DelaySchedule:
         records, end = self._decoded(level, offset, result)
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         delay_ms, known, due_ms = self._delays[level - 1], self._known[level], now_ms
+        ahead = self._ahead.get(level, ())
         deliveries = []
         for record in records:
             known_ms = known.known_ms(record.queue_offset, monotonic_ms)
@@ -271,6 +285,8 @@ class DelaySchedule:
             if due_ms > now_ms:
                 end = record.queue_offset
                 break
+            if record.queue_offset in ahead:
+                continue
             try:
                 message = from_schedule_topic(record)
             except MessageFormatError as error:
@@ -281,14 +297,14 @@ class DelaySchedule:
                     "delayed message without its topic level=%d queue_offset=%d", level, record.queue_offset
                 )
             else:
-                deliveries.append(message)
+                deliveries.append((message, record.queue_offset))
         else:
             due_ms = now_ms
         if deliveries:
             self._in_flight[level] = len(deliveries)
             self._batch_end[level] = end
-            for message in deliveries:
-                self._appender.submit(message, _Delivery(self, self._term, level))
+            for message, queue_offset in deliveries:
+                self._appender.submit(message, _Delivery(self, self._term, level, queue_offset))
             return
         if end != offset:
             self._move_to(level, end)
