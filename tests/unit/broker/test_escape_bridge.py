@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.broker.escape import bridge as bridge_module
 from batonmq.broker.escape.bridge import EscapeBridge
+from batonmq.broker.escape.reads import RemoteReader
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.net.connection import Response
 from batonmq.net.errors import CallTimeout, ConnectFailed
@@ -252,3 +253,18 @@ class TestNeighbours:
         other = make_broker(broker_cluster_name="other")
         assert isinstance(other.settings.broker, BrokerConfig)
         assert not made(FakeNet({}), remote=False, neighbours=(other,)).can_write
+
+
+async def test_a_broker_set_of_that_name_in_another_cluster_is_not_read(served: Served):
+    """A container may have brokers of several clusters."""
+    other, reader = served.broker, make_broker(namesrv_addr="n:1")
+    other.store.put([message()])
+    other.store.dispatch()
+    reader.client, reader.neighbours = FakeNet({}), lambda: (other,)  # type: ignore[assignment]
+    name = other.settings.broker.broker_name
+    read = RemoteReader(reader).read
+    found = await read(name, "T", 1, 0)
+    assert found is not None and found.body == b"x"
+    other.settings.broker = replace(other.settings.broker, broker_cluster_name="Other")
+    with pytest.raises(TopicNotExistError):
+        await read(name, "T", 1, 0)

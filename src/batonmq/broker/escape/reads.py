@@ -38,8 +38,13 @@ class RemoteReader:
     async def read(self, broker_name: str, topic: str, queue_id: int, offset: int) -> MessageExt | None:
         """The message at a queue offset, its body not inflated; None if that broker set no longer has it.
         Raises OSError, `NetError` or `MQError` if that is unknown."""
+        cluster = self._broker.settings.broker.broker_cluster_name
         for other in self._broker.neighbours():
-            if other.settings.broker.broker_name == broker_name and other.role.serves:
+            config = other.settings.broker
+            if (config.broker_cluster_name, config.broker_name) == (
+                cluster,
+                broker_name,
+            ) and other.role.serves:
                 found = other.store.get(topic, queue_id, offset, 1)
                 if found.fetch is not None:
                     await asyncio.get_running_loop().run_in_executor(other.readers, found.fetch)
