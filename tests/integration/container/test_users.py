@@ -16,6 +16,8 @@ from batonmq.net import RemotingClient
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.headers.broker.replication import AddBroker
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack
+from batonmq.protocol.message.record import StoredMessage
 
 
 async def test_each_broker_has_its_own_users(tmp_path: Path) -> None:
@@ -38,6 +40,24 @@ async def test_each_broker_has_its_own_users(tmp_path: Path) -> None:
             with pytest.raises(MQError, match="username cannot be null"):
                 await node.client.call(conf.address, GetBrokerRuntimeInfo())
         await node.client.call(opened.address, GetBrokerRuntimeInfo())
+
+
+@pytest.mark.parametrize(("keys", "passes"), [({}, True), (AUTH, False)])
+async def test_nobody_reaches_a_master_with_users_through_a_slave_without(
+    tmp_path: Path, keys: dict[str, object], passes: bool
+) -> None:
+    slave, master = BrokerConf(tmp_path, "a", 1), BrokerConf(tmp_path, "b", settings=keys)
+    async with container(broker_config_paths=f"{slave.path}:{master.path}") as node:
+        store, beside = node.broker(slave).broker.store, node.broker(master).broker
+        store.put([StoredMessage(topic="T", queue_id=0, body=b"x")])
+        store.dispatch()
+        back = ConsumerSendMsgBack(offset=0, group="g", delay_level=0)
+        if passes:
+            await node.client.call(slave.address, back)
+        else:
+            with pytest.raises(MQError, match="no master available along with"):
+                await node.client.call(slave.address, back)
+        assert ("g" in beside.tables.subscriptions) is (beside.store.max_offset > 0) is passes
 
 
 async def test_a_wrong_file_is_refused_without_its_secrets(tmp_path: Path) -> None:

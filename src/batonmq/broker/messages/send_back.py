@@ -43,7 +43,7 @@ def send_back(broker: Broker, header: ConsumerSendMsgBack, version: int, waiter:
     `version`: the client's. Returns the message's first topic; None if the group has no retries (the waiter
     is then not called). Raises `MQError`.
     """
-    home = broker if broker.role.is_master else next(broker.masters_beside(), None)
+    home = broker if broker.role.is_master else _master_beside(broker)
     if home is None:
         ip = broker.address.rpartition(":")[0]
         raise MQError(ResponseCode.SYSTEM_ERROR, f"no master available along with {ip}")
@@ -72,6 +72,19 @@ def send_back(broker: Broker, header: ConsumerSendMsgBack, version: int, waiter:
         most = header.max_reconsume_times
     home.appender.submit(_copy(home, record, header, most, topic), waiter)
     return record.properties.get(PROPERTY_RETRY_TOPIC, record.topic)
+
+
+def _master_beside(broker: Broker) -> Broker | None:
+    """A master in this process that a client may reach through this slave: not one that checks requests which
+    this slave does not check."""
+    own = broker.settings.auth
+    for other in broker.masters_beside():
+        auth = other.settings.auth
+        if (own.authentication_enabled or not auth.authentication_enabled) and (
+            own.authorization_enabled or not auth.authorization_enabled
+        ):
+            return other
+    return None
 
 
 def _record(broker: Broker, header: ConsumerSendMsgBack) -> MessageExt:
