@@ -53,6 +53,7 @@ class InProcess:
         self._client = RemotingClient(tls=client_context(tls))
         self._readers = ThreadPoolExecutor(READERS, "batonmq-read")
         self._running: dict[BrokerIdentity, BrokerService] = {}
+        self._stopping: dict[BrokerIdentity, asyncio.Task[None]] = {}
         self._tasks = Tasks()
         self._settling: asyncio.TimerHandle | None = None
 
@@ -96,15 +97,20 @@ class InProcess:
     async def stop(self, identity: BrokerIdentity) -> None:
         service = self._running.pop(identity, None)
         if service is None:
-            return  # the broker has just stopped itself
+            # The broker stops itself, or has just done so.
+            if (stopping := self._stopping.get(identity)) is not None:
+                await asyncio.wait([stopping])
+            return
+        stopping = self._stopping[identity] = self._as_broker(identity, service.stop())
         try:
-            await self._as_broker(identity, service.stop())
+            await stopping
         except (OSError, StoreError) as error:
             raise StopFailed(reason(error) if isinstance(error, OSError) else str(error)) from error
         except Exception as error:  # a bug; at the container's stop it must not end the stop of the others
             log.exception("%s cannot stop", identity.canonical_name)
             raise StopFailed(f"{type(error).__name__}: {error}") from error
         finally:
+            del self._stopping[identity]
             self._settle()
 
     async def set_name_servers(self, addresses: str) -> None:
@@ -152,11 +158,12 @@ class InProcess:
         finally:
             self._ended(identity, text)
 
-    async def _as_broker(self, identity: BrokerIdentity, work: Coroutine[Any, Any, T]) -> T:
+    @staticmethod
+    def _as_broker(identity: BrokerIdentity, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` so that its log lines name the broker."""
         context = contextvars.copy_context()
         context.run(logs.log_identity.set, identity.canonical_name)
-        return await asyncio.get_running_loop().create_task(work, context=context)
+        return asyncio.get_running_loop().create_task(work, context=context)
 
     def _settle(self) -> None:
         """Run it a little later, and once for many brokers that start or stop together: it takes some 50

@@ -409,6 +409,31 @@ async def test_brokers_that_wait_for_their_disks_leave_threads_for_the_others(tm
             await asyncio.gather(*waiting)
 
 
+async def test_a_removal_waits_for_a_broker_that_stops_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = BrokerConf(tmp_path, "a")
+    async with container(broker_config_paths=str(a.path)) as node:
+        service = node.broker(a)
+        stop, begun, go_on = service.stop, asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            begun.set()
+            await go_on.wait()
+            await stop()
+
+        monkeypatch.setattr(service, "stop", slow)
+        service.broker.fail(OSError(5, "Input/output error"))
+        await begun.wait()
+        removing = asyncio.create_task(node.remove("a"))
+        await asyncio.sleep(0.1)
+        assert not removing.done(), "its messages are not on disk yet"
+        go_on.set()
+        await removing
+        await node.add(a.path)
+        await node.send(a)
+
+
 async def test_a_broker_that_is_starting_can_be_removed(tmp_path: Path) -> None:
     a = BrokerConf(tmp_path, "a")
     async with container() as node:
