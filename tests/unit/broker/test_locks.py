@@ -108,6 +108,19 @@ def test_only_a_new_owner_counts_as_one(locks: LockTable[int]) -> None:
     assert sorted(locks) == [("g", "c1", [1]), ("g", "c2", [0])]
 
 
+def test_long_names_count_as_more_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables_locks, "MOST_LOCKS", 20)
+    locks: LockTable[str] = LockTable(names=len)
+    long = [f"{number}" + "t" * 1_023 for number in range(10)]
+    held = locks.try_lock("g" * 1_024, long, "c" * 1_024, now_ms=0)
+    assert len(held) == 2 and locks.full, "each counts as 13"
+    locks.unlock("g" * 1_024, held, "c" * 1_024)
+    assert len(locks.try_lock("g", [f"{number}" for number in range(30)], "c", now_ms=0)) == 20
+    assert locks.try_lock("g", ["0"], "d" * 1_024, now_ms=LOCK_LIFETIME_MS + 1) == {"0"}
+    locks.drop_expired(2 * LOCK_LIFETIME_MS + 2)
+    assert len(locks.try_lock("g", [f"{number}" for number in range(30)], "c", now_ms=0)) == 20
+
+
 def test_the_number_of_locks_is_bounded(locks: LockTable[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables_locks, "MOST_LOCKS", 3)
     assert locks.try_lock("g", range(5), "c1", now_ms=0) == {0, 1, 2}

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 LOCKS = "queueLocks"
 MAX_NAME: Final = 1_024
-"""Characters of a topic, group, broker, client id or attempt in a lock."""
+"""Characters of a topic, group, broker or client id in a lock."""
+MAX_ATTEMPT: Final = 64
+"""The same of an attempt; a broker's has 16."""
 
 
 class LocksPart(Part):
@@ -49,10 +51,12 @@ class LocksPart(Part):
 
     async def _lock(self, request: Request, header: LockBatchMq) -> Reply:
         asked = required_body(request, LockAttemptBody)
-        names = [asked.consumer_group, asked.client_id, asked.attempt]
+        names = [asked.consumer_group, asked.client_id]
         names += [name for queue in asked.mq_set for name in (queue.topic, queue.broker_name)]
         if any(len(name) > MAX_NAME for name in names):  # they are kept
             raise MQError(ResponseCode.INVALID_PARAMETER, f"a name of more than {MAX_NAME} characters")
+        if len(asked.attempt) > MAX_ATTEMPT:
+            raise MQError(ResponseCode.INVALID_PARAMETER, f"an attempt of more than {MAX_ATTEMPT} characters")
         locked = await self.quorum.lock(asked)
         return Reply(
             body=encode(LockBatchResponseBody(lock_ok_mq_set=[q for q in asked.mq_set if q in locked]))

@@ -6,7 +6,7 @@ Pure: the time is passed in (monotonic, ms), and the other brokers of the broker
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -17,6 +17,9 @@ MOST_LOCKS: Final = 500_000
 """Locks of a broker; further ones are not granted. Anybody may ask for any number of queues, even of topics
 that do not exist, and each lock takes some hundred bytes. RocketMQ has no limit."""
 
+LONG: Final = 256
+"""Characters of a lock's names that count as another lock: memory is bounded however long the names are."""
+
 Queue = TypeVar("Queue", bound=Hashable)
 
 
@@ -26,6 +29,8 @@ class _Lock:
     renewed_ms: int
     attempt: str = ""
     """The request that took or renewed it last."""
+    weight: int = 1
+    """How many locks it counts as."""
     before: tuple[int, str] | None = None
     """`renewed_ms` and `attempt` before that; None: that request took it."""
 
@@ -40,8 +45,12 @@ class LockTable(Generic[Queue]):
     agree, `undo` restores what was there before the attempt, and nothing that came after it.
     """
 
-    def __init__(self, lifetime_ms: int = LOCK_LIFETIME_MS) -> None:
+    def __init__(
+        self, lifetime_ms: int = LOCK_LIFETIME_MS, names: Callable[[Queue], int] = lambda queue: 0
+    ) -> None:
+        """`names`: how many characters the names of a queue have."""
         self._lifetime_ms = lifetime_ms
+        self._names = names
         self._groups: dict[str, dict[Queue, _Lock]] = {}
         self._count = 0
         self.new_owners = 0
@@ -59,12 +68,12 @@ class LockTable(Generic[Queue]):
         mine: set[Queue] = set()
         for queue in queues:
             lock = held.get(queue)
-            if lock is None:
-                if self.full:
-                    continue
-                self._count += 1
+            if lock is None and self.full:
+                continue
             if lock is None or lock.expired(now_ms, self._lifetime_ms):
-                held[queue] = _Lock(client_id, now_ms, attempt)
+                weight = 1 + (len(group) + len(client_id) + self._names(queue)) // LONG
+                self._count += weight - (0 if lock is None else lock.weight)
+                held[queue] = _Lock(client_id, now_ms, attempt, weight)
                 self.new_owners += 1
                 mine.add(queue)
             elif lock.client_id == client_id:
@@ -109,8 +118,8 @@ class LockTable(Generic[Queue]):
 
     def _drop(self, group: str, queue: Queue) -> None:
         held = self._groups.get(group, {})
-        if held.pop(queue, None) is not None:
-            self._count -= 1
+        if (lock := held.pop(queue, None)) is not None:
+            self._count -= lock.weight
         if not held:
             self._groups.pop(group, None)
 
@@ -128,7 +137,7 @@ class LockTable(Generic[Queue]):
         for group in list(self._groups):
             before = self._groups[group]
             held = {q: k for q, k in before.items() if not k.expired(now_ms, self._lifetime_ms)}
-            self._count -= len(before) - len(held)
+            self._count -= sum(k.weight for q, k in before.items() if q not in held)
             if held:
                 self._groups[group] = held
             else:

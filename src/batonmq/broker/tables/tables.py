@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from batonmq.protocol.bodies.common import MessageQueue
 
 
+def _names_of(queue: MessageQueue) -> int:
+    return len(queue.topic) + len(queue.broker_name)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Tables:
     """Handlers change the tables directly: one event loop, no locks."""
@@ -41,7 +45,7 @@ class Tables:
     broadcast: BroadcastOffsets = field(default_factory=BroadcastOffsets)
     """How far the clients of broadcasting groups are."""
     producers: ProducerTable = field(default_factory=ProducerTable)
-    locks: LockTable[MessageQueue] = field(default_factory=LockTable)
+    locks: LockTable[MessageQueue] = field(default_factory=lambda: LockTable(names=_names_of))
     """Queue locks of orderly consumers."""
     watch: TableWatch[Connection] = field(default_factory=TableWatch)
     """Notifies the slaves that copy these tables."""
