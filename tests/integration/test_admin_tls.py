@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from tests.certificates import Authority, authority
 
+from batonmq.access.tls import CONFIG_VARIABLE
 from batonmq.admin.main import admin
-from batonmq.admin.tls import CONFIG_VARIABLE
 from batonmq.demo.cluster import LocalCluster, Program
 from batonmq.demo.ports import free_ports
 

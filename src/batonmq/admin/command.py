@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from batonmq.admin.credentials import credentials_option, find_credentials
+from batonmq.access.credentials import credentials_option, find_credentials
+from batonmq.access.tls import tls_context, tls_options
 from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
-from batonmq.admin.tls import tls_context, tls_options
 from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
 from batonmq.net.errors import NetError

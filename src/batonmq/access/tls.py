@@ -1,4 +1,4 @@
-"""TLS of `batonmq admin`: the options that every command takes, and what its connections get from them.
+"""TLS of a command line: its options, and what connections get from them.
 
 mqadmin reads `-Dtls.enable=true` and the `tls.client.*` keys of its `tls.config.file`; the same file serves
 here, and the keys that matter to most have options.
@@ -36,9 +36,9 @@ tls_options: Final[tuple[Callable[[Any], Any], ...]] = (
 """The last is shown first, as decorators are."""
 
 
-def tls_context(
+def tls_settings(
     tls: bool, tls_config: Path | None, tls_trust: Path | None, tls_cert: Path | None, tls_key: Path | None
-) -> ssl.SSLContext | None:
+) -> TlsConfig | None:
     """What the options ask for, None for plain text; they win over the file's keys. Raises `ConfigError`."""
     paths = {
         "tls.client.trustCertPath": tls_trust,
@@ -57,4 +57,12 @@ def tls_context(
             f"tls.client.keyPath={config.client_key_path}: a key is of no use without its certificate, "
             "--tls-cert or tls.client.certPath"
         )
-    return client_context(config)
+    return config
+
+
+def tls_context(
+    tls: bool, tls_config: Path | None, tls_trust: Path | None, tls_cert: Path | None, tls_key: Path | None
+) -> ssl.SSLContext | None:
+    """`tls_settings` with the certificates loaded. Raises `ConfigError`."""
+    settings = tls_settings(tls, tls_config, tls_trust, tls_cert, tls_key)
+    return None if settings is None else client_context(settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from batonmq.admin.credentials import find_credentials
+from batonmq.access.credentials import find_credentials
 from batonmq.admin.main import admin
 from batonmq.common.config import ConfigError
 from batonmq.protocol.signing import Credentials

@@ -1,0 +1,1 @@
+"""How a command line says how it reaches a cluster: options for TLS and credentials."""
