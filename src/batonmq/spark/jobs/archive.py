@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batonmq.spark.access import OPEN, Access
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -40,6 +42,7 @@ def start(
     checkpoint: Path | str | None = None,
     max_offsets_per_trigger: int | None = None,
     every: str | None = None,
+    access: Access = OPEN,
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 
@@ -48,7 +51,7 @@ def start(
     """
     from pyspark.sql import functions as F
 
-    options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
+    options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"} | access.options()
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     stream = session.readStream.format("rocketmq").schema(COLUMNS).options(**options).load()

@@ -30,6 +30,7 @@ from batonmq.protocol.headers.broker.admin import (
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import decode_records
 from batonmq.routing.session import Session
+from batonmq.spark.access import OPEN, Access
 from batonmq.spark.options import ClearError
 from batonmq.spark.plan import Offsets
 
@@ -183,9 +184,9 @@ def _source_offsets(line: str) -> Offsets:
         return {}
 
 
-async def groups_of(namesrv: str, topic: str) -> list[str]:
+async def groups_of(namesrv: str, topic: str, access: Access = OPEN) -> list[str]:
     """Groups that have committed offsets of a topic, or consume it now. Raises `MQError`, `NetError`."""
-    async with Admin(namesrv, session=(session := Session(namesrv))) as admin:
+    async with Admin(namesrv, session=(session := Session(namesrv, **access.client()))) as admin:
         found: set[str] = set()
         for address in (await admin.masters()).values():
             answer = await session.net.call(address, QueryTopicConsumeByWho(topic=topic))
@@ -194,16 +195,24 @@ async def groups_of(namesrv: str, topic: str) -> list[str]:
 
 
 async def group_lag(
-    namesrv: str, groups: Sequence[str], topics: Sequence[str] = (), *, known: bool = False
+    namesrv: str,
+    groups: Sequence[str],
+    topics: Sequence[str] = (),
+    *,
+    known: bool = False,
+    access: Access = OPEN,
 ) -> list[QueueLag]:
     """The lag of groups in all topics that they consume, or in `topics` alone. `known`: the groups exist,
     even if they have not committed an offset yet.
 
     Raises `LagError` if no broker has offsets of a group; `MQError`, `NetError`.
     """
-    session = Session(namesrv)
+    session = Session(namesrv, **access.client())
     found: list[QueueLag] = []
-    async with Admin(namesrv, session=session) as admin, QueueReader(namesrv) as reader:
+    async with (
+        Admin(namesrv, session=session) as admin,
+        QueueReader(namesrv, **access.client()) as reader,
+    ):
         masters = await admin.masters()
         for group in groups:
             offsets: dict[MessageQueue, int] = {}
@@ -241,14 +250,14 @@ async def _offsets_at(
     return {queue: at.consumer_offset for queue, at in table.items()}
 
 
-async def stream_lag(namesrv: str, checkpoint: Path) -> list[QueueLag]:
+async def stream_lag(namesrv: str, checkpoint: Path, access: Access = OPEN) -> list[QueueLag]:
     """The lag of a stream, by its checkpoint. Raises `LagError`, `MQError`, `NetError`."""
     offsets = {}
     for topic, queues in stream_offsets(checkpoint).items():
         for name, offset in queues.items():
             broker, _, queue_id = name.rpartition(":")
             offsets[MessageQueue(topic, broker, int(queue_id))] = offset
-    async with QueueReader(namesrv) as reader:
+    async with QueueReader(namesrv, **access.client()) as reader:
         return await _measured(reader, str(checkpoint), offsets)
 
 
@@ -277,7 +286,9 @@ async def _stored_ms(reader: QueueReader, queue: MessageQueue, offset: int) -> i
     return next((record.store_timestamp for record in decode_records(pulled.records)), None)
 
 
-def contents(session: SparkSession, namesrv: str, queues: Sequence[QueueLag]) -> DataFrame:
+def contents(
+    session: SparkSession, namesrv: str, queues: Sequence[QueueLag], access: Access = OPEN
+) -> DataFrame:
     """What one reader has not consumed of its topics: ``topic, tags, messages, bytes, oldest, newest``, most
     messages first."""
     from pyspark.sql import functions as F
@@ -297,6 +308,7 @@ def contents(session: SparkSession, namesrv: str, queues: Sequence[QueueLag]) ->
             startingOffsets=json.dumps(starts),
             endingOffsets=json.dumps(ends),
             failOnDataLoss="false",
+            **access.options(),
         )
         .load()
     )

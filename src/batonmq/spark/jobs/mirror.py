@@ -25,6 +25,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.routing.session import Session
+from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
 from batonmq.spark.options import ClearError
 
@@ -48,6 +49,8 @@ class Mirror:
     """Directory for the data of the first run, and the checkpoint."""
     groups: tuple[str, ...] = ()
     """Consumer groups whose offsets are translated."""
+    access: Access = OPEN
+    target_access: Access = OPEN
 
     @property
     def identity(self) -> str:
@@ -127,7 +130,10 @@ async def prepare(mirror: Mirror) -> list[Lane]:
     if path.exists():
         return decode_lanes(mirror.identity, path.read_bytes(), path)
     lanes: list[Lane] = []
-    async with QueueReader(mirror.namesrv) as source, QueueReader(mirror.target_namesrv) as target:
+    async with (
+        QueueReader(mirror.namesrv, **mirror.access.client()) as source,
+        QueueReader(mirror.target_namesrv, **mirror.target_access.client()) as target,
+    ):
         for topic in mirror.topics:
             starts = {queue: await source.min_offset(queue) for queue in await source.queues(topic)}
             if not starts:
@@ -144,7 +150,7 @@ async def _queues(mirror: Mirror, target: QueueReader, topic: str, count: int) -
     try:
         return await target.queues(topic)
     except TopicNotExistError:
-        async with Admin(mirror.target_namesrv) as admin:
+        async with Admin(mirror.target_namesrv, **mirror.target_access.client()) as admin:
             await admin.create_topic(topic, count)
         return await target.queues(topic)
 
@@ -171,6 +177,7 @@ def start(
         "namesrvAddr": mirror.namesrv,
         "assign": json.dumps({topic: list(queues) for topic, queues in offsets.items()}),
         "startingOffsets": json.dumps(offsets),
+        **mirror.access.options(),
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = max_offsets_per_trigger
@@ -199,6 +206,7 @@ def start(
     writer = (
         rows.writeStream.format("rocketmq")
         .options(namesrvAddr=mirror.target_namesrv, deliveryGuarantee="exactlyOnce")
+        .options(**mirror.target_access.options())
         .option("checkpointLocation", str((mirror.state / "checkpoint").absolute()))
         .queryName("mirror")
     )
@@ -213,7 +221,7 @@ async def _commit(
     except MQError as error:
         if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             raise
-        async with Admin(mirror.target_namesrv) as admin:
+        async with Admin(mirror.target_namesrv, **mirror.target_access.client()) as admin:
             await admin.create_group(SubscriptionGroupConfig(group_name=group))
         await offsets.commit(queue, offset)
 
@@ -226,9 +234,10 @@ async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
     `NetError`.
     """
     moved = 0
-    source, target = Session(mirror.namesrv), Session(mirror.target_namesrv)
+    source = Session(mirror.namesrv, **mirror.access.client())
+    target = Session(mirror.target_namesrv, **mirror.target_access.client())
     try:
-        async with QueueReader(mirror.target_namesrv) as reader:
+        async with QueueReader(mirror.target_namesrv, **mirror.target_access.client()) as reader:
             for group in mirror.groups:
                 there, here = GroupOffsets(source, group), GroupOffsets(target, group)
                 for lane in lanes:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from batonmq.common.files import replace_file
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.dlq import origin_topic
 from batonmq.spark.options import ClearError, parse_read_options
 from batonmq.spark.plan import Offsets, backlog, limit
@@ -96,6 +97,9 @@ class Replay:
     """Messages read a second; None: as fast as possible."""
     keep_queues: bool = False
     """Whether each message goes to the queue with the number of its source queue."""
+    access: Access = OPEN
+    target_access: Access = OPEN
+    """Of the cluster of `target_namesrv`; without that, `access` counts."""
 
     @property
     def identity(self) -> str:
@@ -141,7 +145,7 @@ def window_of(replay: Replay) -> Window:
 def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
     from batonmq.spark.source import RangePartition, RocketMQBatchReader
 
-    options = {"namesrvAddr": replay.namesrv, "subscribe": replay.topic}
+    options = {"namesrvAddr": replay.namesrv, "subscribe": replay.topic} | replay.access.options()
     if replay.from_ms is not None:
         options["startingTimestamp"] = str(replay.from_ms)
     if replay.until_ms is not None:
@@ -196,7 +200,7 @@ def _rows(session: SparkSession, replay: Replay, start: Offsets, end: Offsets) -
     frame = (
         session.read.format("rocketmq")
         .schema(COLUMNS)
-        .options(namesrvAddr=replay.namesrv, assign=json.dumps(queues))
+        .options(namesrvAddr=replay.namesrv, assign=json.dumps(queues), **replay.access.options())
         .option("startingOffsets", json.dumps(_only(start, queues)))
         .option("endingOffsets", json.dumps(_only(end, queues)))
         .load()
@@ -220,11 +224,13 @@ def _only(offsets: Offsets, queues: Mapping[str, list[str]]) -> Offsets:
 
 
 def _write(frame: DataFrame, replay: Replay, name: str) -> None:
+    access = replay.access if replay.target_namesrv is None else replay.target_access
     options: dict[str, Any] = {
         "namesrvAddr": replay.target_namesrv or replay.namesrv,
         **({} if replay.target is None else {"topic": replay.target}),
         "deliveryGuarantee": "exactlyOnce",
         "transactionLocation": str(replay.state.absolute()),
         "transactionId": name,
+        **access.options(),
     }
     frame.write.format("rocketmq").mode("append").options(**options).save()

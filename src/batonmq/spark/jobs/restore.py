@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from batonmq.common.files import replace_file
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
+from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
@@ -45,6 +46,7 @@ class Restore:
     first_date: str | None = None
     """ISO date; None: the oldest."""
     last_date: str | None = None
+    access: Access = OPEN
 
     @property
     def identity(self) -> str:
@@ -146,5 +148,6 @@ def _write(
         "deliveryGuarantee": "exactlyOnce",
         "transactionLocation": str(restore.state.absolute()),
         "transactionId": name,
+        **restore.access.options(),
     }
     frame.write.format("rocketmq").mode("append").options(**options).save()
