@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from batonmq.access.credentials import (
+    ACCESS_KEY_VARIABLE,
+    FILE_VARIABLE,
+    SECRET_KEY_VARIABLE,
+    SECURITY_TOKEN_VARIABLE,
+)
+from batonmq.access.tls import CONFIG_VARIABLE
 from batonmq.client.admin import Admin
 from batonmq.client.message import Message
 from batonmq.common.log import set_up
@@ -253,7 +260,12 @@ class Demonstration:
             command += ["--master", self._spark_master]
         with (self._out / "archive.log").open("wb") as log:
             return subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=environment_of_jobs(os.environ),
             )
 
     async def _wait_for_archiver(self) -> None:
@@ -375,6 +387,18 @@ class Demonstration:
 def rows_in_topic(rows: int, copies: int) -> str:
     """How many, and why they may be more than the flights."""
     return f"{rows:,} = {rows - copies:,} flights + {copies:,} stored again" if copies else f"{rows:,}"
+
+
+def environment_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what says how to reach another cluster: jobs work on the demonstration's."""
+    other = {
+        ACCESS_KEY_VARIABLE,
+        CONFIG_VARIABLE,
+        FILE_VARIABLE,
+        SECRET_KEY_VARIABLE,
+        SECURITY_TOKEN_VARIABLE,
+    }
+    return {name: value for name, value in environment.items() if name not in other}
 
 
 @contextlib.contextmanager
