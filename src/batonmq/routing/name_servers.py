@@ -37,7 +37,7 @@ class NoNameServer(NetError):
         closed = any("closed" in reason for _, reason in problems)
         advice = "check the address, and that a name server runs there"
         if closed:
-            advice += "; if it wants TLS, or a certificate, give tls="
+            advice += "; if it wants TLS, or a certificate, give tls= (Spark: tls.enable, commands: --tls)"
         self.args = (f"no name server answers ({reasons}); {advice}",)
 
 

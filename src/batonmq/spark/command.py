@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from batonmq.spark.access import Access
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,12 +21,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
-def common_options(command: F) -> F:
+topic_option = click.option("-t", "--topic", required=True, help="Topic to read.")
+
+
+def spark_options(command: F) -> F:
     for option in (
-        click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port."),
-        click.option("-t", "--topic", required=True, help="Topic to read."),
-        click.option("--master", help="Spark master; default local[*], this machine."),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated."),
+        click.option("--master", help="Spark master; default local[*], this machine."),
     ):
         command = option(command)
     return command
@@ -48,14 +51,14 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
     return spark_session(f"batonmq {job}", master=master, settings=settings)
 
 
-def check_topic(namesrv: str, topic: str) -> None:
+def check_topic(namesrv: str, topic: str, access: Access) -> None:
     """Check that the topic exists before Spark starts, which takes much longer."""
     from batonmq.client.sync import QueueReader
     from batonmq.net.errors import NetError
     from batonmq.protocol.errors import MQError, TopicNotExistError
 
     try:
-        with QueueReader(namesrv) as reader:
+        with QueueReader(namesrv, **access.client()) as reader:
             reader.queues(topic)
     except TopicNotExistError:
         raise click.ClickException(

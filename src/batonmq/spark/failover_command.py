@@ -13,7 +13,7 @@ import click
 
 from batonmq.common.plots import BLUE, GREEN, RED
 from batonmq.spark import report
-from batonmq.spark.command import DIRECTORY, session_for
+from batonmq.spark.command import DIRECTORY, session_for, spark_options
 from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ class Findings:
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def failover_report(
     directories: tuple[Path, ...],
     events: tuple[Path, ...],

@@ -14,7 +14,9 @@ import click
 
 from batonmq.common.plots import BLUE
 from batonmq.spark import report
-from batonmq.spark.command import DIRECTORY, one_line, session_for
+from batonmq.spark.access import Access
+from batonmq.spark.cluster_options import cluster_options
+from batonmq.spark.command import DIRECTORY, one_line, session_for, spark_options
 from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class Limits:
 
 
 @click.command()
-@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@cluster_options()
 @click.option("-g", "--group", "groups", multiple=True, help="Consumer group; may be repeated.")
 @click.option("-t", "--topic", "topics", multiple=True, help="Topic; without --group: all its groups.")
 @click.option(
@@ -78,10 +80,10 @@ class Limits:
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def lag(
     namesrv: str,
+    access: Access,
     groups: tuple[str, ...],
     topics: tuple[str, ...],
     checkpoints: tuple[Path, ...],
@@ -114,7 +116,7 @@ def lag(
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
     with one_line():
-        taken = asyncio.run(_sampled(namesrv, groups, topics, checkpoints, samples, every))
+        taken = asyncio.run(_sampled(namesrv, access, groups, topics, checkpoints, samples, every))
     first, last = taken[0], taken[-1]
     if not last.queues:
         raise click.ClickException("no group consumes this topic, and none has offsets of it")
@@ -122,7 +124,7 @@ def lag(
     rates = job.rates(first.queues, last.queues, (last.at_ms - first.at_ms) / 1000) if len(taken) > 1 else {}
     limits = Limits(max_behind, max_age)
     wrong = [text for reader in readers for text in limits.broken_by(reader, last.at_ms)]
-    unread = _contents(namesrv, readers, last.queues, master, conf) if contents else None
+    unread = _contents(namesrv, access, readers, last.queues, master, conf) if contents else None
     if as_json:
         result = {
             "at_ms": last.at_ms,
@@ -148,6 +150,7 @@ def lag(
 
 async def _sampled(
     namesrv: str,
+    access: Access,
     groups: Sequence[str],
     topics: Sequence[str],
     checkpoints: Sequence[Path],
@@ -158,22 +161,23 @@ async def _sampled(
 
     known = not groups
     if known:
-        names = {group for topic in topics for group in await job.groups_of(namesrv, topic)}
+        names = {group for topic in topics for group in await job.groups_of(namesrv, topic, access)}
         groups = sorted(names)
     taken: list[Sample] = []
     began = time.monotonic()
     for number in range(samples):
         await asyncio.sleep(max(0.0, began + number * every - time.monotonic()))
         at_ms = job.now_ms()
-        queues = await job.group_lag(namesrv, groups, topics, known=known) if groups else []
+        queues = await job.group_lag(namesrv, groups, topics, known=known, access=access) if groups else []
         for checkpoint in checkpoints:
-            queues += await job.stream_lag(namesrv, checkpoint)
+            queues += await job.stream_lag(namesrv, checkpoint, access)
         taken.append(Sample(at_ms, queues))
     return taken
 
 
 def _contents(
     namesrv: str,
+    access: Access,
     readers: Sequence[ReaderLag],
     queues: Sequence[QueueLag],
     master: str | None,
@@ -184,7 +188,8 @@ def _contents(
     session = session_for("lag", master, conf)
     found: list[dict[str, Any]] = []
     for name in dict.fromkeys(reader.reader for reader in readers if reader.behind):
-        rows = job.contents(session, namesrv, [queue for queue in queues if queue.reader == name]).collect()
+        unread = [queue for queue in queues if queue.reader == name]
+        rows = job.contents(session, namesrv, unread, access).collect()
         found += [{"reader": name} | row.asDict() for row in rows]
     return found
 

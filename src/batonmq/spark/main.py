@@ -11,7 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from batonmq.spark.command import check_topic, common_options, session_for
+from batonmq.spark.access import Access
+from batonmq.spark.cluster_options import cluster_options
+from batonmq.spark.command import check_topic, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.skew_command import skew
@@ -47,22 +49,38 @@ def spark() -> None:
     All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077. They
     need PySpark (pip install '.[spark]') and a Java runtime, version 17 or newer. For your own queries use
     spark.read.format("rocketmq"): see docs/spark.md.
+
+    The cluster is named as for 'batonmq admin':
+
+    \b
+      export NAMESRV_ADDR=127.0.0.1:9876      instead of -n with every command
+      export BATONMQ_TLS_CONFIG=tls.conf      where programs speak TLS only
+      export BATONMQ_CREDENTIALS=tools.yml    where brokers know users
     """
 
 
-def _read(session: SparkSession, namesrv: str, topic: str) -> DataFrame:
-    options = {"namesrvAddr": namesrv, "subscribe": topic}
+def _log(
+    session: SparkSession, namesrv: str | None, topic: str, access: Access, archived: str | None
+) -> DataFrame:
+    """The topic's messages, from its archive if there is one."""
+    if archived:
+        return session.read.parquet(archived)
+    assert namesrv is not None
+    options = {"namesrvAddr": namesrv, "subscribe": topic, **access.options()}
     return session.read.format("rocketmq").options(**options).load()
 
 
 @spark.command()
-@common_options
+@cluster_options()
+@topic_option
 @click.option("--to", "target", required=True, help="Directory for the Parquet files.")
 @click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
 @click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
 @click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
+@spark_options
 def archive(
     namesrv: str,
+    access: Access,
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
@@ -78,7 +96,7 @@ def archive(
     """
     from batonmq.spark.jobs import archive as job
 
-    check_topic(namesrv, topic)
+    check_topic(namesrv, topic, access)
     session = session_for("archive", master, conf)
     query = job.start(
         session,
@@ -88,13 +106,15 @@ def archive(
         checkpoint=checkpoint,
         max_offsets_per_trigger=max_offsets,
         every=every,
+        access=access,
     )
     done = job.finish(query)
     click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
 
 
 @spark.command()
-@common_options
+@cluster_options(unless={"archived": "--archive"})
+@topic_option
 @click.option(
     "--history",
     required=True,
@@ -110,8 +130,10 @@ def archive(
     help="Store directory of a replica (twice or more): their commit logs are compared.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@spark_options
 def audit(
-    namesrv: str,
+    namesrv: str | None,
+    access: Access,
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
@@ -129,10 +151,10 @@ def audit(
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
 
-    if not archived:
-        check_topic(namesrv, topic)
+    if namesrv is not None:
+        check_topic(namesrv, topic, access)
     session = session_for("audit", master, conf)
-    log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
+    log = _log(session, namesrv, topic, access, archived)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
     replicas = compare(stores) if len(stores) > 1 else None
     if as_json:
@@ -149,13 +171,16 @@ def audit(
 
 
 @spark.command()
-@common_options
+@cluster_options(unless={"archived": "--archive"})
+@topic_option
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
 @click.option(
     "--to", "target", help="Also write the flights by hour and carrier to this directory, as Parquet."
 )
+@spark_options
 def rollup(
-    namesrv: str,
+    namesrv: str | None,
+    access: Access,
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
@@ -168,10 +193,10 @@ def rollup(
     """
     from batonmq.spark.jobs import rollup as job
 
-    if not archived:
-        check_topic(namesrv, topic)
+    if namesrv is not None:
+        check_topic(namesrv, topic, access)
     session = session_for("rollup", master, conf)
-    log = session.read.parquet(archived) if archived else _read(session, namesrv, topic)
+    log = _log(session, namesrv, topic, access, archived)
     log = log.select("value", "timestamp").cache()
     console = Console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")

@@ -10,10 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from batonmq.common.plots import BLUE, GREY, RED
 from batonmq.spark import report
-from batonmq.spark.command import DIRECTORY, check_topic, one_line, session_for, time_ms
+from batonmq.spark.access import Access
+from batonmq.spark.cluster_options import cluster_options
+from batonmq.spark.command import (
+    DIRECTORY,
+    check_topic,
+    one_line,
+    session_for,
+    spark_options,
+    time_ms,
+    topic_option,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +37,8 @@ NAME_LENGTH = 60
 
 
 @click.command()
-@click.option("-n", "--namesrv", help="Name servers, host:port;host:port; for a live topic.")
-@click.option("-t", "--topic", required=True, help="Topic to read.")
+@cluster_options(unless={"archived": "--archive", "stores": "--store"})
+@topic_option
 @click.option("--archive", "archived", help="Read this archive (batonmq spark archive) instead.")
 @click.option("--store", "stores", multiple=True, help="Read this store directory instead; may be repeated.")
 @click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
@@ -48,10 +59,10 @@ NAME_LENGTH = 60
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def skew(
     namesrv: str | None,
+    access: Access,
     topic: str,
     archived: str | None,
     stores: tuple[str, ...],
@@ -78,17 +89,19 @@ def skew(
     """
     from batonmq.spark.jobs import skew as job
 
-    if sum((namesrv is not None, archived is not None, bool(stores))) != 1:
-        raise click.UsageError("give exactly one of --namesrv, --archive and --store")
+    # NAMESRV_ADDR stands for no choice: with another source it does not count.
+    chosen = click.get_current_context().get_parameter_source("namesrv") is ParameterSource.COMMANDLINE
+    if chosen + bool(archived) + bool(stores) > 1:
+        raise click.UsageError("give one of --namesrv, --archive and --store")
     known: list[str] = []
     if namesrv is not None:
-        check_topic(namesrv, topic)
+        check_topic(namesrv, topic, access)
         with one_line():
-            known = asyncio.run(_queues(namesrv, topic))
+            known = asyncio.run(_queues(namesrv, topic, access))
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
     session = session_for("skew", master, conf)
-    log = _log(session, namesrv, topic, archived, stores, from_ms, until_ms)
+    log = _log(session, namesrv, access, topic, archived, stores, from_ms, until_ms)
     measured = job.measure(log, by=by, top=top)
     queues = job.empty_queues(measured.queues, known)
     if not measured.messages:
@@ -117,17 +130,18 @@ def skew(
         raise SystemExit(1)
 
 
-async def _queues(namesrv: str, topic: str) -> list[str]:
+async def _queues(namesrv: str, topic: str, access: Access) -> list[str]:
     """``broker:queue`` of all readable queues."""
     from batonmq.client.reader import QueueReader
 
-    async with QueueReader(namesrv) as reader:
+    async with QueueReader(namesrv, **access.client()) as reader:
         return [f"{queue.broker_name}:{queue.queue_id}" for queue in await reader.queues(topic)]
 
 
 def _log(
     session: SparkSession,
     namesrv: str | None,
+    access: Access,
     topic: str,
     archived: str | None,
     stores: Sequence[str],
@@ -138,7 +152,7 @@ def _log(
 
     from batonmq.spark.jobs import skew as job
 
-    if archived is not None:
+    if archived:
         log = session.read.parquet(archived).where(F.col("topic") == topic)
         at_ms = F.unix_millis("timestamp")
         log = log if from_ms is None else log.where(at_ms >= from_ms)
@@ -151,7 +165,7 @@ def _log(
         return reader.options(**options).load(",".join(stores))
     assert namesrv is not None
     reader = session.read.format("rocketmq").schema(job.COLUMNS)
-    return reader.options(namesrvAddr=namesrv, **options).load()
+    return reader.options(namesrvAddr=namesrv, **options, **access.options()).load()
 
 
 def short(key: str) -> str:

@@ -13,15 +13,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from batonmq.spark.access import Access
+from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
     check_topic,
-    common_options,
     iso_date,
     one_line,
     session_for,
     show_progress,
+    spark_options,
     time_ms,
+    topic_option,
 )
 
 if TYPE_CHECKING:
@@ -33,23 +36,27 @@ _TRANSLATE_S = 10
 
 
 @click.command()
-@common_options
+@cluster_options()
+@topic_option
 @click.option("--to", "target", required=True, help="Topic to write; it must exist.")
 @click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
-@click.option("--to-namesrv", help="Name servers of another cluster to write to.")
+@target_options(required=False)
 @click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
 @click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window; default: now.")
 @click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
 @click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
+@spark_options
 def replay(
     namesrv: str,
+    access: Access,
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
     target: str,
     state: Path,
     to_namesrv: str | None,
+    to_access: Access,
     from_ms: int | None,
     until_ms: int | None,
     where: str | None,
@@ -71,8 +78,11 @@ def replay(
 
     if to_namesrv is None and target == topic:
         raise click.UsageError("--to is the topic itself: its messages would be there twice")
-    check_topic(namesrv, topic)
-    check_topic(to_namesrv or namesrv, target)
+    check_topic(namesrv, topic, access)
+    if to_namesrv is None:
+        check_topic(namesrv, target, access)
+    else:
+        check_topic(to_namesrv, target, to_access)
     wanted = job.Replay(
         namesrv=namesrv,
         topic=topic,
@@ -84,6 +94,8 @@ def replay(
         where=where,
         rate=rate,
         keep_queues=keep_queues,
+        access=access,
+        target_access=to_access,
     )
     with one_line():
         window = job.window_of(wanted)
@@ -99,7 +111,7 @@ def replay(
 
 
 @click.command()
-@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@cluster_options()
 @click.option(
     "--archive", "archived", required=True, help="Directory of the archive (batonmq spark archive)."
 )
@@ -108,10 +120,10 @@ def replay(
 @click.option("--to", "target", help="Topic to write; default: the one that messages came from.")
 @click.option("--from-date", metavar="YYYY-MM-DD", callback=iso_date, help="First date; default: the oldest.")
 @click.option("--to-date", metavar="YYYY-MM-DD", callback=iso_date, help="Last date; default: the newest.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def restore(
     namesrv: str,
+    access: Access,
     archived: str,
     state: Path,
     topic: str | None,
@@ -133,15 +145,15 @@ def restore(
     from batonmq.client.sync import QueueReader
     from batonmq.spark.jobs import restore as job
 
-    wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date)
+    wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date, access)
     with one_line():
         job.check_state(wanted)
     if target is not None:
-        check_topic(namesrv, target)
+        check_topic(namesrv, target, access)
     session = session_for("restore", master, conf)
 
     def queues(name: str) -> Sequence[MessageQueue]:
-        with QueueReader(namesrv) as reader:
+        with QueueReader(namesrv, **access.client()) as reader:
             return reader.queues(name)
 
     def progress(name: str, day: str, rows: int) -> None:
@@ -153,7 +165,7 @@ def restore(
 
 
 @click.command()
-@click.option("-n", "--namesrv", required=True, help="Name servers, host:port;host:port.")
+@cluster_options()
 @click.option("-g", "--group", required=True, help="Consumer group whose messages died.")
 @click.option("--from", "from_ms", callback=time_ms, help="Only those that died then or later.")
 @click.option("--until", "until_ms", callback=time_ms, help="Only those that died before.")
@@ -162,10 +174,10 @@ def restore(
 @click.option("--state", type=DIRECTORY, help="Directory that remembers what was sent; for --redrive.")
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; for --redrive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the dead letters as JSON.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def dlq(
     namesrv: str,
+    access: Access,
     group: str,
     from_ms: int | None,
     until_ms: int | None,
@@ -196,11 +208,19 @@ def dlq(
     if redrive and state is None:
         raise click.UsageError("--redrive needs --state, a directory that remembers what was sent")
     topic = dead_letter_topic(group)
-    check_topic(namesrv, topic)
+    check_topic(namesrv, topic, access)
     if redrive:
         assert state is not None
         wanted = replays.Replay(
-            namesrv, topic, None, state, from_ms=from_ms, until_ms=until_ms, where=where, rate=rate
+            namesrv,
+            topic,
+            None,
+            state,
+            from_ms=from_ms,
+            until_ms=until_ms,
+            where=where,
+            rate=rate,
+            access=access,
         )
         with one_line():
             rows = replays.window_of(wanted).rows
@@ -212,7 +232,7 @@ def dlq(
             f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
         )
         return
-    options = {"namesrvAddr": namesrv, "subscribe": topic}
+    options = {"namesrvAddr": namesrv, "subscribe": topic} | access.options()
     options |= {} if from_ms is None else {"startingTimestamp": str(from_ms)}
     options |= {} if until_ms is None else {"endingTimestamp": str(until_ms)}
     session = session_for("dlq", master, conf)
@@ -237,19 +257,20 @@ def dlq(
 
 
 @click.command()
-@click.option("-n", "--namesrv", required=True, help="Name servers of the source, host:port;host:port.")
-@click.option("--to-namesrv", required=True, help="Name servers of the target.")
+@cluster_options()
+@target_options(required=True)
 @click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic; may be repeated.")
 @click.option("--state", required=True, type=DIRECTORY, help="Directory for the checkpoint.")
 @click.option("-g", "--group", "groups", multiple=True, help="Group whose offsets follow; may be repeated.")
 @click.option("--every", default="1 second", show_default=True, help="Interval of the micro-batches.")
 @click.option("--once", is_flag=True, help="Copy what is there now, and end.")
 @click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
-@click.option("--master", help="Spark master; default local[*], this machine.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@spark_options
 def mirror(
     namesrv: str,
+    access: Access,
     to_namesrv: str,
+    to_access: Access,
     topics: tuple[str, ...],
     state: Path,
     groups: tuple[str, ...],
@@ -275,8 +296,8 @@ def mirror(
     if namesrv == to_namesrv:
         raise click.UsageError("--to-namesrv is the source itself: its messages would be there twice")
     for topic in topics:
-        check_topic(namesrv, topic)
-    wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups)
+        check_topic(namesrv, topic, access)
+    wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
         lanes = asyncio.run(job.prepare(wanted))
     if groups and any(lane.difference is None for lane in lanes):
