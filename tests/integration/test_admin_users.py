@@ -63,8 +63,8 @@ async def test_users_from_beginning_to_end(cluster: Cluster) -> None:
     mine = {"BATONMQ_ACCESS_KEY": "bob", "BATONMQ_SECRET_KEY": "two"}
     done = await cluster.tried("getUser", "-u", "nobody", env=mine)
     assert done.exit_code == 1 and f"no user nobody at {address}" in done.output
-    done = await cluster.tried("getAcl", "-s", "User:nobody")
-    assert done.exit_code == 1 and f"User:nobody has no list at {address}" in done.output
+    done = await cluster.tried("getAcl", "-s", "User:bob")
+    assert done.exit_code == 1 and f"User:bob has no list at {address}" in done.output
     await cluster.run("updateUser", "-u", "bob", "-p", typed="three\nthree\n")
     mine["BATONMQ_SECRET_KEY"] = "three"
     assert len(await cluster.run("getUser", "-u", "bob", env=mine)) == 1

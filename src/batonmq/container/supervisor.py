@@ -39,8 +39,8 @@ PING_S: Final = 1.0
 SILENT_PINGS: Final = 10
 """A worker that has not answered for so many intervals hangs, and is killed."""
 STARTING_PINGS: Final = 600
-"""The same while it starts brokers. The recovery of a large store may keep the whole process busy, and a kill
-would make it begin again."""
+"""The same while it starts, or starts brokers. The recovery of a large store may keep the whole process busy,
+and a kill would make it begin again."""
 
 
 class _Gone(Exception):
@@ -66,6 +66,8 @@ class WorkerProcess:
         self._pings: asyncio.Task[None] | None = None
         self._silent = 0
         """Intervals since the worker's last message."""
+        self._answers = False
+        """Whether this process has sent a message; until then it may be busy with its imports."""
         self._returning: dict[BrokerIdentity, asyncio.Task[bool]] = {}
         """Brokers that a worker starts again."""
         self._tasks = Tasks()
@@ -145,6 +147,7 @@ class WorkerProcess:
                 pass_fds=(its.fileno(),),
                 stdin=DEVNULL,
             )
+        self._answers = False
         mine.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=mine)
         self._writer.write(control.frame(control.Hello(self._number, self._tls)))
@@ -228,7 +231,7 @@ class WorkerProcess:
         assert self._process is not None and self._writer is not None
         try:
             while (report := await control.read_report(reader)) is not None:
-                self._silent = 0
+                self._silent, self._answers = 0, True
                 if isinstance(report, control.Answer):
                     self._answered(report)
                 elif self._brokers.pop(report.identity, None) is not None:
@@ -260,7 +263,8 @@ class WorkerProcess:
             if self._writer is None:
                 self._silent = 0
                 continue
-            most = STARTING_PINGS if self._returning or self._starting else SILENT_PINGS
+            starting = not self._answers or self._returning or self._starting
+            most = STARTING_PINGS if starting else SILENT_PINGS
             if self._silent >= most:
                 log.error("worker-%d has not answered for %.0f s: it is killed", self._number, most * PING_S)
                 self._silent = 0

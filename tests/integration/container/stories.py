@@ -37,8 +37,6 @@ from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import pop_retry_topic, retry_topic
 
 COUNT = 32
-DELAY_LEVEL, DELAY_S = 3, 10
-"""Level 3 is 10 s by default."""
 LATE_S = 4.0
 """How late a delayed or timed message may come while brokers come and go; RocketMQ's tests allow as much."""
 
@@ -108,13 +106,13 @@ async def on_time(trio: Trio, came: dict[str, list[float]], due: dict[str, float
 
 async def delayed(trio: Trio, name: str, topic: str) -> dict[str, float]:
     """Send delayed messages to a set: body -> when each is due, wall time in s."""
-    bodies = await trio.send(name, topic, COUNT, delay_level=DELAY_LEVEL)
-    return dict.fromkeys(bodies, time.time() + DELAY_S)
+    bodies = await trio.send(name, topic, COUNT, delay_level=trio.delay_level)
+    return dict.fromkeys(bodies, time.time() + trio.delay_s)
 
 
 async def timed(trio: Trio, name: str, topic: str) -> dict[str, float]:
     """The same of timed ones."""
-    due_s = time.time() + DELAY_S
+    due_s = time.time() + trio.delay_s
     return dict.fromkeys(await trio.send(name, topic, COUNT, deliver_at=due_s), due_s)
 
 
@@ -482,7 +480,7 @@ async def _progress_is_taken(
 async def a_master_that_returns_takes_the_progress_of_delay_levels(trio: Trio) -> None:
     async def progress() -> int:
         answer = await trio.client.call(trio.address("a"), GetAllDelayOffset())
-        return decode(bytes(answer.body), DelayOffsetSerializeWrapper).offset_table.get(DELAY_LEVEL, 0)
+        return decode(bytes(answer.body), DelayOffsetSerializeWrapper).offset_table.get(trio.delay_level, 0)
 
     topic = "a_master_that_returns_takes_the_progress_of_delay_levels"
     due = await _progress_is_taken(trio, topic, delayed, progress)

@@ -81,6 +81,9 @@ class Trio(ABC):
     """The nine brokers; `await close()` at the end. A broker is ``(set, id)``; id 0 is the master."""
 
     patience_s: float
+    delay_level: int
+    delay_s: float
+    """Of that level, and of timed messages: brokers are removed within this time."""
     also: ClassVar[dict[str, object]] = {}
     """More keys of all brokers."""
 
@@ -384,6 +387,7 @@ class OurTrio(Trio):
     """Three processes `batonmq container`."""
 
     patience_s = 20.0
+    delay_level, delay_s = 3, 10.0
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
