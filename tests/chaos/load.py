@@ -19,6 +19,7 @@ from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError, code_name
 from batonmq.protocol.frame import Command
 from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.protocol.signing import Credentials
 from tests.chaos.check import Found, Send, Verdict, check
 from tests.chaos.feature_check import Span
 
@@ -81,8 +82,8 @@ def reason(error: Exception) -> str:
 class CountingClient(RemotingClient):
     """Counts the requests that try to store a message, and remembers who got the last one."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, credentials: Credentials | None = None) -> None:
+        super().__init__(credentials=credentials)
         self.attempts = 0
         self.last = ""
 

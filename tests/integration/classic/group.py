@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.load import CountingClient
+
 from batonmq import Credentials, Message, MessageQueue, Producer
 from batonmq.client.errors import ClientError
 from batonmq.demo.cluster import Program
@@ -52,6 +54,8 @@ class ClassicGroup:
     master_settings: dict[str, object] = field(default_factory=dict)
     acked: list[bytes] = field(default_factory=list)
     credentials: Credentials | None = None
+    repeated: int = 0
+    """Attempts beyond one a send: each may have stored its message a second time."""
 
     def __post_init__(self) -> None:
         self.client = RemotingClient(credentials=self.credentials)
@@ -134,12 +138,13 @@ class ClassicGroup:
         """Send; what was acknowledged is in `acked`. Returns how many were not."""
         failed = 0
         queue = MessageQueue(TOPIC, NAME, 0)
+        client = CountingClient(credentials=self.credentials)
         async with Producer(
             "p",
             self.namesrv.address,
             send_timeout_ms=timeout_ms,
             retries=retries,
-            credentials=self.credentials,
+            remoting=client,
         ) as producer:
             for _ in range(count):
                 body = b"%d " % len(self.acked) + os.urandom(size)
@@ -149,6 +154,7 @@ class ClassicGroup:
                     failed += 1
                 else:
                     self.acked.append(body)
+        self.repeated += max(0, client.attempts - count)
         return failed
 
     async def bodies(self, address: str, begin: int = 0) -> list[bytes]:

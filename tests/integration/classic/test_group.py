@@ -106,7 +106,10 @@ async def test_kill_of_either_at_any_moment_loses_nothing_acknowledged(start: St
         await group.in_sync(1)
     for broker_id in (0, 1):
         stored = await group.bodies(group.brokers[broker_id].address)
-        assert [body for body in stored if body in set(group.acked)] == group.acked
+        acked = [body for body in stored if body in set(group.acked)]
+        assert list(dict.fromkeys(acked)) == group.acked
+        # A master that is killed between store and answer has the message, and the client sends it again.
+        assert len(acked) - len(group.acked) <= group.repeated
     for each in (group.brokers[1], group.master):
         await asyncio.to_thread(each.stop)
     assert commit_log(group.store(0)) == commit_log(group.store(1))
