@@ -40,6 +40,7 @@ QUEUES = 4
 JAVA_START_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 90.0
 OURS, JAVA, JAVA_REPLICAS = "ours", "java", "java-replicas"
+PROGRESS_KILLS = 20
 VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
 """What is killed, and how often in proportion."""
 
@@ -209,6 +210,8 @@ class Matrix:
             for broker in brokers:
                 broker.start()
         self.counts[what] += 1
+        if not self.counts.total() % PROGRESS_KILLS:
+            print(f"{self.counts.total()} kills, {self.job.failures} jobs failed", file=sys.stderr, flush=True)
 
     def _kill_brokers(self, *brokers: Program | JavaCluster) -> None:
         began = time.monotonic()

@@ -61,17 +61,63 @@ async def test_sends_wait_for_as_many_as_are_in_sync_and_for_more_when_they_are_
     ]
 
 
-async def test_a_send_under_way_keeps_the_number_of_copies_that_it_was_appended_with(rig: Rig) -> None:
+async def test_a_send_under_way_waits_for_no_more_copies_than_a_new_one(rig: Rig) -> None:
     first = await rig.put("three")
-    rig.replicas.in_sync_replicas = 2
-    second = await rig.put("two")
-    assert rig.appender.backlog == 2
-    rig.replicas.acks = [second]
+    rig.replicas.acks = [first, 0]
     rig.appender.progress()
-    assert rig.log == [("two", OK)] and first < second
+    assert rig.log == []
+    rig.replicas.in_sync_replicas = 2  # the slave that has nothing is lost
+    rig.replicas.acks = [first]
+    rig.appender.progress()
+    assert rig.log == [("three", OK)]
+
+
+async def test_a_send_under_way_keeps_its_number_of_copies_while_more_are_needed_of_new_ones(
+    rig: Rig,
+) -> None:
+    rig.replicas.in_sync_replicas = 2
+    await rig.put("two")
+    rig.replicas.in_sync_replicas = 3
+    end = await rig.put("three")
+    assert rig.appender.backlog == 2
+    rig.replicas.acks = [end, 0]
+    rig.appender.progress()
+    assert rig.log == [("two", OK)]
     await asyncio.sleep(0.12)
     assert rig.log[1:] == [("three", LATE)]
     assert rig.appender.backlog == 0
+
+
+async def test_with_too_few_replicas_in_sync_a_send_under_way_is_not_acknowledged(rig: Rig) -> None:
+    await rig.put("three")
+    rig.replicas.in_sync_replicas = 1  # minInSyncReplicas=2
+    rig.replicas.acks = []
+    rig.appender.progress()
+    assert rig.log == []
+    await asyncio.sleep(0.12)
+    assert rig.log == [("three", LATE)]
+
+
+@pytest.mark.parametrize("auto", [True, False])
+async def test_only_enable_auto_in_sync_replicas_lets_sends_under_way_wait_for_fewer_copies(
+    tmp_path: Path, auto: bool
+) -> None:
+    rig = Rig(
+        tmp_path,
+        enable_slave_acting_master=True,
+        in_sync_replicas=2,
+        enable_auto_in_sync_replicas=auto,
+        slave_timeout=80,
+    )
+    rig.replicas.in_sync_replicas = 2
+    await rig.put("two")
+    rig.replicas.in_sync_replicas = 1
+    rig.replicas.acks = []
+    rig.appender.progress()
+    await asyncio.sleep(0.12)
+    assert rig.log == [("two", OK if auto else LATE)]
+    await rig.appender.stop()
+    rig.store.close()
 
 
 async def test_no_more_replicas_count_than_the_name_servers_know_as_alive(rig: Rig) -> None:

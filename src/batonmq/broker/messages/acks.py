@@ -79,7 +79,7 @@ class PendingByCopies(Generic[T]):
     """`PendingAcks` for each number of copies that sends wait for, oldest first.
 
     Almost always there is one. Another begins when `enableAutoInSyncReplicas` or a change of the
-    configuration changes the number: sends under way keep the number that they were appended with.
+    configuration changes the number.
     """
 
     __slots__ = ("groups",)

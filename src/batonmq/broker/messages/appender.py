@@ -55,7 +55,7 @@ HELD_BYTES: Final = 64 << 20
 """Bodies that may wait while the log is held (`Appender.hold`); more are refused."""
 SETTLE_POLL_S: Final = 0.005
 UNLIMITED: Final = 1 << 30
-"""`alive_replicas` before a name server has answered."""
+"""More replicas than there are: `alive_replicas` before a name server has answered."""
 
 
 class Waiter(Protocol):
@@ -262,9 +262,11 @@ class Appender:
                     listener(grown)
                 except Exception:  # a bug there; the others, and those who wait for an ack, go on
                     log.exception("a part of the broker failed over new messages")
-        for copies, sends in self._pending.groups:
-            if sends:
-                _report(sends.complete(self._acked_offset(copies)))
+        if self._pending.groups:
+            most = self._most_copies()
+            for copies, sends in self._pending.groups:
+                if sends:
+                    _report(sends.complete(self._acked_offset(min(copies, most))))
 
     def is_acked(self, end_offset: int) -> bool:
         """Whether a message that ends at `end_offset` is as safe as the configuration demands."""
@@ -332,6 +334,15 @@ class Appender:
             replicas_in_sync=self._replicas_that_count(),
         )
 
+    def _most_copies(self) -> int:
+        """Sends under way wait for no more copies than this: with enableAutoInSyncReplicas, for no more than a
+        send of now. RocketMQ lets them wait for a lost slave until slaveTimeout."""
+        config = self._settings.broker
+        if config.enable_controller_mode or not config.enable_auto_in_sync_replicas:
+            return UNLIMITED
+        needed = self._copies_needed()
+        return UNLIMITED if needed is None else needed
+
     def _replicas_that_count(self) -> int:
         in_sync = self._in_sync_replicas()
         if self._settings.broker.enable_slave_acting_master:
@@ -362,11 +373,12 @@ class Appender:
         `syncFlushTimeout`."""
         more_ms = self._settings.store.sync_flush_timeout - self._settings.broker.slave_timeout
         answered = 0
+        most = self._most_copies()
         for copies, sends in self._pending.groups:
             late_twice, late = sends.expire(now_ms)
             for waiter, result in late_twice:
                 waiter.stored(PutStatus.FLUSH_DISK_TIMEOUT, result)
-            replicated = self._replicated_offset(copies)
+            replicated = self._replicated_offset(min(copies, most))
             answered += len(late_twice)
             for waiter, result in late:
                 if result.end_offset > replicated:

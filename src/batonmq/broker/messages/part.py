@@ -68,8 +68,11 @@ class MessagesPart(Part):
 
     def _members_changed(self, members: MemberGroup) -> None:
         if members.known:
-            own_id = self._broker.settings.broker.broker_id
-            self._broker.appender.alive_replicas = 1 + len(members.others(own_id))
+            own_id, appender = self._broker.settings.broker.broker_id, self._broker.appender
+            fewer = 1 + len(members.others(own_id)) < appender.alive_replicas
+            appender.alive_replicas = 1 + len(members.others(own_id))
+            if fewer:
+                appender.progress()  # sends under way may need fewer copies now
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
         self.puller.on_visible(grown)
