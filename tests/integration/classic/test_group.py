@@ -189,6 +189,34 @@ async def test_a_master_that_lost_the_end_of_its_log_gets_no_slave(start: Starte
     assert await group.bodies(group.brokers[1].address) == before == group.acked
 
 
+async def test_a_slave_keeps_its_tables_when_its_master_has_lost_its_disk(start: Starter) -> None:
+    """Until an operator has decided: they belong to the log that only the slave still has."""
+    group = await start(**TWO_COPIES)
+    await group.serving()
+    assert await group.send(10) == 0
+    group.master.kill()
+    shutil.rmtree(group.store(0))
+    await asyncio.to_thread(group.master.start)
+    await until(lambda: "the master lost what this slave still has" in group.log(0))
+    await until(lambda: group.log(1).count("master is ") > 1 or "lost master" in group.log(1))
+    await asyncio.sleep(6)  # two rounds of copies
+    for each in group.brokers:
+        await asyncio.to_thread(each.stop)
+    group.brokers[1].settings = {**group.brokers[1].settings, "brokerId": 0, "brokerRole": "ASYNC_MASTER"}
+    await asyncio.to_thread(group.brokers[1].start)
+    assert await group.bodies(group.brokers[1].address) == group.acked
+    answer = await group.client.call(group.namesrv.address, GetRouteInfo(topic=TOPIC))
+    assert decode(answer.body, TopicRouteData).queue_datas
+
+
+async def test_an_empty_slave_of_an_empty_master_counts_at_once(start: Starter) -> None:
+    began = time.monotonic()
+    group = await start(**TWO_COPIES, enableSlaveActingMaster="true", haSendHeartbeatInterval=15_000)
+    await group.serving()
+    assert await group.send(1) == 0
+    assert time.monotonic() - began < 10, "it waited for a heartbeat of the slave"
+
+
 async def test_the_master_is_found_by_haMasterAddress_and_without_a_name_server(
     start: Starter, tmp_path: Path
 ) -> None:

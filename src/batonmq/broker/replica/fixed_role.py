@@ -87,11 +87,19 @@ class FixedSlave:
         self._broker = broker
         self._switch = switch
         self._configured = broker.settings.ha.ha_master_address
-        self.slave_sync = SlaveSync(broker.client, broker.role, broker.tables, broker.store)
+        self.slave_sync = SlaveSync(
+            broker.client, broker.role, broker.tables, broker.store, self._has_the_masters_log
+        )
         self._copied_from: str | None = None
         self._acts = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def _has_the_masters_log(self) -> bool:
+        """Tables belong to a log. A master that lost its disk has empty ones, and this slave, whose log it
+        refuses, still has the messages of the topics that would be deleted."""
+        replication = self._broker.replication
+        return replication is None or replication.following
 
     def start(self) -> None:
         broker = self._broker

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -64,7 +65,16 @@ class RemoteMaster:
 class SlaveSync:
     """Copies the master's tables while this broker is a slave."""
 
-    def __init__(self, client: RemotingClient, role: RoleState, tables: Tables, store: MessageStore) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        role: RoleState,
+        tables: Tables,
+        store: MessageStore,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`ready`: nothing is copied while it returns False."""
+        self._ready = ready
         self._client = client
         self._role = role
         self._tables = tables
@@ -116,6 +126,8 @@ class SlaveSync:
             try:
                 if master.announces_changes:
                     copied = await self._next_change(master, copied)
+                while not self._ready():
+                    await asyncio.sleep(FIRST_RETRY_S)
                 began = loop.time()
                 await self.copy(master)
                 logged, self.complete = "", True

@@ -74,8 +74,8 @@ class MasterSession:
         self.ack_offset = -1
         """The last report; -1 before the first one."""
         self.confirmed = False
-        """The slave has reported again after its first report, and so holds this log up to `ack_offset`. The
-        first report says only where its own log ends, whatever history that has."""
+        """The slave holds this log up to `ack_offset`: it has no log, or it has reported again after its first
+        report, which says only where its own log ends, whatever history that has."""
         self.next_offset = -1
         """Next byte to send; -1 before the first report."""
 
@@ -124,6 +124,7 @@ class MasterSession:
             self.next_offset = offset
         self._transfer_from = self.next_offset
         self.ack_offset = offset
+        self.confirmed = offset == 0
 
     def sendable(self, log: LogBounds) -> int:
         """Bytes that the slave has not been sent. Raises `HAFrameError` if the log begins beyond them."""

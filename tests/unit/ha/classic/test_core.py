@@ -103,6 +103,12 @@ def test_the_first_report_confirms_nothing_and_the_second_does():
     assert master.confirmed
 
 
+def test_a_slave_without_a_log_holds_what_it_reports_at_once():
+    master = master_session()
+    master.receive(report(0), LogBounds(0, 0, FILE), 1)
+    assert (master.ack_offset, master.confirmed) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("reports", "log", "error"),
     [
