@@ -54,12 +54,21 @@ class Container:
         Raises `ConfigError` (see `read_broker_file`), or `MQError`: SYSTEM_ERROR, or NO_PERMISSION for a file
         in another directory.
         """
-        file = await asyncio.get_running_loop().run_in_executor(
+        file = await self.read(path, directories=directories)
+        await self.start(file)
+        return file
+
+    async def read(self, path: str, *, directories: Sequence[str] = ()) -> BrokerFile:
+        """The file for `start`. Parameters and errors: see `add`."""
+        return await asyncio.get_running_loop().run_in_executor(
             None, partial(_read, path, directories, self._namesrv_addr)
         )
+
+    async def start(self, file: BrokerFile) -> None:
+        """Start this broker; it serves on return. It claims its ports and directories before the first await.
+        Raises `MQError`."""
         # The start goes on if the caller goes away.
         await asyncio.shield(self._begin(file))
-        return file
 
     async def remove(self, identity: BrokerIdentity) -> None:
         """Stop a broker, even one that is still starting. Its acknowledged messages are on disk on return.
@@ -87,7 +96,7 @@ class Container:
         if entry is not None:
             self.table.leave(entry)
             log.error(
-                "%s stopped itself: %s; the other brokers go on (%d), addBroker starts it again",
+                "%s is gone: %s; the other brokers go on (%d), addBroker starts it again",
                 identity.canonical_name,
                 cause,
                 len(self.table),
@@ -96,6 +105,7 @@ class Container:
     async def close(self) -> None:
         """Stop all brokers."""
         self._closing = True
+        log.info("stopping %d brokers", len(self.table))
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await asyncio.gather(*(place.close() for place in self._places))

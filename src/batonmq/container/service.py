@@ -12,6 +12,7 @@ from batonmq.broker.service import VIP_PORT_DISTANCE
 from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError
+from batonmq.container.broker_file import BrokerFile
 from batonmq.container.config import ContainerConfig
 from batonmq.container.container import Container
 from batonmq.container.core import BrokerTable, Listener, split_paths
@@ -116,18 +117,34 @@ class ConfiguredBrokers:
         """Returns once each broker serves or has failed."""
         if not self._paths:
             log.info("brokerConfigPaths names no file: addBroker adds brokers")
-        await asyncio.gather(*(self._add(path) for path in self._paths))
+        files = await asyncio.gather(*(self._read(path) for path in self._paths))
+        # In this order: of two that claim the same port, the first one in the list gets it.
+        serve = await asyncio.gather(*(self._start(file) for file in files if file is not None))
+        if sum(serve) < len(self._paths):
+            log.error("%d of the %d brokers of brokerConfigPaths serve", sum(serve), len(self._paths))
 
     async def stop(self) -> None:
         """They stop with their container."""
 
-    async def _add(self, path: str) -> None:
+    async def _read(self, path: str) -> BrokerFile | None:
         try:
-            file = await self._container.add(path)
+            return await self._container.read(path)
         except (ConfigError, MQError) as error:
-            text = error.remark if isinstance(error, MQError) else str(error)
-            where = "" if path in text else f"{path}: "
-            log.error("broker not started: %s%s; the others are not affected", where, text)
-            return
+            self._failed(path, error)
+            return None
+
+    async def _start(self, file: BrokerFile) -> bool:
+        try:
+            await self._container.start(file)
+        except MQError as error:
+            self._failed(str(file.path), error)
+            return False
         identity = file.identity
         self._say(f"Broker [{identity.name}-{identity.broker_id}] boot success. serializeType=JSON")
+        return True
+
+    @staticmethod
+    def _failed(path: str, error: ConfigError | MQError) -> None:
+        text = error.remark if isinstance(error, MQError) else str(error)
+        where = "" if path in text else f"{path}: "
+        log.error("broker not started: %s%s; the others are not affected", where, text)

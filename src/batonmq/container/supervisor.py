@@ -214,7 +214,7 @@ class WorkerProcess:
                 return True  # removed in the meantime: `stop` waits for this
             if error is not None:
                 del self._brokers[identity]
-                self._ended(identity, f"it did not start again: {error}")
+                self._ended(identity, f"it did not start again after its worker ended: {error}")
                 return True
             _, now = self._brokers[identity]
             if now != addresses:  # `set_name_servers` did not reach a broker that was starting

@@ -246,6 +246,20 @@ async def test_clashing_brokers_are_refused_one_by_one(tmp_path: Path) -> None:
         await node.send(a)
 
 
+async def test_of_two_files_that_claim_one_port_the_first_gets_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    confs = [BrokerConf(tmp_path, name) for name in "abcdef"]
+    for conf in confs[1:]:
+        conf.write(listenPort=confs[0].port, haListenPort=conf.port + 1)
+    # A file that takes longer to read keeps its place.
+    confs[0].path.write_text(confs[0].path.read_text() + "# as long as a file may be\n" * 10_000)
+    async with container(broker_config_paths=":".join(str(conf.path) for conf in confs)) as node:
+        assert node.names == ["DefaultCluster_a_0"]
+        assert node.said == ["Broker [a-0] boot success. serializeType=JSON"]
+    assert "1 of the 6 brokers of brokerConfigPaths serve" in caplog.text
+
+
 async def test_each_broker_exports_its_metrics_at_its_own_port(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.prometheus")
     first, second = free_ports(2)
@@ -315,7 +329,8 @@ async def test_a_broken_and_a_missing_file_among_ten_leave_eight_brokers(
     confs[7].path.unlink()
     async with container(broker_config_paths=":".join(str(each.path) for each in confs)) as node:
         errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-        assert len(errors) == 2 and "Traceback" not in caplog.text
+        assert len(errors) == 3 and "Traceback" not in caplog.text
+        assert errors[2] == "8 of the 10 brokers of brokerConfigPaths serve"
         assert sum(str(confs[3].path) in each for each in errors) == 1
         assert sum(f"{confs[7].path}: cannot be read: No such file" in each for each in errors) == 1
         assert len(node.names) == 8
@@ -390,7 +405,7 @@ async def test_a_broker_that_stops_itself_is_gone_and_the_others_go_on(
     async with container(broker_config_paths=f"{a.path}:{b.path}") as node:
         node.broker(a).broker.fail(OSError(5, "Input/output error"))
         await until(lambda: node.names == ["DefaultCluster_b_0"])
-        assert "DefaultCluster_a_0 stopped itself: Input/output error; the other brokers go on" in caplog.text
+        assert "DefaultCluster_a_0 is gone: Input/output error; the other brokers go on" in caplog.text
         await node.send(b)
         await refused(node.remove("a"), ResponseCode.BROKER_NOT_EXIST)
         await node.add(a.path)

@@ -335,8 +335,8 @@ class Appender:
         )
 
     def _most_copies(self) -> int:
-        """Sends under way wait for no more copies than this: with enableAutoInSyncReplicas, for no more than a
-        send of now. RocketMQ lets them wait for a lost slave until slaveTimeout."""
+        """Sends under way wait for no more copies than this: with enableAutoInSyncReplicas, no more than a
+        new send. RocketMQ lets them wait for a lost slave until slaveTimeout."""
         config = self._settings.broker
         if config.enable_controller_mode or not config.enable_auto_in_sync_replicas:
             return UNLIMITED

@@ -123,11 +123,15 @@ class SlaveSync:
         master = RemoteMaster(self._client, address)
         logged, copied = "", -1
         while True:
+            if not self._ready():
+                await asyncio.sleep(FIRST_RETRY_S)
+                continue
             try:
                 if master.announces_changes:
                     copied = await self._next_change(master, copied)
-                while not self._ready():
-                    await asyncio.sleep(FIRST_RETRY_S)
+                if not self._ready():
+                    copied = -1
+                    continue
                 began = loop.time()
                 await self.copy(master)
                 logged, self.complete = "", True

@@ -74,8 +74,8 @@ class MasterSession:
         self.ack_offset = -1
         """The last report; -1 before the first one."""
         self.confirmed = False
-        """The slave holds this log up to `ack_offset`: it has no log, or it has reported again after its first
-        report, which says only where its own log ends, whatever history that has."""
+        """The slave holds this log up to `ack_offset`: it began with no log, or it has reported again after
+        its first report, which says only where its own log ends, whatever history that has."""
         self.next_offset = -1
         """Next byte to send; -1 before the first report."""
 
