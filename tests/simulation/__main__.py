@@ -1,6 +1,8 @@
 """Any number of seeds, two at a time.
 
 python -m tests.simulation --seeds 1000            stories of whole clusters
+python -m tests.simulation guided --stories 1000   the same, branching off where others reached new states
+python -m tests.simulation shrink 17               the smallest story that breaks what seed 17 breaks
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
@@ -30,11 +32,20 @@ from typing import NamedTuple
 import click
 from rich.progress import Progress
 
-from tests.simulation import acting, containers, controller_sim, pop_story, raft_sim, returning
+from tests.simulation import (
+    acting,
+    availability_page,
+    containers,
+    controller_sim,
+    pop_story,
+    raft_sim,
+    returning,
+)
 from tests.simulation.availability import Case, all_cases, measure
-from tests.simulation.availability_page import IMAGE, Result, page, plot
+from tests.simulation.availability_page import Result
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
+from tests.simulation.search import branches_of, guided_command, kept_of, shrink_command
 from tests.simulation.story import shape_of
 
 
@@ -76,6 +87,11 @@ def tell(seed: int, replicas: int | None, replace_controllers: bool, hand_back: 
 @click.option("--hand-back", is_flag=True, help="The master role goes back to the first replica.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--verbose", is_flag=True, help="One seed with its log on stderr.")
+@click.option("--controllers", type=click.IntRange(1, 5), default=3, help="With --verbose: so many.")
+@click.option("--sync-flush/--async-flush", default=None, help="With --verbose: default by seed.")
+@click.option("--plot", default="", help="With --verbose: this plot again and again.")
+@click.option("--branches", default="", metavar="N:SEED,…", help="With --verbose: as `guided` printed them.")
+@click.option("--kept", metavar="N,N,…", help="With --verbose: only these faults, as `shrink` printed them.")
 @click.pass_context
 def main(
     context: click.Context,
@@ -86,14 +102,27 @@ def main(
     hand_back: bool,
     jobs: int,
     verbose: bool,
+    controllers: int,
+    sync_flush: bool | None,
+    plot: str,
+    branches: str,
+    kept: str | None,
 ) -> None:
     """Run seeded simulations of controllers, replicas and a client; exit code 1 if an invariant broke."""
     if context.invoked_subcommand is not None:
         return
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
+        shape = shape_of(first, replicas)
         shape = replace(
-            shape_of(first, replicas), replace_controllers=replace_controllers, hand_back=hand_back
+            shape,
+            controllers=controllers,
+            sync_flush=shape.sync_flush if sync_flush is None else sync_flush,
+            replace_controllers=replace_controllers,
+            hand_back=hand_back,
+            plot=plot,
+            branches=branches_of(branches),
+            kept=kept_of(kept),
         )
         story = run(first, shape)
         click.echo("\n".join(story.events))
@@ -234,8 +263,8 @@ def availability(cases: int | None, write: bool, jobs: int) -> None:
             progress.advance(bar)
     if write:
         docs = Path(__file__).parents[2] / "docs"
-        (docs / "reports/availability.md").write_text(page(results))
-        plot(results, docs / "images" / IMAGE)
+        (docs / "reports/availability.md").write_text(availability_page.page(results))
+        availability_page.plot(results, docs / "images" / availability_page.IMAGE)
     wrong = [result for result in results if not result.agrees]
     for result in wrong:
         click.echo(f"expected {result.expected}, was {result.measured}: {sorted(result.cut)}")
@@ -310,6 +339,9 @@ def crosswise(seeds: int, first: int, jobs: int) -> None:
     or a broker was not where it belongs."""
     run_many(tell_containers, range(first, first + seeds), jobs)
 
+
+main.add_command(shrink_command)
+main.add_command(guided_command)
 
 if __name__ == "__main__":
     main()

@@ -8,6 +8,7 @@ group that is well, are in `plots.py` and `operators.py`; `nemesis.py` chooses.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -23,12 +24,14 @@ T = TypeVar("T")
 
 
 class Faults:
-    """What can be done to a cluster at any moment. All chance comes from the cluster's generator."""
+    """What can be done to a cluster at any moment. Each fault has its own generator, so that one that is left
+    out changes no other."""
 
     def __init__(self, cluster: SimCluster, witness: Witness, story: Story, shape: Shape) -> None:
         self.cluster, self.witness, self.story, self.shape = cluster, witness, story, shape
-        self.random = cluster.random
+        self.random = random.Random(f"{story.seed}/0")
         self.over = False
+        self._number = 0
         self._faults: tuple[tuple[int, Callable[[], object]], ...] = (
             (20, self._kill),
             (10, self._power_cut),
@@ -59,6 +62,17 @@ class Faults:
         )
 
     # -- choosing -----------------------------------------------------------------------------------------
+
+    def _begin(self, after_epoch: int | None = None) -> bool:
+        """Begin the next fault, or the one that follows an election. False: this story leaves it out."""
+        if after_epoch is None:
+            self._number += 1
+        key = str(self._number) if after_epoch is None else f"epoch {after_epoch}"
+        self.random = random.Random(f"{self.shape.chooser(self.story.seed, self._number)}/{key}")
+        wanted = self.shape.kept is None or key in self.shape.kept
+        if wanted:
+            self.story.faults.append(key)
+        return wanted
 
     def strike(self) -> None:
         """One or two more faults, aimed at the master."""

@@ -49,30 +49,38 @@ class Nemesis(Plots):
 
     async def run(self) -> None:
         """Faults for as long as the story's shape says."""
-        cluster, pick = self.cluster, self.random
+        cluster = self.cluster
         end = cluster.loop.now + self.shape.faults_s
         while cluster.loop.now < end:
+            wanted = self._begin()
+            pick = self.random
             if self.shape.plot:
                 cluster.heal()
                 if await self._until(cluster.whole, WELL_S):
                     await asyncio.sleep(pick.expovariate(1 / 0.3))
-                    if cluster.whole():
+                    if wanted and cluster.whole():
                         await self._plots[self.shape.plot][1](cluster.masters()[0])
             elif pick.random() < 0.3:
                 # A group that is well again has most to lose.
                 cluster.heal()
                 await self._until(cluster.whole, pick.uniform(1, 6))
                 await asyncio.sleep(pick.expovariate(1 / 0.3))
+                if not wanted:
+                    continue
                 if pick.random() < 0.4 and cluster.whole():
                     await self._one_of(list(self._plots.values()))(cluster.masters()[0])
                 else:
                     self.strike()
             else:
                 await asyncio.sleep(pick.expovariate(1 / 1.5))
+                if wanted:
+                    self._one_fault()
+        for _ in range(
+            0 if self.shape.plot else self.random.randint(0, 5)
+        ):  # what has to be healed may be a lot
+            if self._begin():
                 self._one_fault()
-        for _ in range(0 if self.shape.plot else pick.randint(0, 5)):  # what has to be healed may be a lot
-            self._one_fault()
-            await asyncio.sleep(pick.expovariate(1 / 0.1))
+            await asyncio.sleep(self.random.expovariate(1 / 0.1))
         self.over = True
 
     def look(self) -> None:
@@ -80,5 +88,5 @@ class Nemesis(Plots):
         epoch = self.witness.newest_epoch
         if epoch > self._epoch:
             self._epoch = epoch
-            if not self.over and not self.shape.plot and self.random.random() < 0.3:
+            if not self.over and not self.shape.plot and self._begin(epoch) and self.random.random() < 0.3:
                 self._strike_soon(1.0)

@@ -262,9 +262,9 @@ class PopTeller(Teller):
                     cluster.stall(end, 10, both=True)
         finally:
             self._popping.set()
-        await asyncio.sleep(SLAVE_TIMEOUT_MS / 1000 + pick.uniform(0.2, 1))
+        await asyncio.sleep(SLAVE_TIMEOUT_MS / 1000 + pick.uniform(0.05, 0.3))
         await self.nemesis.announce(master)
-        await asyncio.sleep(pick.uniform(0.2, 0.8))
+        await asyncio.sleep(pick.uniform(0.1, 0.3))  # the slaves are in the SyncStateSet for 2 s
         self.nemesis._end(master)
         await asyncio.sleep(pick.uniform(0, 3))
 

@@ -30,11 +30,16 @@ from tests.simulation.witness import Witness
 WORKERS = 3
 
 
-def run(seed: int, shape: Shape, teller: Callable[[SimCluster, Story, Shape], Teller] | None = None) -> Story:
-    """Tell the story of `seed`, with the traffic of `teller`; raises `Violation` (with the events before it)
-    if an invariant breaks."""
+def run(
+    seed: int,
+    shape: Shape,
+    teller: Callable[[SimCluster, Story, Shape], Teller] | None = None,
+    story: Story | None = None,
+) -> Story:
+    """Run the story of `seed`, with the traffic of `teller`; raises `Violation` (with the events before it)
+    if an invariant breaks. `story`: filled while it runs, for callers who need what preceded a violation."""
     loop = SimLoop(seed)
-    story = Story(seed)
+    story = Story(seed) if story is None else story
     with scratch("sim", seed) as root:
         cluster = SimCluster(
             loop, root, replicas=shape.replicas, controllers=shape.controllers, sync_flush=shape.sync_flush

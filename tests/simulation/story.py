@@ -12,13 +12,17 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from batonmq.common import tasks
 from tests.simulation.loop import Livelock, SimLoop
 
 TOPIC, QUEUES = "numbers", 2
 START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
+
+
+State: TypeAlias = tuple[int, int, str]
+"""Master epoch, SyncStateSet as a bit a replica, and what each replica is."""
 
 
 class Violation(AssertionError):
@@ -41,6 +45,17 @@ class Shape:
     """This plot again and again (`nemesis.py`), and no other fault."""
     faults_s: float = FAULTS_S
     """How long the faults last, in virtual seconds."""
+    kept: frozenset[str] | None = None
+    """Only these faults of the seed (keys as in `Story.faults`); None: all. See `shrink.py`."""
+    branches: tuple[tuple[int, int], ...] = ()
+    """Fault number -> seed that chooses the faults from there on, in ascending order. See `guided.py`."""
+
+    def chooser(self, seed: int, number: int) -> int:
+        """The seed that chooses fault `number`."""
+        for first, other in self.branches:
+            if number >= first:
+                seed = other
+        return seed
 
 
 @dataclass
@@ -60,6 +75,10 @@ class Story:
     """Master epoch -> node."""
     replaced: int = 0
     """Controllers in whose place operators put new ones."""
+    faults: list[str] = field(default_factory=list)
+    """Keys of the faults that took place: ``7`` is the seventh, ``epoch 3`` followed an election."""
+    states: set[State] = field(default_factory=set)
+    """What the broker set went through (`Witness`)."""
     healed_s: float = 0.0
     """Virtual time from the end of the faults to one master and the whole SyncStateSet."""
     events: list[str] = field(default_factory=list)

@@ -16,6 +16,9 @@ from batonmq.store.mapped import file_name
 from tests.simulation.cluster import BROKER_NAME, COMMIT_LOG_FILE, Node, SimCluster
 from tests.simulation.story import TOPIC, Shape, Story, Violation
 
+MOST_EPOCHS = 8
+"""States of later master epochs count as those of this one."""
+
 
 class Fact(NamedTuple):
     """A message that must never be lost, moved or replaced from here on."""
@@ -84,6 +87,23 @@ class Witness:
         self._check_controllers()
         self._check_members()
         self.check_logs()
+        self._note_state()
+
+    def _note_state(self) -> None:
+        """Add the present state to those that the story has gone through."""
+        members, roles = 0, []
+        for node in self._cluster.brokers:
+            if node.broker_id in self._members[1]:
+                members |= 1 << node.index
+            if not node.up:
+                roles.append("down")
+            elif node.broker is None or node.broker_id is None:
+                roles.append("starting")
+            else:
+                behind = min(2, self.newest_epoch - node.broker.role.epoch)
+                linked = node.broker.replication.following
+                roles.append(f"{node.broker.replication.role.name}-{behind}{'+' * linked}")
+        self._story.states.add((min(self.newest_epoch, MOST_EPOCHS), members, " ".join(roles)))
 
     def _check_masters(self) -> None:
         for node in self._cluster.masters():

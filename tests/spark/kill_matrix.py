@@ -211,7 +211,9 @@ class Matrix:
                 broker.start()
         self.counts[what] += 1
         if not self.counts.total() % PROGRESS_KILLS:
-            print(f"{self.counts.total()} kills, {self.job.failures} jobs failed", file=sys.stderr, flush=True)
+            print(
+                f"{self.counts.total()} kills, {self.job.failures} jobs failed", file=sys.stderr, flush=True
+            )
 
     def _kill_brokers(self, *brokers: Program | JavaCluster) -> None:
         began = time.monotonic()
