@@ -66,6 +66,37 @@ def test_the_gap_of_an_election_began_before_it(session, tmp_path):
     assert found[7, ALL].gap_ms == 2_500 and found[7, ALL].failed == 1
 
 
+def test_a_gap_that_leads_to_the_next_election_is_not_that_of_the_one_before(session, tmp_path):
+    # Elections at 12 s and 16 s. A gap of 0.5 s surrounds the first, one of 2 s the second.
+    rows = [
+        *steady(5 * SECOND, 12 * SECOND),
+        (11_950_000, None),
+        *steady(12_400_000, 15 * SECOND + 1),
+        (15_050_000, None),
+        *steady(17 * SECOND, 20 * SECOND),
+    ]
+    path = history(tmp_path / "p.parquet", rows)
+    windows = [
+        Window("b", 7, 12 * SECOND, 16 * SECOND, 16 * SECOND),
+        Window("b", 8, 16 * SECOND, 46 * SECOND),
+    ]
+    found = measured(session, [path], windows)
+    assert (found[7, ALL].gap_ms, found[8, ALL].gap_ms) == (500, 2_000)
+    # The next election is after the end of the window here.
+    short = [Window("b", 7, 12 * SECOND, 15_500_000, 16 * SECOND)]
+    assert measured(session, [path], short)[7, ALL].gap_ms == 500
+
+
+def test_a_gap_around_two_elections_is_that_of_both(session, tmp_path):
+    rows = [*steady(5 * SECOND, 10 * SECOND + 1), (10_050_000, None), *steady(17 * SECOND, 20 * SECOND)]
+    windows = [
+        Window("b", 7, 12 * SECOND, 16 * SECOND, 16 * SECOND),
+        Window("b", 8, 16 * SECOND, 46 * SECOND),
+    ]
+    found = measured(session, [history(tmp_path / "p.parquet", rows)], windows)
+    assert (found[7, ALL].gap_ms, found[8, ALL].gap_ms) == (7_000, 7_000)
+
+
 def test_a_gap_without_end_lasts_to_the_last_send(session, tmp_path):
     rows = [*steady(5 * SECOND, 10 * SECOND + 1), (10_050_000, None), (15 * SECOND, None)]
     found = measured(

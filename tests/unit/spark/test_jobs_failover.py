@@ -140,7 +140,7 @@ def test_a_window_ends_at_the_next_election_of_the_set() -> None:
     other = election(1_500, 9, 1, 2, [1, 2], broker_name="c")
     found = elections_of([KILLED, election(3_000, 3, 2, 1, [1, 2]), other], [], [Epoch("b", 1, 0, "s")])
     assert windows_of(found, 10.0) == [
-        Window("b", 2, 1_000_000, 3_000_000),
+        Window("b", 2, 1_000_000, 3_000_000, 3_000_000),
         Window("b", 3, 3_000_000, 13_000_000),
         Window("c", 9, 1_500_000, 11_500_000),
     ]

@@ -3,8 +3,10 @@
 A history has the columns of `audit.HISTORY_SCHEMA`, and optionally `producer`; without it the name of the
 file or directory is the producer. The gap of a producer at an election is the longest time between two
 acknowledgements of that broker set that touches the time from the election to the next one, at most
-`window_s` later. If sends follow and none is acknowledged, the gap lasts to the last send. A producer that
-has nothing in flight and sends nothing for 0.1 s is idle: then the gap begins with its next send.
+`window_s` later. A gap that began between two elections and lasts beyond the second one is that of the second
+only: the outage led to it. If sends follow and none is acknowledged, the gap lasts to the last send. A
+producer that has nothing in flight and sends nothing for 0.1 s is idle: then the gap begins with its next
+send.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class Window:
     master_epoch: int
     start_us: int
     end_us: int
+    next_us: int | None = None
+    """The next election of the broker set; None: there was no other."""
 
 
 def windows_of(elections: Sequence[Election], window_s: float) -> list[Window]:
@@ -71,12 +75,11 @@ def windows_of(elections: Sequence[Election], window_s: float) -> list[Window]:
     for name in dict.fromkeys(election.broker_set for election in elections):
         timed = [e for e in elections if e.broker_set == name and e.time_ms is not None]
         starts = [1000 * (e.time_ms or 0) for e in timed]
-        ends = [min(a + round(window_s * 1e6), b) for a, b in pairwise(starts)]
-        ends += [starts[-1] + round(window_s * 1e6)] if starts else []
-        found += [
-            Window(name, e.master_epoch, start, max(end, start + 1))
-            for e, start, end in zip(timed, starts, ends, strict=True)
-        ]
+        for election, (start, following) in zip(timed, pairwise([*starts, None]), strict=True):
+            assert start is not None
+            end = start + round(window_s * 1e6)
+            end = end if following is None else min(end, following)
+            found.append(Window(name, election.master_epoch, start, max(end, start + 1), following))
     return found
 
 
@@ -108,8 +111,8 @@ def measure(session: SparkSession, histories: DataFrame, windows: Sequence[Windo
 
     around = F.broadcast(
         session.createDataFrame(
-            [(w.broker_set, w.master_epoch, w.start_us, w.end_us) for w in windows],
-            "broker_set string, master_epoch int, start_us bigint, end_us bigint",
+            [(w.broker_set, w.master_epoch, w.start_us, w.end_us, w.next_us) for w in windows],
+            "broker_set string, master_epoch int, start_us bigint, end_us bigint, next_us bigint",
         )
     )
     single = histories.withColumn("who", F.col("producer"))
@@ -117,6 +120,8 @@ def measure(session: SparkSession, histories: DataFrame, windows: Sequence[Windo
     try:
         gaps = _gaps(both).join(around, "broker_set")
         touching = gaps.where((F.col("ended_us") > F.col("start_us")) & (F.col("began_us") < F.col("end_us")))
+        of_the_next = (F.col("began_us") >= F.col("start_us")) & (F.col("ended_us") > F.col("next_us"))
+        touching = touching.where(~F.coalesce(of_the_next, F.lit(False)))
         longest = touching.groupBy("broker_set", "master_epoch", "start_us", "end_us", "who").agg(
             F.max_by(F.struct("began_us", "ended_us", "acked_again"), F.col("ended_us") - F.col("began_us"))
             .alias("gap")
