@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +29,7 @@ from batonmq.spark.sink.options import LEDGER_DIRECTORY
 from batonmq.sync import Producer
 from tests.interop.conftest import HEAPS, SCRIPT, JavaProcess, Peer
 from tests.spark import visibility
+from tests.spark.processes import Job, kill
 from tests.spark.visibility import CHUNK, source_place
 
 FROM, TO = "matrix-from", "matrix-to"
@@ -43,73 +40,6 @@ OURS, JAVA, JAVA_REPLICAS = "ours", "java", "java-replicas"
 PROGRESS_KILLS = 20
 VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
 """What is killed, and how often in proportion."""
-
-
-@dataclass
-class Process:
-    pid: int
-    parent: int
-    command: str
-
-
-def processes() -> list[Process]:
-    """All processes of this machine."""
-    found = []
-    for directory in Path("/proc").iterdir():
-        if not directory.name.isdigit():
-            continue
-        try:
-            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            fields = (directory / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        found.append(Process(int(directory.name), int(fields[1]), command))
-    return found
-
-
-def descendants(root: int) -> list[Process]:
-    """Of a process, which is not among them."""
-    everything = processes()
-    known, grown = {root}, True
-    while grown:
-        more = {process.pid for process in everything if process.parent in known} - known
-        known |= more
-        grown = bool(more)
-    return [process for process in everything if process.pid in known and process.pid != root]
-
-
-@dataclass
-class Job:
-    """The stream's driver, started again until it has copied all."""
-
-    command: list[str]
-    log: Path
-    starts: int = 0
-    failures: int = 0
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self.starts += 1
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, process_group=0)
-
-    def kill(self) -> None:
-        """The driver with its JVM and workers; nothing of it may go on."""
-        assert self.process is not None
-        victims = [process.pid for process in descendants(self.process.pid)]
-        for pid in [self.process.pid, *victims]:
-            kill(pid)
-        self.process.wait()
-
-    def workers(self) -> list[int]:
-        """Python processes that run tasks, or a step of the driver."""
-        assert self.process is not None
-        return [p.pid for p in descendants(self.process.pid) if "pyspark.daemon" in p.command]
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-        os.kill(pid, signal.SIGKILL)
 
 
 class JavaCluster:
