@@ -61,8 +61,8 @@ def unshare_command() -> list[str]:
     return command
 
 
-def run_inside(arguments: Sequence[str]) -> int:
-    """Run ``python -m tests.chaos`` with these arguments inside; returns its exit code.
+def run_inside(arguments: Sequence[str], module: str = "tests.chaos") -> int:
+    """Run ``python -m <module>`` with these arguments inside; returns its exit code.
 
     SIGINT and SIGTERM are handed on once. If we are killed, so is everything inside.
     """
@@ -71,7 +71,7 @@ def run_inside(arguments: Sequence[str]) -> int:
         [
             *("setpriv", "--pdeathsig", "KILL"),
             *unshare_command(),
-            *(sys.executable, "-m", "tests.chaos", *arguments),
+            *(sys.executable, "-m", module, *arguments),
         ],
         env={**os.environ, INSIDE: "1"},
         process_group=0,

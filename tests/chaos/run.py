@@ -7,7 +7,8 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from batonmq import Admin
 from batonmq.net.errors import NetError
@@ -26,23 +27,47 @@ from tests.chaos.scenarios import Scenario
 from tests.chaos.stores import compare_replicas, complaints, read_topics
 
 
+class Guest(Protocol):
+    """A further client of the cluster, beside the load, for the whole run."""
+
+    async def start(self) -> None:
+        """The cluster serves; scenarios have not begun."""
+
+    async def check(self, loads: Sequence[Load]) -> None:
+        """All is whole, nothing is sent any more, and the cluster serves for the last time."""
+
+    async def stop(self) -> None:
+        """However the run came to its end. Called without `start` and twice, too."""
+
+
 class GroupRun:
     """What was sent to one cluster, scenario after scenario."""
 
-    def __init__(self, system: str, ground: Ground, seed: int, *, quick: bool, load: str = "plain") -> None:
+    def __init__(
+        self,
+        system: str,
+        ground: Ground,
+        seed: int,
+        *,
+        quick: bool,
+        load: str = "plain",
+        guest: Guest | None = None,
+    ) -> None:
         self._system = system
         self._ground = ground
         self._cluster = ground.cluster
         self._seed = seed
         self._quick = quick
         self._load = load
+        self._guest = guest
         self._loads: list[Load] = []
         self._places = places_of(self._cluster)
         self._fixed = self._cluster if isinstance(self._cluster, FixedGroups) else None
 
-    async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
+    async def scenarios(self, scenarios: Iterable[Scenario], done: Callable[[Result], None]) -> Verdict:
         """All scenarios on a fresh cluster, each result as it comes, until the group does not heal.
 
+        With controllers `scenarios` may be an iterator that decides when the run has lasted long enough.
         Returns what the stores were found to hold at the end.
         """
         try:
@@ -53,13 +78,20 @@ class GroupRun:
                     await self._create_topic(_topic(scenario))
                 for scenario in scenarios:
                     await topic_copied(self._fixed, _topic(scenario))
+            if self._guest is not None:
+                await self._guest.start()
             for scenario in scenarios:
                 result = await self._scenario(scenario)
                 done(result)
                 if result.whole_s is None:
                     break
+            else:
+                if self._guest is not None:
+                    await self._guest.check(self._loads)
             return await self._finish()
         finally:
+            if self._guest is not None:
+                await self._guest.stop()
             await self._ground.stop()
 
     async def _scenario(self, scenario: Scenario) -> Result:

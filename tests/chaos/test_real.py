@@ -6,10 +6,12 @@ Run with ``pytest -m chaos``; needs what `make chaos` needs.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,23 +107,49 @@ def descendants(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_outlives_a_run(how: signal.Signals, tmp_path: Path) -> None:
+    log = tmp_path / "out" / "ours-2" / "broker-1.log"
+
+    def is_up() -> bool:
+        return log.exists() and b"boot success" in log.read_bytes()
+
+    command = ["tests.chaos", "--quick", "kill", "--out", str(tmp_path / "out")]
+    # setpriv becomes unshare, our program, and seven of the cluster
+    ends_with_all(command, how, is_up, 7, tmp_path)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_soak_of_spark(how: signal.Signals, tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs a JRE >= 17, and there is no java on PATH")
+
+    def is_up() -> bool:
+        return bool(list(tmp_path.glob("spark-soak-*/checkpoint/commits/0")))
+
+    # the driver, its JVM and a Python worker more
+    ends_with_all(["tests.spark.soak", "--quick", "--scenarios", "hang"], how, is_up, 10, tmp_path)
+
+
+def ends_with_all(
+    command: list[str], how: signal.Signals, is_up: Callable[[], bool], least: int, directory: Path
+) -> None:
+    """Run a module, and end it when it is up: then none of its processes, more than `least`, may be left."""
     bridges = Path("/sys/class/net")
     before = sorted(path.name for path in bridges.iterdir())
     run = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos", "--quick", "kill", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", *command],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(directory)},
     )
     try:
         deadline = time.monotonic() + 90
-        log = tmp_path / "out" / "ours-2" / "broker-1.log"
-        while not (log.exists() and b"boot success" in log.read_bytes()):
-            assert run.poll() is None, "ended before the brokers were up"
+        while not is_up():
+            assert run.poll() is None, "ended before all was up"
             assert time.monotonic() < deadline
             time.sleep(0.1)
         started = descendants(run.pid)
-        assert len(started) > 7  # setpriv becomes unshare, our program, and seven of the cluster
+        assert len(started) > least
         run.send_signal(how)
         assert run.wait(30) != 0
     finally:
