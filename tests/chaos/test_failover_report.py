@@ -39,17 +39,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except CannotIsolate as error:
         pytest.skip(str(error))
     directory = tmp_path_factory.mktemp("chaos")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.chaos",
-        *SCENARIOS,
-        "--quick",
-        "--only",
-        "ours",
-        "--out",
-        str(directory),
-    ]
+    # With this seed the quick scenarios kill a master, and another one hangs.
+    command = [sys.executable, "-m", "tests.chaos", *SCENARIOS, "--quick", "--seed", "1"]
+    command += ["--only", "ours", "--out", str(directory)]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
     return directory
 
