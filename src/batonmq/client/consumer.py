@@ -25,9 +25,11 @@ from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Concurrently, Handling, InOrder
 from batonmq.client.push.heartbeats import Heartbeats, find_topics
 from batonmq.client.push.locks import QueueLocks
+from batonmq.client.push.outages import Outages
 from batonmq.client.push.pulling import Puller, PullLimits
 from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
+from batonmq.client.push.route_watch import RouteWatch
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, for_retried, one_by_one
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.replies import Replies
@@ -117,7 +119,7 @@ class Consumer:
         self._commit_interval_s = commit_interval_ms / 1000
         self._stop_timeout_s = stop_timeout_s
         self._offsets: OffsetStore = (
-            GroupOffsets(session, group)
+            GroupOffsets(session, group, slaves=True)
             if model is MessageModel.CLUSTERING
             else LocalOffsets(offsets_dir, group)
         )
@@ -126,11 +128,12 @@ class Consumer:
         suspend_s = suspend_ms / 1000
         send_back = SendBack(session, group, max_reconsume_times)
         handlers = Handlers(subscriptions, group, session.client_id, tuple(hooks))
+        outages = Outages()
         self._replies: Replies | None = None
         self._locks: QueueLocks | None = None
         self._handling: Handling
         if orderly:
-            locks = self._locks = QueueLocks(session, group, suspend_s)
+            locks = self._locks = QueueLocks(session, group, suspend_s, outages)
             self._handling = InOrder(
                 subscriptions, handlers, session.clock, locks, send_back, max_reconsume_times, suspend_s
             )
@@ -146,6 +149,7 @@ class Consumer:
             model,
             PullLimits(pull_batch_size, max_cached_messages, max_cached_bytes, max_span),
             beginning=Beginning(session, self._offsets, from_where, from_timestamp_ms),
+            outages=outages,
             heartbeats=self._heartbeats,
             locks=self._locks,
             handling=self._handling,
@@ -159,8 +163,10 @@ class Consumer:
             offsets=self._offsets,
             heartbeats=self._heartbeats,
             locks=self._locks,
+            outages=outages,
             begin=self._begin,
         )
+        self._watch = RouteWatch(session, outages, self._assignment.queues)
         self._requests = BrokerRequests(
             session,
             group,
@@ -239,6 +245,7 @@ class Consumer:
         for loop in (
             self._assignment.run(),
             self._heartbeats.run(),
+            self._watch.run(),
             self._assignment.commit(self._commit_interval_s),
         ):
             spawn(loop, self._tasks)
@@ -259,8 +266,7 @@ class Consumer:
         for held in assigned:
             await cancel(held.tasks)
         if self._started:
-            for held in assigned:
-                await self._assignment.give_up(held)
+            await self._assignment.give_up(assigned)
             await self._heartbeats.say_goodbye()
         await self._session.close()
 
@@ -293,4 +299,5 @@ class Consumer:
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._heartbeats.route_changed(route)
+        self._watch.route_changed(topic, route)
         self._assignment.rebalance_soon()

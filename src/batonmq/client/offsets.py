@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from batonmq.net.connection import Connection, Response
 from batonmq.protocol.bodies.clients import ResetOffsetBody
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
@@ -17,6 +18,7 @@ from batonmq.protocol.headers.broker.pull import (
     UpdateConsumerOffset,
 )
 from batonmq.protocol.json import BodyError, decode, encode
+from batonmq.protocol.registry import Header
 from batonmq.routing.session import Session
 
 
@@ -29,35 +31,71 @@ class OffsetStore(Protocol):
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Keep an offset. Raises `MQError`, `NetError` or `OSError` when it is not kept."""
 
+    def is_slaves(self, queue: MessageQueue) -> bool:
+        """Whether the offset that was read last is a slave's: its master may know a later one."""
+
 
 class GroupOffsets:
-    """Offsets of a group, kept by the brokers; what did not change is not sent."""
+    """Offsets of a group, kept by the brokers. What a broker got over a connection that is still open is not
+    sent again: one that restarted may have lost the last seconds, and a slave's offsets are not its master's.
 
-    def __init__(self, session: Session, group: str) -> None:
+    With ``slaves`` a slave is asked, and gets commits, while no master is registered.
+    """
+
+    def __init__(self, session: Session, group: str, *, slaves: bool = False) -> None:
         self._session = session
         self._group = group
-        self._committed: dict[MessageQueue, int] = {}
+        self._slaves = slaves
+        self._committed: dict[MessageQueue, tuple[int, Connection | None]] = {}
+        self._read_from_slave: set[MessageQueue] = set()
 
     async def read(self, queue: MessageQueue) -> int | None:
+        header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
-            answer = await self._session.call_for(
-                queue, QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
-            )
+            answer, address = await self._call(queue, header)
         except MQError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
+                self._note_reader(queue, self._address(queue))
                 return None
             raise
         assert isinstance(answer.header, QueryConsumerOffsetResponse)
-        self._committed[queue] = answer.header.offset
-        return answer.header.offset
+        offset = answer.header.offset
+        self._note_reader(queue, address)
+        self._committed[queue] = offset, self._session.net.connected(address)
+        return offset
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        if self._committed.get(queue) == offset:
-            return
-        await self._session.call_for(
-            queue, UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
-        )
-        self._committed[queue] = offset
+        known, address = self._committed.get(queue), self._address(queue)
+        if known is not None and address is not None:
+            connection = self._session.net.connected(address)
+            if connection is not None and known == (offset, connection):
+                return
+        header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+        _, address = await self._call(queue, header)
+        self._committed[queue] = offset, self._session.net.connected(address)
+
+    def is_slaves(self, queue: MessageQueue) -> bool:
+        return queue in self._read_from_slave
+
+    async def _call(self, queue: MessageQueue, header: Header) -> tuple[Response, str]:
+        if self._slaves:
+            return await self._session.call_any(queue, header)
+        answer = await self._session.call_for(queue, header)
+        return answer, self._address(queue) or ""
+
+    def _address(self, queue: MessageQueue) -> str | None:
+        route = self._session.known_route(queue.topic)
+        if route is None:
+            return None
+        broker = route.broker_of(queue)
+        return route.replica(broker) if self._slaves else route.master(broker)
+
+    def _note_reader(self, queue: MessageQueue, address: str | None) -> None:
+        route = self._session.known_route(queue.topic)
+        if route is not None and route.master(route.broker_of(queue)) != address:
+            self._read_from_slave.add(queue)
+        else:
+            self._read_from_slave.discard(queue)
 
 
 class LocalOffsets:
@@ -66,6 +104,8 @@ class LocalOffsets:
     def __init__(self, folder: str, group: str) -> None:
         self._path = Path(folder).expanduser() / f"{group}.json"
         self._table: dict[MessageQueue, int] | None = None
+        self._changed = False
+        self._writing = asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
         if self._table is None:
@@ -82,10 +122,21 @@ class LocalOffsets:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         table = self._load()
-        if table.get(queue) == offset:
-            return
-        table[queue] = offset
-        await asyncio.get_running_loop().run_in_executor(None, self._write, encode(ResetOffsetBody(table)))
+        if table.get(queue) != offset:
+            table[queue] = offset
+            self._changed = True
+        async with self._writing:  # one write has what all that waited for it changed
+            if self._changed:
+                self._changed = False
+                data = encode(ResetOffsetBody(table))
+                try:
+                    await asyncio.get_running_loop().run_in_executor(None, self._write, data)
+                except BaseException:
+                    self._changed = True
+                    raise
+
+    def is_slaves(self, queue: MessageQueue) -> bool:
+        return False
 
     def _write(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,11 @@ class ProcessQueue:
         self._highest = -1
 
     @property
+    def begun(self) -> bool:
+        """Whether messages were pulled."""
+        return self._highest >= 0
+
+    @property
     def count(self) -> int:
         """Messages held."""
         return len(self._held)

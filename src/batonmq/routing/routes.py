@@ -48,10 +48,11 @@ class TopicRoute:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def replica(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
-        """Address to read from: the preferred replica's, else the master's, else any; None without one."""
+        """Address to read from: the preferred replica's, else the master's, else that of the slave with the
+        smallest id; None without one."""
         addresses = self.brokers.get(broker_name, {})
         address = addresses.get(preferred_id) or addresses.get(MASTER_ID)
-        return address or next(iter(addresses.values()), None)
+        return address or (addresses[min(addresses)] if addresses else None)
 
     def addresses(self) -> set[str]:
         return {address for group in self.brokers.values() for address in group.values()}

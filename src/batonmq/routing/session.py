@@ -191,9 +191,10 @@ class Session:
 
         Raises the answer's `MQError`, or the last `NetError`.
         """
-        return await self._call_following(
-            broker_name, topic, lambda route: broker_name, header, body, timeout_ms
+        answer, _ = await self._call_following(
+            broker_name, topic, lambda route: route.master(broker_name), header, body, timeout_ms
         )
+        return answer
 
     async def call_for(
         self, queue: MessageQueue, header: Header, body: Body = b"", *, timeout_ms: float = 3_000
@@ -202,31 +203,51 @@ class Session:
 
         Raises the answer's `MQError`, or the last `NetError`.
         """
+        answer, _ = await self._call_following(
+            str(queue),
+            queue.topic,
+            lambda route: route.master(route.broker_of(queue)),
+            header,
+            body,
+            timeout_ms,
+        )
+        return answer
+
+    async def call_any(
+        self, queue: MessageQueue, header: Header, *, timeout_ms: float = 3_000
+    ) -> tuple[Response, str]:
+        """As `call_for`, but call the slave with the smallest id while no master is registered, as RocketMQ's
+        consumers do for offsets. Also returns the address that answered."""
         return await self._call_following(
-            str(queue), queue.topic, lambda route: route.broker_of(queue), header, body, timeout_ms
+            str(queue),
+            queue.topic,
+            lambda route: route.replica(route.broker_of(queue)),
+            header,
+            b"",
+            timeout_ms,
         )
 
     async def _call_following(
         self,
         name: str,
         topic: str,
-        broker: Callable[[TopicRoute], str],
+        choose: Callable[[TopicRoute], str | None],
         header: Header,
         body: Body,
         timeout_ms: float,
-    ) -> Response:
+    ) -> tuple[Response, str]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         failure: Exception = ConnectFailed(name, "has no master")
         route = await self.route(topic)
         while True:
-            address = route.master(broker(route))
+            address = choose(route)
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise failure
             if address is not None:
                 try:
-                    return await self.net.call(address, header, body, timeout_ms=left_ms)
+                    return await self.net.call(address, header, body, timeout_ms=left_ms), address
                 except (NetError, StaleRouteError) as error:
                     if isinstance(error, TopicNotExistError):
                         raise

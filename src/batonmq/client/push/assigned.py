@@ -24,6 +24,10 @@ class Assigned:
     last_pull_ms: int = 0
     last_consume_ms: int = 0
     replica_id: int = MASTER_ID
+    provisional: bool = False
+    """The place where it was begun is a slave's word: its master may know a later committed offset."""
+    floor: int = 0
+    """What the master had as committed when it came back: no lower offset is committed."""
     moved_back_since: float | None = None
     unreadable: int = 0
     """Answers in a row with records that could not be decoded."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from batonmq.client.offsets import OffsetStore
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
+from batonmq.client.push.outages import Outages
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import cancel, log
 from batonmq.client.rebalance import allocate_averagely
@@ -24,6 +25,9 @@ from batonmq.protocol.names import is_retry_topic
 from batonmq.routing.routes import TopicRoute
 
 REBALANCE_INTERVAL_S = 20.0
+AT_A_TIME = 32
+"""So many offsets are committed, and queues unlocked, at the same time: one by one a broker that does not
+answer would take a timeout for each of its queues."""
 FIRST_REBALANCE_S = 1.0
 """The first rebalances follow quickly: the retry topic appears only after our first heartbeat."""
 
@@ -45,6 +49,7 @@ class Assignment:
         offsets: OffsetStore,
         heartbeats: Heartbeats,
         locks: QueueLocks | None,
+        outages: Outages,
         begin: Callable[[Assigned], None],
     ) -> None:
         self._session = session
@@ -54,6 +59,7 @@ class Assignment:
         self._offsets = offsets
         self._heartbeats = heartbeats
         self._locks = locks
+        self._outages = outages
         self._begin = begin
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._now = asyncio.Event()
@@ -108,12 +114,14 @@ class Assignment:
 
     async def _take(self, topic: str, share: list[MessageQueue]) -> None:
         wanted = set(share)
-        for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in wanted]:
-            held = self._assigned.pop(queue)
+        lost = [queue for queue in self._assigned if queue.topic == topic and queue not in wanted]
+        given_up = [self._assigned.pop(queue) for queue in lost]
+        for held in given_up:
             held.dropped = True
+        for held in given_up:
             await cancel(held.tasks)
-            await self.give_up(held)
-            log.info("gave up %s", queue)
+            log.info("gave up %s", held.queue)
+        await self.give_up(given_up)
         for queue in share:
             if queue not in self._assigned:
                 held = self._assigned[queue] = Assigned(queue)
@@ -122,26 +130,68 @@ class Assignment:
 
     # -- offsets
 
-    async def give_up(self, held: Assigned) -> None:
-        """Commit and unlock a queue that is not ours any more."""
-        if held.buffer.next_offset >= 0:
-            try:
-                await self._offsets.commit(held.queue, held.buffer.commit_offset)
-            except (NetError, MQError, OSError) as error:
-                log.warning("offset of %s was not committed: %s", held.queue, error)
-        if self._locks is not None:
-            await self._locks.unlock(held)
+    async def give_up(self, held: Sequence[Assigned]) -> None:
+        """Commit and unlock queues that are not ours any more."""
+        await self._commit(held, "was not committed")
+        locks = self._locks
+        if locks is not None:
+            await self._for_each(held, locks.unlock)
 
     async def commit(self, interval_s: float) -> None:
         """Commit what is done, again and again."""
         while True:
             await asyncio.sleep(interval_s)
-            for held in list(self._assigned.values()):
-                if held.buffer.next_offset >= 0:
-                    try:
-                        await self._offsets.commit(held.queue, held.buffer.commit_offset)
-                    except (NetError, MQError, OSError) as error:
-                        log.warning("offset of %s is committed later: %s", held.queue, error)
+            reached = [
+                held for held in self._assigned.values() if not self._outages.lasts(self._broker(held))
+            ]
+            await self._commit(reached, "is committed later")
+
+    async def _commit(self, held: Sequence[Assigned], outcome: str) -> None:
+        """Commit many queues at a time; ``outcome`` says what becomes of those that fail. One line for each
+        broker that does not answer: a request to each of its queues would take its timeout."""
+        silent: dict[str, int] = {}
+
+        async def one(each: Assigned) -> None:
+            offset, broker = each.buffer.commit_offset, self._broker(each)
+            if each.buffer.next_offset < 0 or offset < each.floor:
+                return
+            if each.provisional and self._served(each):
+                return
+            if broker in silent:
+                silent[broker] += 1
+                return
+            try:
+                await self._offsets.commit(each.queue, offset)
+            except NetError as error:
+                if broker not in silent:
+                    log.warning("offset of %s %s: %s", each.queue, outcome, error)
+                silent[broker] = silent.get(broker, -1) + 1
+            except (MQError, OSError) as error:
+                log.warning("offset of %s %s: %s", each.queue, outcome, error)
+
+        await self._for_each(held, one)
+        for broker, others in silent.items():
+            if others:
+                log.warning("nor those of %d more queues at %s", others, broker)
+
+    def _broker(self, held: Assigned) -> str:
+        route = self._session.known_route(held.queue.topic)
+        return (route.broker_of(held.queue) if route is not None else "") or held.queue.broker_name
+
+    def _served(self, held: Assigned) -> bool:
+        """Whether the queue has a master. Its offset is looked at first (`Beginning.confirm`)."""
+        route = self._session.known_route(held.queue.topic)
+        return route is not None and route.master(route.broker_of(held.queue)) is not None
+
+    async def _for_each(self, held: Sequence[Assigned], work: Callable[[Assigned], Awaitable[None]]) -> None:
+        """Work on queues, `AT_A_TIME` at a time."""
+        left = iter(held)
+
+        async def some() -> None:
+            for each in left:
+                await work(each)
+
+        await asyncio.gather(*(some() for _ in range(min(AT_A_TIME, len(held)))))
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue from other offsets: the queues are given up and taken again."""

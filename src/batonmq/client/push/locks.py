@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from batonmq.client.push.assigned import Assigned
+from batonmq.client.push.outages import Outages
 from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
@@ -27,10 +29,11 @@ LOCK_LIFE_S = 30.0
 class QueueLocks:
     """Locks queues for this client; ``pause_s`` lies between two tries while another client has one."""
 
-    def __init__(self, session: ClientSession, group: str, pause_s: float) -> None:
+    def __init__(self, session: ClientSession, group: str, pause_s: float, outages: Outages) -> None:
         self._session = session
         self._group = group
         self._pause_s = pause_s
+        self._outages = outages
 
     async def may_work(self, held: Assigned) -> bool:
         """A queue must be locked where it is; False after a pause when another client has it."""
@@ -56,7 +59,9 @@ class QueueLocks:
         try:
             answer = await self._session.call_for(held.queue, LockBatchMq(), body, timeout_ms=1_000)
         except (NetError, MQError) as error:
-            log.info("%s is not locked: %s", held.queue, error)
+            broker = self._broker(held) or held.queue.broker_name
+            what = f"queues at {broker} are not locked"
+            self._outages.tell(broker, what, error, loop.time(), logging.INFO)
             return False
         locked = decode(answer.body, LockBatchResponseBody).lock_ok_mq_set
         if held.queue in locked:

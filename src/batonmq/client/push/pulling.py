@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 
 from batonmq.client.push.assigned import Assigned
@@ -11,6 +12,7 @@ from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
+from batonmq.client.push.outages import Outages
 from batonmq.client.push.retries import SendBack
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log, spawn
@@ -47,6 +49,9 @@ UNREADABLE_RETRY_S = 5.0
 """An answer with records that cannot be decoded is asked for again after this time."""
 UNREADABLE_ATTEMPTS = 3
 """How often such an answer is asked for until its records are left out."""
+REFUSED_PAUSE_S = 1.0
+"""Before the next pull from a broker that refuses them, has nothing while its master is away, or is away for
+long itself."""
 GIVE_UP_RETRY_S = 5.0
 """A message for the dead-letter topic that its broker did not take is sent again after this time."""
 DEAD_LETTER = -1
@@ -79,6 +84,7 @@ class Puller:
         limits: PullLimits,
         *,
         beginning: Beginning,
+        outages: Outages,
         heartbeats: Heartbeats,
         locks: QueueLocks | None,
         handling: Handling,
@@ -91,6 +97,7 @@ class Puller:
         self._model = model
         self._limits = limits
         self._beginning = beginning
+        self._outages = outages
         self._heartbeats = heartbeats
         self._locks = locks
         self._handling = handling
@@ -104,25 +111,42 @@ class Puller:
                 if self._locks is not None and not await self._locks.may_work(held):
                     continue
                 if held.buffer.next_offset < 0:
-                    held.buffer.next_offset = await self._beginning.of(held.queue)
+                    await self._beginning.find(held)
                 if held.buffer.is_full(limits.max_messages, limits.max_bytes, limits.max_span):
                     held.room.clear()
                     await held.room.wait()
                     continue
                 await self._pull(held)
             except NetError as error:
-                log.info("pull of %s: %s", held.queue, error)
-                await self._refresh_after(held.queue)
+                await self._failed(held.queue, error, OUTAGE_POLL_S, logging.INFO)
             except MQError as error:
-                log.warning("pull of %s: %s", held.queue, error)
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     self._heartbeats.soon()
-                await self._refresh_after(held.queue, patience_s=OUTAGE_POLL_S if error.stale_route else 1.0)
+                pause_s = OUTAGE_POLL_S if error.stale_route else REFUSED_PAUSE_S
+                await self._failed(held.queue, error, pause_s, logging.WARNING)
             except MessageFormatError as error:
                 log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
                 await asyncio.sleep(UNREADABLE_RETRY_S)
 
-    async def _refresh_after(self, queue: MessageQueue, patience_s: float = OUTAGE_POLL_S) -> None:
+    async def _failed(self, queue: MessageQueue, error: Exception, pause_s: float, level: int) -> None:
+        """Wait, and ask for the route. `RouteWatch` asks instead once the broker is away for long: it does so
+        once a second, and not for each queue."""
+        now = asyncio.get_running_loop().time()
+        route = self._session.known_route(queue.topic)
+        broker = (route.broker_of(queue) if route is not None else "") or queue.broker_name
+        self._outages.failed(broker, now)
+        what = (
+            f"of {queue.topic} from {broker} are refused"
+            if isinstance(error, MQError)
+            else f"from {broker} fail"
+        )
+        self._outages.tell(broker, f"pulls {what}", error, now, level)
+        if self._outages.lasts(broker):
+            await asyncio.sleep(REFUSED_PAUSE_S)
+        else:
+            await self._refresh_after(queue, pause_s)
+
+    async def _refresh_after(self, queue: MessageQueue, patience_s: float) -> None:
         await asyncio.sleep(patience_s)
         with contextlib.suppress(NetError, MQError):  # the old route is tried again
             await self._session.refresh(queue.topic)
@@ -131,14 +155,20 @@ class Puller:
         queue, buffer = held.queue, held.buffer
         subscription = self._subscriptions[queue.topic].data
         route = self._session.known_route(queue.topic)
-        address = route.replica(route.broker_of(queue), held.replica_id) if route is not None else None
+        broker = route.broker_of(queue) if route is not None else ""
+        address = route.replica(broker, held.replica_id) if route is not None else None
         if route is None or address is None:
             raise ConnectFailed(str(queue), "has no live replica")
+        master = route.master(broker)
+        if held.provisional and master is not None:
+            await self._beginning.confirm(held)
         flags = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
         commit_offset = 0
         # Java's brokers take the offset in a pull of a logical queue for one of the physical queue.
         commits = self._model is MessageModel.CLUSTERING and not route.is_static
-        if commits and buffer.commit_offset > 0:
+        # Nor at a slave, as Java's clients: it gets its master's offsets.
+        commits = commits and address == master and not held.provisional
+        if commits and buffer.commit_offset > held.floor:
             flags |= PullSysFlag.COMMIT_OFFSET
             commit_offset = buffer.commit_offset
         header = PullMessage(
@@ -162,6 +192,7 @@ class Puller:
         )
         if answer.code != _FOUND and answer.code not in _NOTHING and answer.code != _MOVED:
             raise error_for(answer.code, answer.remark, answer.ext)
+        self._outages.worked(broker, asyncio.get_running_loop().time())
         if held.dropped:
             return
         found = PullMessageResponse.from_ext(answer.ext)
@@ -180,7 +211,12 @@ class Puller:
             if found.offset_delta is not None:
                 body = in_logical_queue(body, queue.queue_id, found.offset_delta)
             self._received(held, self._records(held, body, found.next_begin_offset), subscription)
+        stays = buffer.next_offset == found.next_begin_offset
         buffer.next_offset = found.next_begin_offset
+        if stays and master is None and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            # A slave sends us to its master for what it does not have. It does not hold the pull, and while
+            # there is no master it has nothing new.
+            await asyncio.sleep(REFUSED_PAUSE_S)
 
     def _records(self, held: Assigned, body: Buffer, next_offset: int) -> list[MessageExt]:
         """The records of an answer, not inflated.

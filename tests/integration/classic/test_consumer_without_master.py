@@ -1,0 +1,71 @@
+"""Our consumer on a broker set without controllers whose master is killed: it goes on at the slave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from batonmq import ConsumeFromWhere, Consumer, MessageExt
+from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import QueryConsumerOffset, QueryConsumerOffsetResponse
+
+from .group import NAME, TOPIC, ClassicGroup, until
+
+
+def consumer_of(group: ClassicGroup, seen: list[bytes], name: str = "g") -> Consumer:
+    consumer = Consumer(
+        name, group.namesrv.address, from_where=ConsumeFromWhere.FIRST_OFFSET, commit_interval_ms=200
+    )
+
+    def handle(message: MessageExt) -> None:
+        seen.append(bytes(message.body))
+
+    consumer.subscribe(TOPIC, "*", handle)
+    return consumer
+
+
+async def committed(group: ClassicGroup, broker_id: int) -> int | None:
+    header = QueryConsumerOffset("g", TOPIC, 0, set_zero_if_not_found=False)
+    try:
+        answer = await group.client.call(group.brokers[broker_id].address, header)
+    except MQError:
+        return None
+    assert isinstance(answer.header, QueryConsumerOffsetResponse)
+    return answer.header.offset
+
+
+async def commit_is(group: ClassicGroup, broker_id: int, offset: int) -> None:
+    deadline = time.monotonic() + 20
+    while await committed(group, broker_id) != offset:
+        assert time.monotonic() < deadline, f"{NAME} {broker_id}: {await committed(group, broker_id)}"
+        await asyncio.sleep(0.05)
+
+
+async def test_consumers_that_start_while_the_master_is_dead_read_its_slave(tmp_path: Path) -> None:
+    group = ClassicGroup(tmp_path, settings={"slaveReadEnable": "true"})
+    try:
+        await group.up()
+        assert await group.send(10) == 0
+        first: list[bytes] = []
+        async with consumer_of(group, first):
+            await until(lambda: len(first) == 10, "the first messages")
+        await commit_is(group, 1, 10)
+        assert await group.send(5) == 0
+        await group.in_sync(1)
+        group.master.kill()
+
+        lagging: list[bytes] = []
+        new: list[bytes] = []
+        async with consumer_of(group, lagging), consumer_of(group, new, "new"):
+            await until(lambda: len(lagging) == 5 and len(new) == 15, "what the slave has", 10)
+            assert lagging == group.acked[10:] and sorted(new) == sorted(group.acked)
+            await commit_is(group, 1, 15)
+            await asyncio.to_thread(group.master.start)
+            await commit_is(group, 0, 15)
+            await group.serving()
+            await until(lambda: lagging[-1] == new[-1] == group.acked[-1], "what the returned master got", 5)
+        assert lagging == group.acked[10:]
+        assert await committed(group, 0) == len(group.acked)
+    finally:
+        await group.close()
