@@ -82,7 +82,8 @@ class Admin:
         credentials: Credentials | None = None,
     ) -> None:
         self._namesrv = split_addresses(namesrv or "")
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
+        """How long each request may take, and a send with all its attempts."""
         self.tls = tls
         """For connections beside those of this session; None: plain text."""
         self.credentials = credentials
@@ -110,7 +111,7 @@ class Admin:
     ) -> Response:
         """One request to one address. Raises `AdminError` when a program of another kind listens there."""
         try:
-            answer = await self._net.call(address, header, body, timeout_ms=self._timeout_ms, accept=accept)
+            answer = await self._net.call(address, header, body, timeout_ms=self.timeout_ms, accept=accept)
         except ConnectionLost as error:
             if address in self._answered:
                 raise
@@ -133,7 +134,7 @@ class Admin:
         """Which kind of program listens there, found by the requests it knows; None if that stays unknown."""
         for kind in _KINDS.values():
             try:
-                await self._net.call(address, kind.known_by, timeout_ms=self._timeout_ms)
+                await self._net.call(address, kind.known_by, timeout_ms=self.timeout_ms)
             except MQError:
                 continue
             except NetError:

@@ -18,8 +18,9 @@ class SendFailed(ClientError):
     """
 
     def __init__(self, topic: str, attempts: int, cause: Exception | None, maybe_stored: bool) -> None:
-        tried = f"failed after {attempts} attempts" if attempts else "was not possible"
-        super().__init__(f"send to {topic} {tried}: {cause}")
+        tried = f"failed after {attempts} attempt{'s' * (attempts > 1)}" if attempts else "was not possible"
+        stored = "; the message may have been stored" if maybe_stored else ""
+        super().__init__(f"send to {topic} {tried}: {cause}{stored}")
         self.topic = topic
         self.attempts = attempts
         self.cause = cause

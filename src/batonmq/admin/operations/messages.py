@@ -138,8 +138,14 @@ async def queue_entries(
 
 
 def _producer(admin: Admin) -> Producer:
-    servers = ";".join(admin.namesrv)
-    return Producer("TOOLS_PRODUCER", namesrv=servers, tls=admin.tls, credentials=admin.credentials)
+    # The producer's default of 3 s is the brokers' slaveTimeout: it would never see FLUSH_SLAVE_TIMEOUT.
+    return Producer(
+        "TOOLS_PRODUCER",
+        namesrv=";".join(admin.namesrv),
+        send_timeout_ms=admin.timeout_ms,
+        tls=admin.tls,
+        credentials=admin.credentials,
+    )
 
 
 async def send(admin: Admin, message: Message, queue: MessageQueue | None = None) -> SendResult:
