@@ -204,9 +204,15 @@ class Admin:
             found = [address for _, _, address in await self.replicas(cluster)]
         else:
             found = list((await self.masters(cluster)).values())
-        if not found:
-            raise AdminError(f"no live broker in cluster {cluster}")
-        return found
+        if found:
+            return found
+        living = ", ".join(
+            f"{name} has only {address} with id {number}"
+            for name, number, address in ([] if slaves else await self.replicas(cluster))
+        )
+        if living:
+            raise AdminError(f"no broker set in cluster {cluster} has a master now: {living}")
+        raise AdminError(f"no live broker in cluster {cluster}")
 
     async def masters_of_topic(self, topic: str) -> dict[str, str]:
         """Broker name -> address of the master of each broker set that has the topic.

@@ -330,7 +330,7 @@ class Producer:
                 self._picker.failed(broker, session.clock.monotonic_ms())
                 avoid = broker
             elif failure is None:
-                failure = ConnectFailed(str(target) if target else topic, "has no master now")
+                failure = _no_master(topic, route, target)
             fixed = queue is not None or (chosen and route is not None and route.is_static)
             another = route is not None and not fixed and self._another(route, avoid)
             first = address is not None and address not in failed
@@ -365,7 +365,7 @@ class Producer:
         broker = route.broker_of(target) if target is not None else ""
         address = route.master(broker)
         if target is None or address is None:
-            raise ConnectFailed(head.topic, "has no master now")
+            raise _no_master(head.topic, route, target)
         session = self._session
         fields = send_ext(
             self.group,
@@ -569,3 +569,12 @@ def _check_writable(topic: str, route: TopicRoute) -> None:
             f"{', '.join(sorted(route.brokers))} by the topic's perm (updateTopic -p 6 allows it), by "
             "brokerPermission, or by wipeWritePerm (addWritePerm allows it)",
         )
+
+
+def _no_master(topic: str, route: TopicRoute | None, target: MessageQueue | None) -> ConnectFailed:
+    """Nobody takes the message now. Sends wait, because a broker set may have a master soon."""
+    if target is not None:
+        return ConnectFailed(str(target), "has no master now")
+    names = ", ".join(sorted(route.brokers)) if route is not None else ""
+    where = f" at {names}; a slave, even one that acts as master, takes no messages" if names else ""
+    return ConnectFailed(topic, f"has no master now{where}")

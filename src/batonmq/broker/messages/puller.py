@@ -129,7 +129,7 @@ class Puller:
         broker = self._broker
         role = broker.role
         if not role.is_master and not role.is_acting and not broker.settings.broker.slave_read_enable:
-            raise rejected()
+            raise rejected(role, "pulls (slaveReadEnable=false)")
         pull = self._check(header, call)
         offset = None
         if broker.settings.broker.use_server_side_reset_offset:

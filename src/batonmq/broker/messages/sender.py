@@ -167,7 +167,7 @@ class Sender:
         `call.stored` is called once unless this raises `MQError`. Hot path.
         """
         if not self._role.is_master:
-            raise rejected()
+            raise rejected(self._role, "messages")
         settings = self._settings
         config = settings.broker
         if self._appender.full(config.send_thread_pool_queue_capacity):
@@ -245,7 +245,7 @@ class Sender:
     def check(self, fields: SendFields, peer: str) -> int:
         """The checks of `send`, for a message that is not stored. Returns the queue. Raises `MQError`."""
         if not self._role.is_master:
-            raise rejected()
+            raise rejected(self._role, "messages")
         config = self._settings.broker
         if config.start_accept_send_request_time_stamp:
             self._check_opened(config.start_accept_send_request_time_stamp)

@@ -78,7 +78,7 @@ class Acknowledger:
         """Raises `MQError` unless the queue exists and holds the offset; `end`: how far behind the last."""
         role = self._broker.role
         if not role.is_master and not role.is_acting:  # `serves`, but quick on a master
-            raise rejected()
+            raise rejected(role)
         if self._broker.appender.backlog >= self._broker.settings.broker.send_thread_pool_queue_capacity:
             raise overloaded()
         config = self._broker.tables.topics.get(topic)

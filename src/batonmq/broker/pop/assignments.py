@@ -207,7 +207,7 @@ class Assignments:
         mode = required_body(request, SetMessageRequestModeRequestBody)
         tables = self._broker.tables
         if not self._broker.role.is_master:
-            raise rejected()
+            raise rejected(self._broker.role)
         if mode.topic.startswith(RETRY_PREFIX):
             raise MQError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if mode.topic not in tables.topics:

@@ -96,7 +96,7 @@ class PopHandlers:
             handle()
             return None
         if not self._broker.role.serves:
-            raise rejected()
+            raise rejected(self._broker.role)
         return self._wait_and(handle)
 
     async def _wait_and(self, handle: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class PopHandlers:
             async with asyncio.timeout(READY_S):
                 await self._popper.until_ready()
         except TimeoutError:
-            raise rejected() from None
+            raise rejected(self._broker.role) from None
         handle()
 
     # -- pops
@@ -185,7 +185,7 @@ class PopHandlers:
     def _batch_ack_now(self, request: Request, acks: list[tuple[BatchAck, list[int]]]) -> None:
         """As in RocketMQ, receipts that name nothing are passed over. One answer for all."""
         if not self._broker.role.serves:
-            raise rejected()
+            raise rejected(self._broker.role)
         batch = _BatchOutcome(self._done(request, _ACKNOWLEDGED), request.fail)
         for ack, differences in acks:
             try:

@@ -298,7 +298,7 @@ class Popper:
     def _check(self, header: PopMessage, call: PopCall) -> Pop:
         broker = self._broker
         if not broker.role.serves:
-            raise rejected()
+            raise rejected(broker.role)
         config = broker.settings.broker
         if config.broker_permission & Perm.READ == 0:
             raise MQError(ResponseCode.NO_PERMISSION, f"the broker[{self._ip}] pop message is forbidden")
@@ -333,7 +333,7 @@ class Popper:
         broker = self._broker
         if not checked:
             if not broker.role.serves:
-                raise rejected()
+                raise rejected(broker.role)
             if broker.settings.broker.broker_permission & Perm.READ == 0:
                 raise MQError(
                     ResponseCode.NO_PERMISSION, f"the broker[{self._ip}] peeking message is forbidden"
