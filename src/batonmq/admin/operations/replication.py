@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
+from batonmq.admin.operations import brokers
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from batonmq.protocol.bodies.replication import EpochEntry, EpochEntryCache, HARuntimeInfo
+from batonmq.protocol.codes import MASTER_ID
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as controller_wire
 from batonmq.protocol.headers.broker import replication as wire
 from batonmq.protocol.json import decode
+
+_NO_CONTROLLERS: Final = "this request only for controllerMode"
+"""What brokers without controllers answer, RocketMQ's too. The code is that of an internal error."""
+_ACTIVE: Final = "brokerActive"
+"""Figure of a broker: whether it does a master's work. A slave for which it is true acts as master."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReplication:
+    """Replication as one broker sees it, with what its HA status does not say."""
+
+    info: HARuntimeInfo
+    acts: bool
+    """It is a slave that acts as master."""
+    total_replicas: int
+    """As this master is configured; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +96,59 @@ async def forget(
     await admin.ask(await admin.leading_controller(controllers), header)
 
 
-async def status(admin: Admin, addresses: Iterable[str]) -> dict[str, HARuntimeInfo]:
+async def status(admin: Admin, addresses: Iterable[str]) -> dict[str, BrokerReplication]:
     """Broker address -> a master's view of its slaves, or a slave's link to its master."""
-    found: dict[str, HARuntimeInfo] = {}
+    found: dict[str, BrokerReplication] = {}
     for address in addresses:
         answer = await admin.ask(address, wire.GetBrokerHAStatus())
-        found[address] = decode(bytes(answer.body), HARuntimeInfo)
+        info = decode(bytes(answer.body), HARuntimeInfo)
+        acts, total = False, 0
+        # Access control may permit the status and not these.
+        with contextlib.suppress(MQError, ValueError):
+            if info.master:
+                total = int((await brokers.configs(admin, [address]))[address].get("totalReplicas", "0"))
+            else:
+                acts = (await brokers.figures(admin, [address]))[address].get(_ACTIVE) == "true"
+        found[address] = BrokerReplication(info, acts, total)
     return found
 
 
-async def epochs(admin: Admin, cluster: str | None = None, name: str | None = None) -> list[BrokerEpochs]:
-    """The epochs of all live brokers of a cluster, of a broker set, or of all.
+async def epochs(
+    admin: Admin, cluster: str | None = None, name: str | None = None, *, address: str | None = None
+) -> list[BrokerEpochs]:
+    """The epochs of all live brokers of a cluster, of a broker set, of the broker at an address, or of all.
 
-    Raises `AdminError` if no broker of that name is registered.
+    Brokers that run without controllers have none and are left out. Raises `AdminError` if all are such, or
+    if no broker of that name is registered.
     """
-    brokers = await admin.replicas(cluster)
-    if name is not None and name not in (broker_name for broker_name, _, _ in brokers):
-        raise AdminError(f"no broker {name} is registered{f' in cluster {cluster}' if cluster else ''}")
+    if address is not None:
+        asked = [("", MASTER_ID, address)]
+    else:
+        asked = await admin.replicas(cluster)
+        if name is not None and name not in (broker_name for broker_name, _, _ in asked):
+            raise AdminError(f"no broker {name} is registered{f' in cluster {cluster}' if cluster else ''}")
     found: list[BrokerEpochs] = []
-    for broker_name, broker_id, address in brokers:
+    without: list[str] = []
+    for broker_name, broker_id, at in asked:
         if name not in (None, broker_name):
             continue
-        answer = await admin.ask(address, wire.GetBrokerEpochCache())
+        try:
+            answer = await admin.ask(at, wire.GetBrokerEpochCache())
+        except MQError as error:
+            if _NO_CONTROLLERS not in error.remark:
+                raise
+            without.append(f"{broker_name} {at}".strip())
+            continue
         cache = decode(bytes(answer.body), EpochEntryCache)
         entries = [
             EpochEntry(entry.epoch, entry.start_offset, min(entry.end_offset, cache.max_offset))
             for entry in cache.epoch_list
         ]
-        found.append(BrokerEpochs(broker_name, cache.broker_id or broker_id, address, entries))
+        known_as = broker_name or cache.broker_name
+        found.append(BrokerEpochs(known_as, cache.broker_id or broker_id, at, entries))
+    if without and not found:
+        raise AdminError(
+            "only brokers with controllers (enableControllerMode=true) have master epochs; "
+            f'{", ".join(without)} answered "{_NO_CONTROLLERS}"'
+        )
     return found
