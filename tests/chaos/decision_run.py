@@ -53,6 +53,7 @@ class ControllerRun:
 
     async def _scenario(self, scenario: Scenario, load: DecisionLoad, rng: random.Random) -> Result:
         result = Result(self._system, 0, scenario.name, self._seed, self._quick)
+        result.describe(scenario)
         try:
             began_us = now_us()
             result.rounds = await self._ground.rounds(scenario, rng, began_us, quick=self._quick)

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREY, RED, STYLE
-from tests.chaos.cluster import SYSTEMS
-from tests.chaos.report import scenario_of, seconds, size, where
+from batonmq.spark.jobs.chaos_results import SYSTEMS, WRONG, cluster_title, seconds, wrong
+from tests.chaos.report import scenario_of, where
 from tests.chaos.results import BUCKET_S, Result
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, CONTROLLERS_ALONE, GROUP, Scenario
 
@@ -42,31 +42,11 @@ class Part(NamedTuple):
     scenarios: list[Scenario]
 
     def head(self, column: Column) -> str:
-        return f"{SYSTEMS[column[0]]}, {size(column[1], self.groups)}"
+        return f"{SYSTEMS[column[0]]}, {cluster_title(column[1], self.groups)}"
 
     @property
     def reads(self) -> bool:
         return self.groups != "controllers"
-
-
-WRONG = {
-    "lost, overwritten or moved": ("lost", "overwritten", "moved"),
-    "out of order": ("reordered",),
-    "corrupt, invented, or copied without an attempt": ("corrupt", "invented", "multiplied", "hole"),
-    "read by a consumer and taken back": ("taken_back",),
-    "acknowledged and never delivered": ("undelivered",),
-    "transactions, pop, timers: rolled back and delivered, acknowledged and again, early": (
-        *("resurrected", "again", "early"),
-    ),
-    "rounds after which the replicas' logs differed": ("replicas_differ",),
-    "rounds after which nothing became whole": ("unhealed",),
-    "masters deposed although all programs ran and reached each other": ("deposed",),
-    "controllers: one epoch with two sets or masters": ("two_sets", "two_masters"),
-    "controllers: decisions forgotten, granted twice or backwards": ("forgotten", "won_twice", "backwards"),
-    "controllers: stale answers": ("stale",),
-    "controllers: answers that no order of the requests explains": ("not_linearizable", "undecided"),
-}
-"""Rows of the table of what must not be: the kinds of violations that are counted in each."""
 
 
 def write_page(page: Path, images: Path, results: Sequence[Result]) -> None:
@@ -154,16 +134,12 @@ def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str
         ("stored twice by sends that were repeated (allowed)", total("duplicated", alone=False)),
         ("changes that controllers granted", total("acked", alone=True)),
     ]
-    for label, kinds in WRONG.items():
-        rows.append(
-            (
-                f"**{label}**",
-                [
-                    sum(r.violations.get(kind, 0) for r in results if r.system == system for kind in kinds)
-                    for system in systems
-                ],
-            )
-        )
+    found = [
+        wrong(each for r in results if r.system == system for each in r.violations.items())
+        for system in systems
+    ]
+    labels = dict.fromkeys([*WRONG, *(label for counts in found for label in counts)])
+    rows += [(f"**{label}**", [counts.get(label, 0) for counts in found]) for label in labels]
     return rows
 
 

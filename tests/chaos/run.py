@@ -13,6 +13,7 @@ from typing import Protocol
 from batonmq import Admin
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
+from batonmq.spark.jobs.chaos_results import history_name
 from tests.chaos import histories
 from tests.chaos.check import Kind, Verdict
 from tests.chaos.cluster import places_of, stores_of
@@ -105,6 +106,7 @@ class GroupRun:
             load=self._load,
             groups="controllers" if self._fixed is None else self._fixed.layout,
         )
+        result.describe(scenario)
         topic = _topic(scenario)
         if self._fixed is None:
             await self._create_topic(topic)
@@ -126,7 +128,7 @@ class GroupRun:
             await reads.stop()
         self._loads.append(load)
         histories.write(
-            self._cluster.directory / f"history-{scenario.name}.parquet",
+            self._cluster.directory / history_name(scenario.name),
             load.sends,
             [self._cluster.broker_name] if self._fixed is None else self._fixed.names,
         )

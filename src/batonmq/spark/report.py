@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+PAGE = click.Path(dir_okay=False, path_type=Path)
 FILE_WIDTH = 240
 """Most columns of a table where the output is no terminal."""
 
@@ -87,11 +88,15 @@ def new_figure(height: float = 3.0) -> Figure:
 
 def write(page: Page, directory: Path) -> Path:
     """Write ``report.html`` below `directory`, which is created; returns the page's path."""
+    return write_to(page, directory / "report.html")
+
+
+def write_to(page: Page, path: Path) -> Path:
+    """Write a page to `path`, whose directory is created; returns `path`."""
     import jinja2
 
-    directory.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     template = jinja2.Environment(autoescape=True).from_string(TEMPLATE.read_text())
-    path = directory / "report.html"
     path.write_text(template.render(page=page, plots=[_svg(plot) for plot in page.plots]))
     return path
 
