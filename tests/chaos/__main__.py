@@ -16,10 +16,11 @@ from rich.console import Console
 
 from batonmq.common import log
 from batonmq.demo.cluster import ProcessFailed
+from batonmq.spark.jobs.chaos_results import RESULTS, SYSTEMS, cluster_directory, cluster_title
 from tests.chaos import report
 from tests.chaos.busy import BusyLoops
 from tests.chaos.check import Verdict
-from tests.chaos.cluster import SYSTEMS, host_names, make_cluster
+from tests.chaos.cluster import host_names, make_cluster
 from tests.chaos.decision_run import ControllerRun
 from tests.chaos.feature_loads import LOADS
 from tests.chaos.ground import Ground
@@ -60,12 +61,11 @@ def run_cluster(
 
     No replicas: controllers alone. Returns what the stores were found to hold at the end.
     """
-    kind = replicas if groups == "controllers" else groups
-    directory = options.out / f"{system}-{kind}"
+    directory = options.out / cluster_directory(system, replicas, groups)
     shutil.rmtree(directory, ignore_errors=True)
     network = Network(host_names(replicas, groups))
     network.open()
-    title = f"{SYSTEMS[system]}, {report.size(replicas, groups)}"
+    title = f"{SYSTEMS[system]}, {cluster_title(replicas, groups)}"
     try:
         with options.console.status(title) as status:
             cluster = make_cluster(system, directory, network, replicas, groups, LOADS[options.load][1])
@@ -149,6 +149,13 @@ def plan(
 )
 @click.option("--add", is_flag=True, help="Keep the results of earlier runs that this one does not repeat.")
 @click.option("--page", is_flag=True, help="Put the results into docs/reports/chaos.md.")
+@click.option(
+    "--report/--no-report",
+    "with_report",
+    default=True,
+    show_default=True,
+    help="Have 'batonmq spark chaos-report' write report.html at the end, where there is Spark.",
+)
 def main(
     scenarios: tuple[str, ...],
     quick: bool,
@@ -162,6 +169,7 @@ def main(
     out: Path,
     add: bool,
     page: bool,
+    with_report: bool,
 ) -> None:
     """Faults on a running cluster in network namespaces, under load; then every acknowledged message is
     looked for. Exit code 1 if one was lost, overwritten, reordered or taken back, or if a group did not heal.
@@ -170,9 +178,12 @@ def main(
     """
     if not is_inside():
         try:
-            sys.exit(run_inside(sys.argv[1:]))
+            code = run_inside(sys.argv[1:])
         except CannotIsolate as error:
             raise click.ClickException(str(error)) from None
+        if with_report:
+            click.echo(report.write_html(out))
+        sys.exit(code)
     console = Console()
     if not console.is_terminal:
         console.width = TABLE_WIDTH
@@ -180,7 +191,7 @@ def main(
     log.set_up(file=out / "clients.log")
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
-    path = out / "results.json"
+    path = out / RESULTS
     earlier = report.read(path) if add else []
 
     def keep(results: Sequence[Result]) -> None:

@@ -17,7 +17,6 @@ from tests.chaos.load import Places
 from tests.chaos.network import Network
 
 PEER = Path(os.environ.get("PEER_SH", Path(__file__).parents[1] / "interop" / "peer.sh"))
-SYSTEMS = {"ours": "BatonMQ", "java": "Apache RocketMQ 5.5.0"}
 HEAPS = {"namesrv": "160m", "controller": "256m", "broker": "700m", "container": "900m"}
 """Of a Java program: seven of them share the machine."""
 NAME_SERVERS = 2

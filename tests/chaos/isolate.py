@@ -80,9 +80,12 @@ def run_inside(arguments: Sequence[str], module: str = "tests.chaos") -> int:
     def hand_on(number: int, frame: object) -> None:
         os.killpg(child.pid, signal.SIGINT)
 
-    signal.signal(signal.SIGINT, hand_on)
-    signal.signal(signal.SIGTERM, hand_on)
-    return child.wait()
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def settle_in() -> None:

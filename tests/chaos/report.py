@@ -1,4 +1,4 @@
-"""The results of a run: lines and a table for the terminal, and results.json."""
+"""The results of a run: lines and a table for the terminal, results.json, and the job that reports them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import json
 import os
 import platform
 import re
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.table import Table
 
+from batonmq.spark.jobs.chaos_results import RESULTS, SYSTEMS, cluster_title, seconds
 from tests.chaos.check import Verdict
-from tests.chaos.cluster import SYSTEMS
 from tests.chaos.results import Result
 from tests.chaos.scenarios import NO_PAUSE_S, WHOLE_AIM_S, Scenario, find
 
-
-def seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.2f} s"
-
-
-def size(replicas: int, groups: str = "controllers") -> str:
-    """What kind of cluster it is."""
-    if groups != "controllers":
-        return {"classic": "a pair without controllers", "containers": "two containers crosswise"}[groups]
-    return f"{replicas} replicas" if replicas else "controllers alone"
+REPORT_TIMEOUT_S = 300
+"""For Spark on a busy machine."""
 
 
 def scenario_of(result: Result) -> Scenario:
@@ -39,7 +35,7 @@ def line(result: Result) -> str:
     read_s = result.longest_read_gap_s
     reads = "" if read_s is None else f"without a read {seconds(read_s)}, "
     return (
-        f"{mark} {SYSTEMS[result.system]}, {size(result.replicas, result.groups)}: {title(result)}: "
+        f"{mark} {SYSTEMS[result.system]}, {cluster_title(result.replicas, result.groups)}: {title(result)}: "
         f"without acknowledgement {seconds(result.longest_gap_s)}, {reads}"
         f"whole after {seconds(result.whole_s)}, "
         f"{result.acked:,} acknowledged"
@@ -142,3 +138,26 @@ def write(path: Path, results: Sequence[Result]) -> None:
 def join(earlier: Sequence[Result], later: Sequence[Result]) -> list[Result]:
     """Later results take the place of earlier ones of the same scenario and cluster."""
     return list({result.key: result for result in (*earlier, *later)}.values())
+
+
+def write_html(out: Path) -> str:
+    """Have the job write the page of all results in `out`; returns what to say about it. Without Spark there
+    is no page, and nothing else is missing."""
+    page = out / "report.html"
+    if not (out / RESULTS).exists():
+        return "no report.html: there are no results"
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        return "no report.html: Spark needs a Java runtime, version 17 or newer"
+    command = [sys.executable, "-m", "batonmq", "spark", "chaos-report", "--dir", str(out), "--to", str(page)]
+    began_ns = time.time_ns()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=REPORT_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no report.html: the job took longer than {REPORT_TIMEOUT_S} s"
+    # The job's exit code says whether messages were lost, and the run has said so before.
+    if page.exists() and page.stat().st_mtime_ns >= began_ns:
+        return f"the report is {page}"
+    said = [line for line in done.stderr.splitlines() if line.startswith("Error:")]
+    return f"no report.html: {said[-1] if said else done.stderr[-500:]}"

@@ -1,4 +1,4 @@
-"""The failover report agrees with what a chaos run measured: elections and gaps, round by round.
+"""Spark's reports agree with what a chaos run measured: elections and gaps, round by round.
 
 Run with ``pytest -m chaos``; needs what `make chaos` needs, and a Java runtime for Spark. CHAOS_OUT names the
 output of an earlier run (`make chaos`), which is used instead of a short one.
@@ -41,13 +41,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("chaos")
     # With this seed the quick scenarios kill a master, and another one hangs.
     command = [sys.executable, "-m", "tests.chaos", *SCENARIOS, "--quick", "--seed", "1"]
-    command += ["--only", "ours", "--out", str(directory)]
+    command += ["--only", "ours", "--no-report", "--out", str(directory)]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
     return directory
 
 
-def reported(directory: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "batonmq", "spark", "failover-report", "--dir", str(directory), "--json"]
+def reported(directory: Path, job: str = "failover-report") -> dict[str, Any]:
+    command = [sys.executable, "-m", "batonmq", "spark", job, "--dir", str(directory), "--json"]
     command += ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -99,3 +99,11 @@ def test_elections_and_gaps_are_those_of_the_run(out: Path) -> None:
                 if outage["began_us"] < 1000 * end and outage["ended_us"] > 1000 * begin:
                     assert outage["gap_ms"] <= measured_ms + CLOCK_MS, each["fault"]
     assert killed and compared
+
+
+def test_gaps_of_histories_are_those_of_the_run(out: Path) -> None:
+    report = reported(out, "chaos-report")
+    assert report["lost"] == 0 and report["rounds"]
+    assert not report["different"]
+    for each in report["rounds"]:
+        assert each["replicas"] == 0 or each["gap_s"] is not None, each["fault"]

@@ -12,6 +12,7 @@ from tests.chaos.check import Kind, Verdict
 from tests.chaos.ground import take_times
 from tests.chaos.page import BEGIN, END, markdown, write_page
 from tests.chaos.results import Result, RoundResult
+from tests.chaos.scenarios import NO_PAUSE_S
 
 
 def result(system: str = "ours", replicas: int = 2, scenario: str = "kill") -> Result:
@@ -89,3 +90,28 @@ def test_aims_are_those_of_two_replicas_of_ours() -> None:
 
 def test_no_figures_without_results() -> None:
     assert "| --- |" in markdown([])
+
+
+def test_a_run_without_spark_has_no_page_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report.write_html(tmp_path) == "no report.html: there are no results"
+    report.write(tmp_path / "results.json", [result()])
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert report.write_html(tmp_path).startswith("no report.html: Spark needs a Java runtime")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "results.json").write_text("{")
+    assert "Error: " in report.write_html(tmp_path) and not (tmp_path / "report.html").exists()
+
+
+def test_results_name_their_scenario_and_its_aims() -> None:
+    described = result()
+    described.describe(report.scenario_of(described))
+    assert (described.title, described.aim_s, described.read_aim_s) == ("a replica is killed", 0.1, None)
+    of_three = result(replicas=3, scenario="controllers-killed")
+    of_three.describe(report.scenario_of(of_three))
+    assert (of_three.title, of_three.aim_s) == ("1, 2, 3 controllers killed", None)
+    none_allowed = result(scenario="controllers-killed")
+    none_allowed.describe(report.scenario_of(none_allowed))
+    assert none_allowed.aim_s == NO_PAUSE_S
