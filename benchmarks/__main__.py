@@ -15,10 +15,12 @@ import click
 from rich.console import Console
 
 from batonmq.demo.cluster import ProcessFailed
+from batonmq.spark.jobs.bench import as_json
 from benchmarks import report
 from benchmarks.catchup import measure_catchup
 from benchmarks.clusters import JAVA, OURS, SYSTEMS, running
 from benchmarks.failover import FAULTS, ROUNDS, ROUNDS_JAVA, measure_failover
+from benchmarks.figures import figures_of
 from benchmarks.kinds import CONSUMED, SENDS, Timers, Work, measure_kinds
 from benchmarks.kinds import QUICK as QUICK_WORK
 from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
@@ -163,7 +165,8 @@ def main(
     figures.took_s += time.monotonic() - began
     console.print(report.table(figures))
     if json_path is not None:
-        json_path.write_text(json.dumps(figures.as_json(), indent=2) + "\n")
+        written = {**figures.as_json(), **as_json(figures_of(figures))}
+        json_path.write_text(json.dumps(written, indent=2) + "\n")
     if failure is not None:
         raise click.ClickException(str(failure))
     if page:

@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 import uvloop
@@ -50,6 +49,7 @@ from batonmq.protocol.headers.broker.topics import CreateTopic, GetTopicConfig
 from batonmq.protocol.headers.namesrv import GetBrokerMemberGroup, GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.record import decode_records
+from batonmq.spark.jobs.bench import Figure, as_json
 from benchmarks.clusters import JAVA, JAVA_START_TIMEOUT_S, OURS, PEER, SYSTEMS
 from benchmarks.failover import percentile
 
@@ -102,18 +102,6 @@ class Times:
             "offsets": self.offsets_ms,
             "timers": self.timers_ms,
             "back": self.back_ms,
-        }
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            name: {
-                "rounds_ms": [round(value) for value in values],
-                "p50_ms": round(percentile(values, 50)),
-                "p99_ms": round(percentile(values, 99)),
-                "max_ms": round(max(values)),
-            }
-            for name, values in self.rows().items()
-            if values
         }
 
 
@@ -396,6 +384,16 @@ def table(found: Mapping[str, Mapping[str, Times]]) -> list[str]:
     return lines
 
 
+def figures_of(found: Mapping[str, Mapping[str, Times]]) -> list[Figure]:
+    return [
+        Figure(benchmark="acting", figure=f"{fault}: {name}", unit="ms", system=system, passes=values)
+        for system, by_fault in found.items()
+        for fault, times in by_fault.items()
+        for name, values in times.rows().items()
+        if values
+    ]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--fault", "faults", multiple=True, type=click.Choice(["kill", "hang"]), help="Default: both.")
 @click.option("--rounds", default=50, show_default=True, help="Kills; hangs are a fifth of it.")
@@ -423,11 +421,7 @@ def main(
     for line in table(found):
         click.echo(line)
     if json_path is not None:
-        data: dict[str, Any] = {
-            system: {fault: times.as_json() for fault, times in by_fault.items()}
-            for system, by_fault in found.items()
-        }
-        json_path.write_text(json.dumps(data, indent=1) + "\n")
+        json_path.write_text(json.dumps(as_json(figures_of(found)), indent=1) + "\n")
 
 
 if __name__ == "__main__":

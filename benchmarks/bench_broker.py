@@ -5,14 +5,14 @@ writes them.
 
 Broker and load generator are two processes. The generator prepares its frames beforehand and only counts
 answers, so what limits is the broker; its CPU time a message comes from /proc. With --pull the backlog is
-read back afterwards in pulls of 32 messages, 16 in flight.
+read back afterwards in pulls of 32 messages, 16 in flight. The output is JSON lines for
+``batonmq spark bench-report``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +26,7 @@ import uvloop
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.frame import encode_head
 from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.spark.jobs.bench import OURS, Figure, as_line
 
 QUEUES = 4
 
@@ -192,27 +193,26 @@ def report(pid: int, port: int, given: argparse.Namespace) -> None:
         sent = runner.run(load(port, frames, given.in_flight, given.seconds))
         wall, cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
         messages = sent.answered * given.batch
-        show("send", messages, wall, cpu, sent.failed, bytes=given.size, batch=given.batch)
+        show(f"send, {given.size} B, batches of {given.batch}", messages, wall, cpu, sent.failed)
         if given.pull:
             frames = pull_frames(messages)
             began, cpu = time.monotonic(), cpu_seconds(pid)
             pulled = runner.run(load(port, frames, 16, min(given.seconds, 5)))
             wall, cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
-            show("pull", pulled.answered * 32, wall, cpu, pulled.failed, megabytes=pulled.received >> 20)
+            show(f"pull of 32, {given.size} B", pulled.answered * 32, wall, cpu, pulled.failed)
 
 
-def show(what: str, messages: int, wall: float, cpu: float, failed: int, **more: int) -> None:
-    print(
-        json.dumps(
-            {
-                "mode": what,
-                **more,
-                "msg_per_s": round(messages / wall),
-                "broker_cpu_us_per_msg": round(cpu / max(1, messages) * 1e6, 2),
-                "failed": failed,
-            }
-        )
-    )
+def show(what: str, messages: int, wall: float, cpu: float, failed: int) -> None:
+    """Print figures as JSON lines."""
+    for name, unit, value in (
+        ("messages", "messages/s", messages / wall),
+        ("processor time a message", "µs", cpu / max(1, messages) * 1e6),
+        ("failed requests", "requests", float(failed)),
+    ):
+        passes = [round(value, 2)]
+        title = f"{what}: {name}"
+        figure = Figure(benchmark="bench_broker", figure=title, unit=unit, system=OURS, passes=passes)
+        print(as_line(figure))
 
 
 if __name__ == "__main__":

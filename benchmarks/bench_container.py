@@ -12,7 +12,7 @@ send: batches of 32 messages of 1 KiB to two brokers of one container, with one 
 The load is one process that prepares its frames beforehand and counts answers. Its processor time is shown,
 because on two processors it takes from the brokers what it needs. With --in-process each process of brokers
 makes its own load on its own event loop instead, over loopback. Stores are in /dev/shm where there is one, so
-that the disk decides nothing.
+that the disk decides nothing. The output is JSON lines for ``batonmq spark bench-report``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import asyncio
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from batonmq.net.errors import NetError
 from batonmq.net.tls import TlsConfig
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
+from batonmq.spark.jobs.bench import OURS, Figure, as_line
 from benchmarks.bench_broker import QUEUES, cpu_seconds, load, send_frames
 from benchmarks.clusters import PEER
 
@@ -148,20 +148,18 @@ def idle(name: str, rounds: int, brokers: int, heap: str | None) -> None:
                 cpu.append(sum(map(cpu_seconds, family(pid))))
                 time.sleep(IDLE_S)
                 memory.append(sum(map(anonymous_mb, family(pid))))
-    print(
-        json.dumps(
-            {
-                "mode": "idle",
-                "of": name,
-                "brokers": brokers,
-                "serving_s": round(statistics.median(seconds), 2),
-                "cpu_s": round(statistics.median(cpu), 2),
-                "anonymous_mb": round(statistics.median(memory), 1),
-                "rounds": [round(each, 2) for each in seconds],
-            }
-        ),
-        flush=True,
+    show(name, f"idle, {brokers} brokers: until all serve", "s", seconds)
+    show(name, f"idle, {brokers} brokers: processor time until then", "s", cpu)
+    show(name, f"idle, {brokers} brokers: anonymous memory", "MB", memory)
+
+
+def show(system: str, figure: str, unit: str, passes: Sequence[float]) -> None:
+    """Print a figure as a JSON line."""
+    values = [round(each, 2) for each in passes]
+    line = as_line(
+        Figure(benchmark="bench_container", figure=figure, unit=unit, system=system, passes=values)
     )
+    print(line, flush=True)
 
 
 async def load_all(ports: Sequence[int], seconds: float, in_flight: int) -> tuple[int, int]:
@@ -268,7 +266,7 @@ def main() -> int:
             runner.run(part(given.paths, given.seconds, given.in_flight))
         return 0
     if given.mode == "idle":
-        idle("BatonMQ", given.rounds, given.brokers, None)
+        idle(OURS, given.rounds, given.brokers, None)
         if given.java:
             idle(
                 f"Apache RocketMQ 5.5.0, heap {given.java_heap}", given.rounds, given.brokers, given.java_heap
@@ -280,16 +278,21 @@ def main() -> int:
     for number in range(given.rounds):
         for count in counts if number % 2 == 0 else counts[::-1]:
             found[count].append(measure(count, given.seconds, given.in_flight))
-    medians = {}
+    where = f"{given.mode}, brokers in this process" if given.in_process else given.mode
+    titles = {
+        "msg_per_s": ("messages", "messages/s"),
+        "brokers_cpu": ("processors of the brokers", "processors"),
+        "load_cpu": ("processors of the load", "processors"),
+    }
     for count, rounds in found.items():
-        figures = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
-        medians[count] = figures["msg_per_s"]
-        shown = {key: round(value, 2 if "cpu" in key else 0) for key, value in figures.items()}
-        spread = [round(each["msg_per_s"]) for each in rounds]
-        print(json.dumps({"mode": given.mode, "processes": count, **shown, "rounds": spread}), flush=True)
+        for key in rounds[0]:
+            name, unit = titles[key]
+            show(OURS, f"{where}, {count} processes: {name}", unit, [each[key] for each in rounds])
     first, *rest = counts
     for count in rest:
-        print(json.dumps({"processes": count, "times": round(medians[count] / medians[first], 2)}))
+        pairs = zip(found[count], found[first], strict=True)
+        times = [one["msg_per_s"] / other["msg_per_s"] for one, other in pairs]
+        show(OURS, f"{where}: messages of {count} processes", f"times those of {first}", times)
     return 0
 
 

@@ -45,6 +45,7 @@ from pyspark.sql import functions as F
 
 from batonmq import COMPILED
 from batonmq.demo.cluster import LocalCluster
+from batonmq.spark.jobs.bench import Figure, as_json, text
 from batonmq.spark.session import spark_session
 from benchmarks.bench_spark import BATCH, TOPIC, Measured, cpu_s, fill, running
 from benchmarks.clusters import OURS, create_topic
@@ -61,6 +62,17 @@ LABELS = {
     "our_sink": "our sink, at least once",
     "our_sink_once": "our sink, exactly once",
 }
+FIGURES = {
+    "kafka_count": ("rows counted", "Kafka"),
+    "our_count": ("rows counted", "BatonMQ"),
+    "offline_count": ("rows counted", "BatonMQ, offline reader"),
+    "kafka_parquet": ("rows read and written to Parquet", "Kafka"),
+    "our_parquet": ("rows read and written to Parquet", "BatonMQ"),
+    "kafka_sink": ("rows written to a topic", "Kafka"),
+    "our_sink": ("rows written to a topic", "BatonMQ"),
+    "our_sink_once": ("rows written to a topic", "BatonMQ, exactly once"),
+}
+"""What was measured and of which system, for ``batonmq spark bench-report``."""
 Results = Mapping[str, Sequence[Measured]]
 """By kind of read or write: one of each pass."""
 
@@ -253,9 +265,7 @@ def measure(jobs: Mapping[str, Job], messages: int, passes: int, brokers: list[i
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Median (least … most)."""
-    median, least, most = (format(v, form) for v in (statistics.median(values), min(values), max(values)))
-    return f"{median} ({least} … {most})"
+    return text(statistics.median(values), min(values), max(values), form)
 
 
 def tables(results: Results) -> str:
@@ -272,15 +282,17 @@ def tables(results: Results) -> str:
     return "\n".join(lines)
 
 
-def as_json(results: Results) -> dict[str, object]:
-    return {
-        "rows_per_s": {kind: [round(each.rows_per_s) for each in passes] for kind, passes in results.items()},
-        "cpu_us": {kind: [each.cpu_us for each in passes] for kind, passes in results.items()},
-        "ratios": {
-            f"{ratio.of} / {ratio.to}": {"wanted": ratio.wanted, "passes": ratio.values(results)}
-            for ratio in RATIOS
-        },
-    }
+def figures_of(results: Results, run: str) -> list[Figure]:
+    """`run`: what runs must have in common to be compared."""
+    found = []
+    for kind, passes in results.items():
+        title, system = FIGURES[kind]
+        for figure, unit, values in (
+            (title, "rows/s", [each.rows_per_s for each in passes]),
+            (f"{title}: processor time a row", "µs", [sum(each.cpu_us.values()) for each in passes]),
+        ):
+            found.append(Figure(benchmark=run, figure=figure, unit=unit, system=system, passes=values))
+    return found
 
 
 def compare(
@@ -350,7 +362,9 @@ def main(
     )
     click.echo(f"{what}. Medians (least … most):\n\n{tables(results)}")
     if json_file is not None:
-        json_file.write_text(json.dumps({"run": what, **as_json(results)}, indent=2) + "\n")
+        same = f"bench_spark_kafka, {messages:,} messages of {size} B in {partitions} partitions"
+        written = {"run": what, **as_json(figures_of(results, same))}
+        json_file.write_text(json.dumps(written, indent=2) + "\n")
 
 
 if __name__ == "__main__":

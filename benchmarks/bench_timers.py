@@ -5,7 +5,7 @@
 Messages are sent with a time of delivery spread evenly over `--over` seconds, which begin `--lead` seconds
 after the start. `--pending` more messages are due in one to two days. Lateness is the store time of the
 delivered message, by the broker's clock, less the time asked for. With --java the broker is RocketMQ's
-(`peer.sh`).
+(`peer.sh`). The output is JSON lines for ``batonmq spark bench-report``.
 Broker and load generator are two processes.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -29,7 +28,9 @@ from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.protocol.message.record import decode_records
+from batonmq.spark.jobs.bench import OURS, Figure, as_line
 
+JAVA = "Apache RocketMQ 5.5.0"
 TOPIC, QUEUES = "BenchTimers", 4
 IN_FLIGHT = 64
 PEER = Path(os.environ.get("PEER_SH", Path(__file__).parents[1] / "tests" / "interop" / "peer.sh"))
@@ -176,23 +177,22 @@ async def run(arguments: argparse.Namespace) -> None:
             await asyncio.sleep(arguments.over + 5)
             cpu = program.cpu_s - cpu
             late = sorted(await read(client, address, arguments.count, time.monotonic() + 120))
-            print(
-                json.dumps(
-                    {
-                        "broker": "RocketMQ" if arguments.java else "BatonMQ",
-                        "sent": arguments.count,
-                        "pending": arguments.pending,
-                        "delivered": len(late),
-                        "early": sum(ms < 0 for ms in late),
-                        "p50_ms": late[len(late) // 2],
-                        "p99_ms": late[len(late) * 99 // 100],
-                        "max_ms": late[-1],
-                        "sends_per_s": round(arguments.count / sending_s),
-                        "cpu_us_per_delivery": round(cpu / len(late) * 1e6, 1),
-                        "anonymous_mib": [round(memory), round(program.anonymous_mib)],
-                    }
-                )
+            figures: tuple[tuple[str, str, float], ...] = (
+                ("delivered", "messages", len(late)),
+                ("delivered early", "messages", sum(ms < 0 for ms in late)),
+                ("delivered after their time, p50", "ms", late[len(late) // 2]),
+                ("delivered after their time, p99", "ms", late[len(late) * 99 // 100]),
+                ("delivered after their time, max", "ms", late[-1]),
+                ("stored", "messages/s", round(arguments.count / sending_s)),
+                ("processor time a delivery", "µs", round(cpu / len(late) * 1e6, 1)),
+                ("anonymous memory before", "MiB", round(memory)),
+                ("anonymous memory after", "MiB", round(program.anonymous_mib)),
             )
+            work = f"bench_timers, {arguments.count:,} of {arguments.size} B, {arguments.pending:,} pending"
+            system = JAVA if arguments.java else OURS
+            for name, unit, value in figures:
+                passes = [float(value)]
+                print(as_line(Figure(benchmark=work, figure=name, unit=unit, system=system, passes=passes)))
         finally:
             await client.close()
             program.stop()

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -71,14 +71,6 @@ class CatchUp:
     @property
     def mb_per_s(self) -> float:
         return self.copied_mb / self.took_s
-
-    @property
-    def lifted(self) -> float:
-        """p99 while copying, by p99 before."""
-        return self.p99_ms / self.before_p99_ms
-
-    def as_json(self) -> dict[str, object]:
-        return {"mb_per_s": round(self.mb_per_s, 1), "p99_lifted": round(self.lifted, 2), **asdict(self)}
 
 
 class SteadyLoad:

@@ -52,19 +52,6 @@ class Failover:
     unknown: int
     """Sends that ended in an error; none is lost, the sender was told."""
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "outages_ms": [round(value) for value in self.outages_ms],
-            "p50_ms": round(percentile(self.outages_ms, 50)),
-            "p99_ms": round(percentile(self.outages_ms, 99)),
-            "max_ms": round(max(self.outages_ms)),
-            "gaps_ms": [round(value) for value in self.gaps_ms],
-            "gap_p50_ms": round(percentile(self.gaps_ms, 50)),
-            "gap_p99_ms": round(percentile(self.gaps_ms, 99)),
-            "gap_max_ms": round(max(self.gaps_ms)),
-            "unknown": self.unknown,
-        }
-
 
 class Sender:
     """Sends without a pause; knows who acknowledged last."""

@@ -10,7 +10,7 @@ import asyncio
 import math
 import statistics
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
 from batonmq import Admin
@@ -105,9 +105,6 @@ class Timers:
             self.slow + other.slow,
             self.cpu_us + other.cpu_us,
         )
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def number(value: object) -> int:

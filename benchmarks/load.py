@@ -14,7 +14,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -85,9 +85,6 @@ class Throughput:
             if both
             else None,
         )
-
-    def as_json(self) -> dict[str, object]:
-        return {"median": self.median, "min": min(self.rates), "max": max(self.rates), **asdict(self)}
 
 
 @dataclass

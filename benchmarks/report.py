@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
+from batonmq.spark.jobs.bench import text
 from benchmarks.catchup import CatchUp
 from benchmarks.clusters import JAVA, OURS, SYSTEMS
-from benchmarks.failover import TITLES, Failover
+from benchmarks.failover import TITLES, Failover, percentile
 from benchmarks.kinds import Timers
 from benchmarks.load import BATCH, THREADS, Throughput
 from benchmarks.startup import Startup
@@ -45,28 +46,11 @@ class Figures:
     took_s: float = 0.0
 
     def as_json(self) -> dict[str, object]:
+        """What `load` needs; `figures_of` has what others read."""
         return {
             "machine": machine(),
             "took_s": round(self.took_s),
             "replicas": self.replicas,
-            "throughput": {
-                part: {system: result.as_json() for system, result in results.items()}
-                for part, results in self.throughput.items()
-            },
-            "timers": {
-                part: {system: result.as_json() for system, result in results.items()}
-                for part, results in self.timers.items()
-            },
-            "ratio": {part: round(ratio, 2) for part, ratio in self.ratios().items()},
-            **{
-                part: {system: result.as_json() for system, result in results.items()}
-                for part, results in self.failover.items()
-            },
-            "startup": {system: result.as_json() for system, result in self.startup.items()},
-            "catchup": {
-                system: {kind: [each.as_json() for each in rounds] for kind, rounds in kinds.items()}
-                for system, kinds in self.catchup.items()
-            },
             "kept": msgspec.to_builtins(self),
         }
 
@@ -114,8 +98,8 @@ def _rate(result: Throughput) -> str:
 
 
 def _rates(rates: Sequence[int]) -> str:
-    least, most = min(rates) / 1000, max(rates) / 1000
-    return f"{statistics.median(rates) / 1000:,.1f} k/s ({least:.1f} … {most:.1f})"
+    median, least, most = (value / 1000 for value in (statistics.median(rates), min(rates), max(rates)))
+    return f"{text(median, least, most, ',.1f')} k/s"
 
 
 def _cost(result: Throughput) -> str:
@@ -123,14 +107,30 @@ def _cost(result: Throughput) -> str:
 
 
 def _outages(result: Failover) -> str:
-    times = "{p50_ms} / {p99_ms} / {max_ms} ms".format(**result.as_json())
-    return f"{times} ({len(result.outages_ms)} rounds)"
+    return f"{_percentiles(result.outages_ms)} ({len(result.outages_ms)} rounds)"
 
 
 def _gaps(result: Failover) -> str:
-    return "{gap_p50_ms} / {gap_p99_ms} / {gap_max_ms} ms".format(**result.as_json())
+    return _percentiles(result.gaps_ms)
 
 
+def _percentiles(values_ms: list[float]) -> str:
+    return " / ".join(f"{percentile(values_ms, percent):.0f}" for percent in (50, 99, 100)) + " ms"
+
+
+LOADS = {
+    "send": f"send, 1 KiB, {THREADS} in flight",
+    "batch": f"send, 1 KiB, batches of {BATCH}, {THREADS} in flight",
+    "consume": "push consume of a backlog, 1 KiB",
+    "transaction": f"transactions, 1 KiB, {THREADS} in flight, each committed",
+    "trace": f"send with message trace, 1 KiB, {THREADS} in flight",
+    "ordered": "ordered push consume of a backlog, 1 KiB",
+    "pop": "push consume by pop, each message acknowledged, 1 KiB",
+    "sql": "push consume with an SQL92 filter that 1 % pass, 1 KiB, messages passed over included",
+}
+"""Parts that measure messages a second."""
+TIMED = "timed messages stored, 256 B, due within a minute"
+LATENESS = "timed messages: delivered after their time"
 CATCHUPS = {
     "afresh": "a new replica copies the log, 4 KiB messages",
     "back": "a replica that was down catches up",
@@ -162,19 +162,9 @@ def rows(figures: Figures) -> list[tuple[str, dict[str, str]]]:
         if values:
             found.append((label, dict(values)))
 
-    titles = {
-        "send": f"send, 1 KiB, {THREADS} in flight",
-        "batch": f"send, 1 KiB, batches of {BATCH}, {THREADS} in flight",
-        "consume": "push consume of a backlog, 1 KiB",
-        "transaction": f"transactions, 1 KiB, {THREADS} in flight, each committed",
-        "trace": f"send with message trace, 1 KiB, {THREADS} in flight",
-        "ordered": "ordered push consume of a backlog, 1 KiB",
-        "pop": "push consume by pop, each message acknowledged, 1 KiB",
-        "sql": "push consume with an SQL92 filter that 1 % pass, 1 KiB, messages passed over included",
-    }
     ratios = figures.ratios()
     for part, measured in figures.throughput.items():
-        add(f"{titles[part]}: messages", {s: _rate(r) for s, r in measured.items()})
+        add(f"{LOADS[part]}: messages", {s: _rate(r) for s, r in measured.items()})
         if part in ratios:
             add("· times Java's, medians of all rounds", {OURS: f"{ratios[part]:.2f}"})
         sends = {s: r for s, r in measured.items() if r.p99_ms is not None}
@@ -210,7 +200,7 @@ def _add_timers(
     add: Callable[[str, Mapping[str, str]], None], timed: Mapping[str, Timers], ratio: float | None
 ) -> None:
     """Rows of timed messages; lateness by the rounds' medians."""
-    add("timed messages stored, 256 B, due within a minute", {s: _rates(r.rates) for s, r in timed.items()})
+    add(TIMED, {s: _rates(r.rates) for s, r in timed.items()})
     if ratio is not None:
         add("· times Java's", {OURS: f"{ratio:.2f}"})
     late = {

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,9 +31,6 @@ class Startup:
     """From exec of the broker (new store, controller mode) to its first acknowledgement."""
     anonymous_mb: dict[str, float]
     rounds: int
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 async def first_ack(namesrv: str) -> float:

@@ -10,7 +10,9 @@ from typing import Any
 import click
 import uvloop
 
+from batonmq.spark.jobs.bench import as_json
 from benchmarks.controller import load, page, scale
+from benchmarks.controller.figures import figures_of
 from benchmarks.controller.group import BARE, DLEDGER, JRAFT, OURS, running
 from benchmarks.failover import percentile
 
@@ -102,7 +104,7 @@ def main(
     logging.basicConfig(level=logging.ERROR)  # lost connections are the point here
     found: dict[str, Any] = {}
     if json_path is not None and json_path.exists():
-        found = json.loads(json_path.read_text())
+        found = {part: each for part, each in json.loads(json_path.read_text()).items() if part in PARTS}
     for part in parts or PARTS:
         click.echo(f"-- {part}")
         if part == "load":
@@ -132,7 +134,8 @@ def main(
                 f"{max(restart.one_s):.2f} s, the whole group {max(restart.all_s):.2f} s at most"
             )
         if json_path is not None:
-            json_path.write_text(json.dumps(found, indent=2) + "\n")
+            written = {**found, **as_json(figures_of(found))}
+            json_path.write_text(json.dumps(written, indent=2) + "\n")
     if to_page:
         page.write(found)
 

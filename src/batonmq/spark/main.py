@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batonmq.spark.access import Access
+from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import check_topic, session_for, spark_options, topic_option
@@ -222,5 +223,5 @@ def _minutes(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-for _command in (*COMMANDS, lag, skew, failover_report, chaos_report):
+for _command in (*COMMANDS, lag, skew, failover_report, chaos_report, bench_report):
     spark.add_command(_command)
