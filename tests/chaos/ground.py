@@ -149,6 +149,7 @@ def take_times(
 ) -> None:
     """Gaps of each round and the timeline, from the moments of all acknowledgements, sorted; and those of the
     reads, which are one list for each broker set."""
+    result.load_s = (ended_us - began_us) / 1e6
     starts = [began_us + int(entry.struck_s * 1e6) for entry in result.rounds]
     for entry, start, end in zip(result.rounds, starts, [*starts[1:], ended_us], strict=True):
         entry.longest_gap_s = longest_gap_s(acks_us, start, end)

@@ -21,7 +21,7 @@ from tests.chaos.check import Verdict
 from tests.chaos.results import Result
 from tests.chaos.scenarios import NO_PAUSE_S, WHOLE_AIM_S, Scenario, find
 
-REPORT_TIMEOUT_S = 300
+REPORT_TIMEOUT_S = 600
 """For Spark on a busy machine."""
 
 

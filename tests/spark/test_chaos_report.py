@@ -117,6 +117,24 @@ def test_several_runs_are_one_report(session, tmp_path):
     assert "agree with results.json in 8 of 8 rounds" in verdict(found, 2)
 
 
+@pytest.mark.parametrize("load_s", [0.0, 19.93])
+def test_time_after_the_load_is_no_gap(session, tmp_path, load_s):
+    """The timeline of results.json has whole buckets, the last of which the load did not fill."""
+    entry = scenario(gaps=(0.03, 0.02), load_s=load_s)
+    directory = run(tmp_path / "run", entry)
+    rows = [row for row in acks((0.03, 0.02)) if row[0] < START_US + 19.93 * SECOND]
+    history(directory / "ours-2" / "history-kill.parquet", rows)
+    found = measured(session, directory)
+    assert [each.gap_s for each in found.rounds] == pytest.approx([0.03, 0.02], abs=0.001)
+
+
+@pytest.mark.parametrize("load_s", [0.0, END_S])
+def test_a_gap_may_last_to_the_end_of_the_load(session, tmp_path, load_s):
+    found = measured(session, run(tmp_path / "run", scenario(gaps=(3.0, 8.0), load_s=load_s)))
+    assert found.rounds[1].gap_s == pytest.approx(8.0, abs=0.101)
+    assert not found.different
+
+
 def test_a_history_that_tells_something_else_is_named(session, tmp_path):
     found = measured(session, run(tmp_path / "run", scenario(gaps=(3.0, 1.0)), seen={"ours": (3.0, 2.5)}))
     (different,) = found.different

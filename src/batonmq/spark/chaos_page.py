@@ -40,7 +40,7 @@ def verdict(measured: Measured, runs: int) -> str:
     bad = [each for each in measured.summaries if each.lost]
     acked = sum(each.acked for each in measured.summaries if each.replicas)
     agree = sum(each.gap_s is not None and not each.differs for each in measured.rounds)
-    rounds = f"{len(measured.rounds)} rounds in {runs} run{'s' if runs > 1 else ''}"
+    rounds = f"{_count(len(measured.rounds), 'round')} in {_count(runs, 'run')}"
     if bad:
         cases = "; ".join(f"{_name(each)}: {_kinds(each)}" for each in bad)
         text = f"What was acknowledged was not kept. {cases}."
@@ -53,6 +53,10 @@ def verdict(measured: Measured, runs: int) -> str:
     if computed:
         text += f" The gaps computed from histories agree with results.json in {agree} of {computed} rounds."
     return text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _name(each: Summary) -> str:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 TOLERANCE_S: Final = 0.02
 """The histories are on the wall clock, results.json is on one that never jumps: they may differ by this."""
 OPEN_TOLERANCE_S: Final = BUCKET_S
-"""The same of a gap that lasts to the end of the load, which is known only to a bucket of the timeline."""
+"""The same of a gap that lasts to the end of the load, if the run did not write when that was."""
 KEY: Final = ("groups", "replicas", "load", "scenario", "system")
 """What one row of the report is about."""
 _KEY_SCHEMA: Final = "groups string, replicas int, load string, scenario string, system string"
 _ROUND_SCHEMA: Final = (
-    f"place int, number int, {_KEY_SCHEMA}, seed bigint, fault string, start_us bigint, end_us bigint, "
-    "written_gap_s double, read_gap_s double, whole_s double"
+    f"place int, number int, {_KEY_SCHEMA}, seed bigint, fault string, began_us bigint, "
+    "start_us bigint, end_us bigint, written_gap_s double, read_gap_s double, whole_s double"
 )
 _RESULT_SCHEMA: Final = (
     f"place int, {_KEY_SCHEMA}, title string, aim_s double, read_aim_s double, acked bigint, sent bigint, "
@@ -70,8 +70,7 @@ class Round:
     """Computed from the history; None if there is none."""
     acked: int | None
     """Acknowledged from the fault to the next one, in the history."""
-    open: bool
-    """No acknowledgement followed the gap."""
+    tolerance_s: float
     written_gap_s: float
     """`longest_gap_s` of results.json."""
     read_gap_s: float | None
@@ -84,8 +83,7 @@ class Round:
     @property
     def differs(self) -> bool:
         """The history and results.json do not agree."""
-        allowed = OPEN_TOLERANCE_S if self.open else TOLERANCE_S
-        return self.gap_s is not None and abs(self.gap_s - self.written_gap_s) > allowed
+        return self.gap_s is not None and abs(self.gap_s - self.written_gap_s) > self.tolerance_s
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"differs": self.differs}
@@ -173,7 +171,7 @@ def measure(session: SparkSession, runs: Sequence[Run]) -> Measured:
     ).cache()
     try:
         rows = computed.orderBy("place", "number").collect()
-        found = [_round(row, results[row["place"]][0]) for row in rows]
+        found = [_round(row, *results[row["place"]]) for row in rows]
         summaries = _summaries(session, computed, results)
     finally:
         computed.unpersist()
@@ -193,7 +191,7 @@ def _rounds(results: Sequence[tuple[Run, ScenarioResult]]) -> Iterator[tuple[obj
     for place, (_, result) in enumerate(results):
         starts = [each.wall_ms * 1000 for each in result.rounds]
         for number, (each, start_us) in enumerate(zip(result.rounds, starts, strict=True)):
-            left_s = len(result.acks) * BUCKET_S - each.struck_s
+            left_s = result.ended_s - each.struck_s
             last = number + 1 == len(starts)
             yield (
                 place,
@@ -201,6 +199,7 @@ def _rounds(results: Sequence[tuple[Run, ScenarioResult]]) -> Iterator[tuple[obj
                 *_key(result),
                 result.seed,
                 each.fault,
+                start_us - round(each.struck_s * 1e6),
                 start_us,
                 start_us + round(left_s * 1e6) if last else starts[number + 1],
                 float(each.longest_gap_s),
@@ -319,10 +318,10 @@ def _summary(
     )
 
 
-def _round(row: Row, run: Run) -> Round:
+def _round(row: Row, run: Run, result: ScenarioResult) -> Round:
     return Round(
         directory=str(run.directory),
-        open=bool(row["open"]),
+        tolerance_s=OPEN_TOLERANCE_S if row["open"] and not result.load_s else TOLERANCE_S,
         **_named(row, KEY),
         **_named(
             row, ("seed", "number", "fault", "gap_s", "acked", "written_gap_s", "read_gap_s", "whole_s")

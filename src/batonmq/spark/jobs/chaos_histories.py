@@ -25,9 +25,9 @@ def gaps_of(session: SparkSession, rounds: DataFrame, files: Mapping[Path, int])
     )
     # A later run may have written over the history of an earlier one, whose results it kept.
     covered = (
-        rounds.select("place", "number", "start_us", "end_us")
+        rounds.select("place", "number", "began_us", "start_us", "end_us")
         .join(spans, "place")
-        .where((F.col("first_us") < F.col("start_us")) & (F.col("last_us") > F.col("start_us")))
+        .where((F.col("first_us") < F.col("start_us")) & (F.col("last_us") > F.col("began_us")))
         .select("place", "number", "start_us", "end_us", "all_acked")
     )
     return covered.join(gaps(histories, covered), ["place", "number"], "left").select(

@@ -92,6 +92,8 @@ class ScenarioResult:
     examples: dict[str, list[str]] = field(default_factory=dict)
     acks: list[int] = field(default_factory=list)
     """Acknowledgements in each `BUCKET_S` since the load began."""
+    load_s: float = 0.0
+    """How long the load lasted; 0: an older run did not write it."""
     load: str = "plain"
     """What clients did meanwhile (tests/chaos/feature_loads.py)."""
     groups: str = CONTROLLERS
@@ -130,6 +132,11 @@ class ScenarioResult:
         times = [entry.whole_s for entry in self.rounds]
         known = [value for value in times if value is not None]
         return max(known, default=0.0) if len(known) == len(times) else None
+
+    @property
+    def ended_s(self) -> float:
+        """When the load ended. Of an older run at most a bucket too early, as time after it is no gap."""
+        return self.load_s or max(0, len(self.acks) - 1) * BUCKET_S
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
