@@ -7,8 +7,13 @@ import time
 from pathlib import Path
 
 from batonmq import ConsumeFromWhere, Consumer, MessageExt
+from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.pull import QueryConsumerOffset, QueryConsumerOffsetResponse
+from batonmq.protocol.headers.broker.pull import (
+    PullMessage,
+    QueryConsumerOffset,
+    QueryConsumerOffsetResponse,
+)
 
 from .group import NAME, TOPIC, ClassicGroup, until
 
@@ -67,5 +72,43 @@ async def test_consumers_that_start_while_the_master_is_dead_read_its_slave(tmp_
             await until(lambda: lagging[-1] == new[-1] == group.acked[-1], "what the returned master got", 5)
         assert lagging == group.acked[10:]
         assert await committed(group, 0) == len(group.acked)
+    finally:
+        await group.close()
+
+
+async def test_a_pull_at_the_end_of_a_slave_without_a_master_is_held(tmp_path: Path) -> None:
+    """With a master the slave sends consumers there. Without one they would come back at once, for ever."""
+    group = ClassicGroup(tmp_path, settings={"slaveReadEnable": "true"})
+    header = PullMessage(
+        consumer_group="g",
+        topic=TOPIC,
+        queue_id=0,
+        queue_offset=4,
+        max_msg_nums=32,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND),
+        commit_offset=0,
+        suspend_timeout_millis=1_000,
+        subscription="*",
+        sub_version=0,
+    )
+
+    async def code_and_time() -> tuple[int, float]:
+        began = time.monotonic()
+        answer = await group.client.call(
+            group.brokers[1].address, header, timeout_ms=5_000, accept=tuple(ResponseCode)
+        )
+        return answer.code, time.monotonic() - began
+
+    try:
+        await group.up()
+        assert await group.send(4) == 0
+        await group.in_sync(1)
+        await group.bodies(group.brokers[1].address)  # also creates the consumer group
+        code, took_s = await code_and_time()
+        assert code == ResponseCode.PULL_RETRY_IMMEDIATELY and took_s < 0.9
+        group.master.kill()
+        await until(lambda: "lost master" in group.log(1), group.log(1))
+        code, took_s = await code_and_time()
+        assert code == ResponseCode.PULL_NOT_FOUND and took_s > 0.9
     finally:
         await group.close()

@@ -296,13 +296,20 @@ class Puller:
             suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
         role = self._broker.role
         if not role.is_master and not role.is_acting:
-            if not result.suggest_slave and self._broker.role.master_address is not None:
+            if not result.suggest_slave and self._master_is_there():
                 suggested = MASTER_ID
                 if result.status is not GetStatus.FOUND:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
             if code == ResponseCode.PULL_OFFSET_MOVED and not config.offset_check_in_slave:
                 suggested, code = group.broker_id, ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
+
+    def _master_is_there(self) -> bool:
+        """RocketMQ's slave also sends consumers to a master that is gone: they come back at once, and pull
+        without a pause. Here such a pull waits for messages as at a master."""
+        replication = self._broker.replication
+        linked = replication is None or replication.following
+        return linked and self._broker.role.master_address is not None
 
     def _answer_of(
         self, pull: Pull, result: GetResult, code: ResponseCode, suggested: int, remark: str
