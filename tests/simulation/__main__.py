@@ -41,7 +41,7 @@ from tests.simulation import (
     raft_sim,
     returning,
 )
-from tests.simulation.availability import Case, all_cases, measure
+from tests.simulation.availability import Case, all_cases, measure, some_cases
 from tests.simulation.availability_page import Result
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.scenario import run
@@ -240,25 +240,28 @@ def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
     run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
 
 
-def tell_case(cut: Case) -> Result:
-    return Result(cut, measure(cut))
+def tell_case(cut: Case, replicas: int) -> Result:
+    return Result(cut, measure(cut, replicas=replicas), replicas)
 
 
 @main.command()
 @click.option(
     "--cases", type=int, help="So many cases, chosen at random; default: all 4,096 (some 25 minutes)."
 )
+@click.option("--three", default=0, show_default=True, help="Also so many cases of three replicas.")
 @click.option("--page", "write", is_flag=True, help="Write docs/reports/availability.md and its picture.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def availability(cases: int | None, write: bool, jobs: int) -> None:
+def availability(cases: int | None, three: int, write: bool, jobs: int) -> None:
     """Cut links: what could be served, and what was; exit code 1 if they differ."""
     chosen = list(all_cases())
     if cases is not None:
         chosen = random.Random(cases).sample(chosen, cases)
+    more = some_cases(three, seed=three)
+    replicas = [2] * len(chosen) + [3] * len(more)
     with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("cases", total=len(chosen))
+        bar = progress.add_task("cases", total=len(replicas))
         results = []
-        for result in pool.map(tell_case, chosen, chunksize=8):
+        for result in pool.map(tell_case, [*chosen, *more], replicas, chunksize=8):
             results.append(result)
             progress.advance(bar)
     if write:
@@ -267,7 +270,10 @@ def availability(cases: int | None, write: bool, jobs: int) -> None:
         availability_page.plot(results, docs / "images" / availability_page.IMAGE)
     wrong = [result for result in results if not result.agrees]
     for result in wrong:
-        click.echo(f"expected {result.expected}, was {result.measured}: {sorted(result.cut)}")
+        click.echo(
+            f"{result.replicas} replicas, expected {result.expected}, was {result.measured}: "
+            f"{sorted(result.cut)}"
+        )
     click.echo(f"{len(results) - len(wrong)} cases agree, {len(wrong)} differ")
     sys.exit(1 if wrong else 0)
 

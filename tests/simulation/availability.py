@@ -1,8 +1,8 @@
 """Which cut links stop sends, in theory and in the simulation.
 
-The small world: three controllers, two replicas in sync that acknowledge together, one client and a name
-server that everybody reaches. A *case* is a set of cut links among the others. `served` computes from the
-rules whether sends could be served without risk; `measure` cuts the links of a running cluster and looks.
+The small world: three controllers, two or three replicas in sync that acknowledge together, one client and a
+name server that everybody reaches. A *case* is a set of cut links among the others. `served` computes from
+the rules whether sends could be served without risk; `measure` cuts the links of a running cluster and looks.
 """
 
 from __future__ import annotations
@@ -28,15 +28,24 @@ Link = tuple[str, str]
 Case = frozenset[Link]
 
 CLIENT, MASTER, SLAVE, LEADER, FOLLOWERS = "client", "master", "slave", "leader", ("follower1", "follower2")
+SECOND_SLAVE = "slave2"
+BROKERS: Final = (MASTER, SLAVE, SECOND_SLAVE)
 CONTROLLERS: Final = (LEADER, *FOLLOWERS)
-LINKS: Final[tuple[Link, ...]] = (
-    (CLIENT, MASTER),
-    (CLIENT, SLAVE),
-    (MASTER, SLAVE),
-    *((broker, controller) for broker in (MASTER, SLAVE) for controller in CONTROLLERS),
-    *itertools.combinations(CONTROLLERS, 2),
-)
 """Roles are those before the cut."""
+
+
+def links(replicas: int) -> tuple[Link, ...]:
+    """What can be cut."""
+    brokers = BROKERS[:replicas]
+    return (
+        *((CLIENT, broker) for broker in brokers),
+        *itertools.combinations(brokers, 2),
+        *((broker, controller) for broker in brokers for controller in CONTROLLERS),
+        *itertools.combinations(CONTROLLERS, 2),
+    )
+
+
+LINKS: Final = links(2)
 WARM_S: Final = 60.0
 SETTLE_S: Final = 20.0
 """Virtual time after the cut in which service must come back."""
@@ -54,8 +63,9 @@ class Measured:
     """Longest time without an acknowledged send, from the cut on; None without any."""
 
 
-def served(cut: Case) -> bool:
-    """Whether sends could be served without risk, by the rules of controller mode.
+def served(cut: Case, replicas: int = 2) -> bool | None:
+    """Whether sends could be served without risk, by the rules of controller mode. None: that depends on
+    which of two slaves is elected, and so on which has the later end of its log at the cut.
 
     - A link that is cut in one direction is of no use: connections need both.
     - Controllers decide if one of them, the leader, has links to another one: a majority. The leader remains
@@ -72,39 +82,54 @@ def served(cut: Case) -> bool:
     def decides(leader: str, broker: str) -> bool:
         return any(linked(broker, through) and linked(through, leader) for through in CONTROLLERS)
 
-    def by(*leaders: str) -> bool:
+    slaves = BROKERS[1:replicas]
+
+    def by(*leaders: str) -> bool | None:
         """With these leaders, one after the other."""
         for leader in leaders:
             if decides(leader, MASTER):
                 return linked(CLIENT, MASTER)
-            if decides(leader, SLAVE):
-                return linked(CLIENT, SLAVE)
-        return linked(MASTER, SLAVE) and linked(CLIENT, MASTER)
+            reached_by_client = {linked(CLIENT, slave) for slave in slaves if decides(leader, slave)}
+            if reached_by_client:
+                return reached_by_client.pop() if len(reached_by_client) == 1 else None
+        return all(linked(MASTER, slave) for slave in slaves) and linked(CLIENT, MASTER)
 
     reached = {x: sum(linked(x, y) for y in CONTROLLERS) for x in CONTROLLERS}
     most = max(reached, key=reached.__getitem__)
     if reached[LEADER] > 1:
         return by(LEADER, most)
     if reached[most] > 1:
-        return any(by(x) for x in FOLLOWERS)
+        # The followers reach the same brokers, through each other.
+        return by(FOLLOWERS[0])
     return by()
 
 
 def all_cases() -> Iterator[Case]:
-    """Every set of cut links."""
+    """Every set of cut links with two replicas."""
     for size in range(len(LINKS) + 1):
-        for links in itertools.combinations(LINKS, size):
-            yield frozenset(links)
+        for cut in itertools.combinations(LINKS, size):
+            yield frozenset(cut)
 
 
-def measure(cut: Case, seed: int = 0, *, one_way: bool = False) -> Measured:
+def some_cases(count: int, seed: int) -> list[Case]:
+    """So many cases with three replicas, whose outcome the rules know; few and many cut links as often."""
+    chance, cases = random.Random(seed), dict[Case, None]()
+    every = links(3)
+    while len(cases) < count:
+        case = frozenset(chance.sample(every, chance.randint(1, len(every))))
+        if served(case, 3) is not None:
+            cases[case] = None
+    return list(cases)
+
+
+def measure(cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 2) -> Measured:
     """Cut these links of a whole cluster; with `one_way` each in one direction, chosen by the seed."""
     loop = SimLoop(seed)
     measured: list[Measured] = []
     logging.disable(logging.CRITICAL)
     try:
         with scratch("availability", seed) as root:
-            cluster = SimCluster(loop, root)
+            cluster = SimCluster(loop, root, replicas=replicas)
 
             async def tell() -> None:
                 measured.append(await _measure(cluster, cut, seed, one_way))
@@ -148,10 +173,11 @@ async def _measure(cluster: SimCluster, cut: Case, seed: int, one_way: bool) -> 
 def _roles(cluster: SimCluster) -> dict[str, str]:
     """Role -> name of the node."""
     (master,) = cluster.masters()
-    (slave,) = (node for node in cluster.brokers if node is not master)
+    slaves = [node for node in cluster.brokers if node is not master]
     leader = next(node for node in cluster.controllers if cluster.leads(node))
     others: list[Node] = [node for node in cluster.controllers if node is not leader]
-    names = {CLIENT: "client", MASTER: master.name, SLAVE: slave.name, LEADER: leader.name}
+    names = {CLIENT: "client", MASTER: master.name, LEADER: leader.name}
+    names.update(zip(BROKERS[1:], (node.name for node in slaves), strict=False))
     names.update(zip(FOLLOWERS, (node.name for node in others), strict=True))
     return names
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.availability import LINKS, Case, Measured, served
+from tests.simulation.availability import Case, Measured, links, served
 
 IMAGE = "availability.png"
 
@@ -17,20 +17,26 @@ class Result:
 
     cut: Case
     measured: Measured
+    replicas: int = 2
 
     @property
     def expected(self) -> bool:
-        return served(self.cut)
+        return bool(served(self.cut, self.replicas))
 
     @property
     def agrees(self) -> bool:
         return self.expected == self.measured.served
 
 
-def page(results: Sequence[Result]) -> str:
-    """The report in Markdown. `results` must not be empty."""
+TABLE_HEAD = """| links cut | cases | could be served | were served | differ | gap p50, s | p99 | longest |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def table(results: Sequence[Result]) -> str:
+    """A row for each number of cut links."""
     rows = []
-    for size in range(len(LINKS) + 1):
+    for size in range(max((len(each.cut) for each in results), default=0) + 1):
         those = [each for each in results if len(each.cut) == size]
         if not those:
             continue
@@ -40,20 +46,27 @@ def page(results: Sequence[Result]) -> str:
             f"| {sum(each.measured.served for each in those)} | {sum(not each.agrees for each in those)} "
             f"| {_of(gaps, 0.5)} | {_of(gaps, 0.99)} | {_of(gaps, 1.0)} |"
         )
+    return TABLE_HEAD + "\n".join(rows) + "\n"
+
+
+def page(results: Sequence[Result]) -> str:
+    """The report in Markdown. `results` must have some with two replicas."""
+    two = [each for each in results if each.replicas == 2]
+    three = [each for each in results if each.replicas == 3]
     wrong = [each for each in results if not each.agrees]
     differing = "\n".join(
-        f"- {'not served' if each.expected else 'served against the rules'}: "
+        f"- {each.replicas} replicas, {'not served' if each.expected else 'served against the rules'}: "
         + ", ".join(f"{a}–{b}" for a, b in sorted(each.cut))
         for each in wrong
     )
     head = f"""# Availability under cut links
 
 The small world: three controllers, two replicas in sync that acknowledge together, one client, and a name
-server that everybody reaches. {len(LINKS)} links may be cut: between client and brokers, between the brokers,
-between brokers and controllers, and among the controllers. For each set of cut links (a *case*) the rules say
-whether sends could be served without risk (`served` in `tests/simulation/availability.py`). The simulation
-cuts the links of a running cluster and looks for 25 s of virtual time. It ran {len(results):,} of the
-{2 ** len(LINKS):,} cases.
+server that everybody reaches. {len(links(2))} links may be cut: between client and brokers, between the
+brokers, between brokers and controllers, and among the controllers. For each set of cut links (a *case*) the
+rules say whether sends could be served without risk (`served` in `tests/simulation/availability.py`). The
+simulation cuts the links of a running cluster and looks for 25 s of virtual time. It ran {len(two):,} of the
+{2 ** len(links(2)):,} cases.
 
 ![cases by number of cut links, and the gaps](../images/{IMAGE})
 
@@ -61,9 +74,15 @@ A *gap* is the longest time without an acknowledged send after the cut, in cases
 slave must be elected it includes 1.5 to 1.7 s of suspicion ([suspicion](../decisions/suspicion.md))
 and up to 3 s that the client waits for the former master.
 
-| links cut | cases | could be served | were served | differ | gap p50, s | p99 | longest |
-| --- | --- | --- | --- | --- | --- | --- | --- |
 """
+    more = f"""
+## Three replicas
+
+{len(links(3))} links may be cut with three replicas that acknowledge together. These are {len(three):,}
+random ones of the {2 ** len(links(3)):,} cases. Left out are cases in which the outcome depends on which of
+two slaves is elected: both may be, and the client reaches one of them.
+
+{table(three)}"""
     tail = f"""
 {"Theory and simulation agree in every case." if not wrong else "They differ here:"}
 
@@ -78,7 +97,7 @@ and up to 3 s that the client waits for the former master.
 `python -m tests.simulation availability --page` writes this page. `make test` runs a sample of the cases, and
 some with links that are cut in one direction only.
 """
-    return head + "\n".join(rows) + "\n" + tail.replace("\n\n\n", "\n")
+    return head + table(two) + (more if three else "") + tail.replace("\n\n\n", "\n")
 
 
 def _of(gaps: Sequence[float], share: float) -> str:
@@ -86,7 +105,8 @@ def _of(gaps: Sequence[float], share: float) -> str:
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """Cases by number of cut links, and the distribution of gaps."""
+    """Cases of two replicas by number of cut links, and the distribution of their gaps."""
+    results = [each for each in results if each.replicas == 2]
     import matplotlib as mpl
 
     from batonmq.common.plots import BLUE, GREY, RED
@@ -94,7 +114,7 @@ def plot(results: Sequence[Result], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    sizes = range(len(LINKS) + 1)
+    sizes = range(len(links(2)) + 1)
 
     def count(wanted: bool, agrees: bool) -> list[int]:
         return [

@@ -11,11 +11,13 @@ from tests.simulation.availability import (
     FOLLOWERS,
     LEADER,
     MASTER,
+    SECOND_SLAVE,
     SLAVE,
     Case,
     all_cases,
     measure,
     served,
+    some_cases,
 )
 
 LONGEST_GAP_S = 4.5
@@ -50,6 +52,7 @@ FOUND: tuple[Case, ...] = (
         }
     ),
 )
+SAMPLES_OF_THREE = 40
 CASES = (*FOUND, *random.Random(23).sample(list(all_cases()), SAMPLES))
 
 
@@ -65,6 +68,13 @@ def test_sends_are_served_if_and_only_if_they_could_be(case: Case) -> None:
     if seen.served:
         assert seen.gap_s is not None
         assert seen.gap_s <= LONGEST_GAP_S
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("case", some_cases(SAMPLES_OF_THREE, 5), ids=named)
+def test_with_three_replicas_sends_are_served_if_and_only_if_they_could_be(case: Case) -> None:
+    seen = measure(case, replicas=3)
+    assert seen.served == served(case, 3)
 
 
 @pytest.mark.simulation
@@ -92,3 +102,9 @@ def test_the_theory_knows_the_plain_cases() -> None:
     silent = frozenset({(LEADER, FOLLOWERS[0]), (LEADER, FOLLOWERS[1]), FOLLOWERS})
     assert served(silent), "nothing needs a decision"
     assert not served(silent | {(MASTER, SLAVE)})
+    assert not served(silent | {(MASTER, SECOND_SLAVE)}, 3), "nobody may leave the SyncStateSet"
+    assert served(frozenset({(MASTER, SLAVE), (MASTER, SECOND_SLAVE)}), 3), "the master is alone in the set"
+    alone |= {(MASTER, SECOND_SLAVE)}
+    assert served(alone, 3)
+    assert served(alone | {(CLIENT, SLAVE)}, 3) is None, "either slave may be elected"
+    assert not served(alone | {(CLIENT, SLAVE), (CLIENT, SECOND_SLAVE)}, 3)
