@@ -70,14 +70,14 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
         Mutation("a broker that is removed closes the client of its process", _closes_the_shared_client),
         (3, 7),
     ),
-    "removed-early": (Mutation("a broker is removed while it starts", _removes_while_it_starts), (5, 7)),
+    "removed-early": (Mutation("a broker is removed while it starts", _removes_while_it_starts), (11, 12)),
     "left-in-table": (
         Mutation("a broker that was removed keeps its ports and directories", _stays_in_the_table),
-        (7, 8),
+        (4, 6),
     ),
     "neighbour-gone": (
         Mutation("what a removed neighbour was given counts as stored", _neighbour_that_is_gone),
-        (102, 103),
+        (105, 107),
     ),
     "own-log": (ACTING["own-log"][0], (7,)),
 }

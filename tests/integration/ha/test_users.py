@@ -118,17 +118,22 @@ async def test_a_slave_without_a_master_changes_no_users(tmp_path: Path) -> None
         await group.up()
         await group.serving()
         master, slave = group.brokers
+        await make_user(group.client, master.address, "aaron")
+        deadline = time.monotonic() + PATIENCE_S
+        while "aaron" not in await names(group.client, slave.address):  # it copies tables from now on
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
         await make_user(group.client, slave.address, "alice")
-        assert await names(group.client, master.address) == ["alice", "inner", "root"]
+        assert await names(group.client, master.address) == ["aaron", "alice", "inner", "root"]
         await asyncio.to_thread(master.kill)
         with pytest.raises(MQError, match="master") as caught:
             await make_user(group.client, slave.address, "bob")
         assert caught.value.code == 1
-        assert await names(group.client, slave.address) == ["alice", "inner", "root"]
+        assert await names(group.client, slave.address) == ["aaron", "alice", "inner", "root"]
         await asyncio.to_thread(master.start)
         await group.in_sync(1)
         await _made(group.client, slave.address, "bob")
-        assert await names(group.client, master.address) == ["alice", "bob", "inner", "root"]
+        assert await names(group.client, master.address) == ["aaron", "alice", "bob", "inner", "root"]
     finally:
         await group.close()
 
