@@ -80,9 +80,9 @@ class Plots(Operators):
         for end in cluster.connections():
             if end.remote_host is master.host and end.remote_port == HA_PORT:
                 cluster.stall(end, 20.0, both=True)
-        await asyncio.sleep(pick.uniform(1.4, 2.2))  # the slaves are in the SyncStateSet for 3 s
+        await asyncio.sleep(pick.uniform(1.0, 1.4))  # the slaves are in the SyncStateSet for 2 s
         await self.announce(master)
-        await asyncio.sleep(pick.uniform(0.1, 0.5))
+        await asyncio.sleep(pick.uniform(0.1, 0.3))
         self._end(master, cut=0.0)
         await self._elected(master)
 
