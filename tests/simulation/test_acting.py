@@ -21,14 +21,14 @@ def quiet():
 
 SEEDS = [*range(6), *range(7, 17)]
 OPEN = {6: "five acknowledged delayed or timed messages are not delivered within 400 s"}
-"""Seeds that break an invariant. The cause is not known yet; the master does not take over a wrong position of
-its slave's timers (without `TimerService.take_back` it is the same)."""
+"""Seeds that break an invariant. The cause is not known yet; it is not the position of timers that a master
+takes over from its slave (without `TimerService.take_back` it is the same)."""
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize(
     "seed",
-    [*SEEDS, *(pytest.param(seed, marks=pytest.mark.xfail(strict=True, reason=OPEN[seed])) for seed in OPEN)],
+    [*SEEDS, *(pytest.param(each, marks=pytest.mark.xfail(strict=True, reason=OPEN[each])) for each in OPEN)],
 )
 def test_delayed_and_timed_messages_outlive_their_master(seed):
     story = run(seed)
