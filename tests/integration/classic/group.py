@@ -19,7 +19,7 @@ from batonmq.net import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.replication import HARuntimeInfo
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.replication import GetBrokerHAStatus
 from batonmq.protocol.json import decode
@@ -160,6 +160,7 @@ class ClassicGroup:
     async def bodies(self, address: str, begin: int = 0) -> list[bytes]:
         """What this broker gives to a consumer from queue offset `begin` on."""
         found: list[bytes] = []
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             header = PullMessage(
                 consumer_group="g",
@@ -173,7 +174,13 @@ class ClassicGroup:
                 sub_version=0,
                 subscription="*",
             )
-            answer = await self.client.call(address, header, accept=PULLED)
+            try:
+                answer = await self.client.call(address, header, accept=PULLED)
+            except TopicNotExistError:  # a slave that has just joined has not copied the topic yet
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+                continue
             if answer.code != ResponseCode.SUCCESS:
                 return found
             found += [message.body for message in decode_records(bytes(answer.body), check_crc=True)]
