@@ -20,9 +20,9 @@ def quiet():
 
 
 SEEDS = [*range(6), *range(7, 17)]
-OPEN = {6: "five acknowledged delayed or timed messages are not delivered within 400 s"}
-"""Seeds that break an invariant. The cause is not known yet; it is not the position of timers that a master
-takes over from its slave (without `TimerService.take_back` it is the same)."""
+OPEN = {6: "timed messages of a master whose clock went back by a minute are not delivered within 400 s"}
+"""Seeds that break an invariant. The messages are due before `read_ms` of the slave's checkpoint, which is
+older than the jump of the clock."""
 
 
 @pytest.mark.simulation
