@@ -169,6 +169,26 @@ async def test_what_came_while_the_clock_was_ahead_does_not_come_again_at_a_rest
     assert await timed.settled() == ["a", "b"]
 
 
+async def test_what_was_due_before_the_last_checkpoint_outlives_two_restarts(timed: Timed) -> None:
+    """The clock was ahead at the checkpoint; the second restart begins from a checkpoint of no master."""
+    timed.lead()
+    timed.clock.set_wall(START_MS + 60_000)
+    await timed.part.service.flush()
+    before = timed.part.service.encode()
+    timed.deliver(False)
+    timed.clock.set_wall(START_MS)
+    await timed.send("early", 2_000)
+    timed.clock.set_wall(START_MS + 70_000)
+    await timed.part.service.close(failed=True)
+    timed.part.service.restore(before)
+    await timed.part.start()
+    await timed.part.service.close(failed=False)
+    await timed.part.start()
+    timed.deliver(True)
+    timed.lead()
+    assert await timed.settled() == ["early"]
+
+
 class Following(Timed):
     """A slave whose master parks messages later than it does itself, as RocketMQ's do."""
 

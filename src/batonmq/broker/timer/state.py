@@ -60,9 +60,10 @@ class TimerState:
     @property
     def read_ms(self) -> int:
         """All slots before this time are delivered."""
-        if not self.leading:
-            return self.done.read_ms
-        times = [self.wheel.floor(self.now_ms()), self.timers.next_ms, self.firing_ms]
+        # A slave's wheel may hold messages behind `done.master_queue_offset`, in slots before `done.read_ms`
+        # if the clock went back.
+        now_ms = self.wheel.floor(self.now_ms()) if self.leading else self.done.read_ms
+        times = [now_ms, self.timers.next_ms, self.firing_ms]
         return min(time for time in times if time is not None)
 
     def checkpoint(self) -> Checkpoint:
