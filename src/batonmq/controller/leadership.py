@@ -13,7 +13,7 @@ from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election, Outcome, ReplicaUp
 from batonmq.controller.eventlog import EventSink
-from batonmq.controller.liveness import sets_to_elect, silent_brokers
+from batonmq.controller.liveness import grace_ms, sets_to_elect, silent_brokers
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
@@ -95,7 +95,11 @@ class Leadership:
         """The leader's time: the wall clock as of when it was elected, and steady from there on. It stands
         still while this process does (`RunningTime`): heartbeats wait unread in a pause, so it must not count
         as silence."""
-        return self._began_wall_ms + self._running.now_ms() - self._began_running_ms
+        return self._began_wall_ms + self.led_ms()
+
+    def led_ms(self) -> int:
+        """For how long it has led, without pauses of this process."""
+        return self._running.now_ms() - self._began_running_ms
 
     def _wall_ms(self) -> int:
         """Time for events.jsonl, pauses included."""
@@ -136,8 +140,19 @@ class Leadership:
             self._at("masters", lost_ms + self._config.scan_inactive_master_interval, self._scan_masters)
 
         asked_ms = self._running.now_ms()
-        started = events.LeaderStarted(self._own_id, self._sessions.known(), self._sessions.silent(asked_ms))
+        started = events.LeaderStarted(self._own_id, self._sessions.known(), self._silent(asked_ms))
         self._proposer.submit(started, begun, urgent=True)
+
+    def _silent(self, now_ms: int) -> tuple[tuple[str, int, int], ...]:
+        """(broker name, broker id, ms since its last heartbeat came here); `grace_ms` is left to each."""
+        found, broker_sets = [], self._machine.broker_sets
+        for name, broker_id, silent_ms in self._sessions.silent(now_ms):
+            broker_set = broker_sets.get(name)
+            live = None if broker_set is None else broker_set.live.get(broker_id)
+            if live is not None:
+                silent_ms = min(silent_ms, live.timeout_ms - grace_ms(live.timeout_ms))
+            found.append((name, broker_id, silent_ms))
+        return tuple(found)
 
     def end(self) -> None:
         """This node does not lead, or has failed."""

@@ -44,6 +44,13 @@ def sets_to_elect(broker_sets: BrokerSets, now_ms: int, *, allow_unclean: bool) 
     return found
 
 
+def grace_ms(timeout_ms: int) -> int:
+    """Time that a broker with this timeout has at least to reach a new leader: 1.2 of 3 s. It learns of the
+    leader with its next heartbeat, up to a second later, and perhaps reaches it through another controller
+    only. What the new leader itself has received says nothing about such a broker."""
+    return timeout_ms * 2 // 5
+
+
 def suspect(broker_set: BrokerSet, reporter_id: int, master_epoch: int) -> int | None:
     """The id of the master that a replica's report concerns; None if the report changes nothing.
 

@@ -208,7 +208,11 @@ class ControllerService:
             config.request_timeout_ms,
         )
         self.suspicion = Suspicion(
-            self.machine, self._notice_client, self.leadership.now_ms, self.leadership.found_silent
+            self.machine,
+            self._notice_client,
+            self.leadership.now_ms,
+            self.leadership.led_ms,
+            self.leadership.found_silent,
         )
         self.leadership.start(self.proposer, self.notices, self.suspicion, self.events)
         self._tick()

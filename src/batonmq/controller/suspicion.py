@@ -7,6 +7,8 @@ Three witnesses must agree before the leading controller counts a master as sile
 - the master has sent no heartbeat for half of its timeout;
 - the master does not answer the leader, which asks it over another connection, nor has it for so long.
 
+A new leader gives masters some time to reach it first (`liveness.grace_ms`).
+
 All times are `RunningTime`: a leader that does not run suspects nobody meanwhile. Whether a master is deposed
 rightly is a matter of availability alone: an election takes a member of the SyncStateSet in any case.
 """
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from batonmq.controller.heartbeats import LiveBroker
-from batonmq.controller.liveness import suspect
+from batonmq.controller.liveness import grace_ms, suspect
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.client import RemotingClient
@@ -47,13 +49,15 @@ class Suspicion:
         machine: ControllerMachine,
         client: RemotingClient,
         now_ms: Callable[[], int],
+        led_ms: Callable[[], int],
         count_as_down: Callable[[str, int, int], None],
     ) -> None:
-        """`now_ms`: the leader's time. `count_as_down` is called with broker name, broker id and session of a
-        master that is silent."""
+        """`now_ms`: the leader's time. `led_ms`: for how long it has led. `count_as_down` is called with the
+        broker name, broker id and session of a master that is silent."""
         self._machine = machine
         self._client = client
         self._now_ms = now_ms
+        self._led_ms = led_ms
         self._count_as_down = count_as_down
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._signs: dict[str, tuple[int, int]] = {}
@@ -152,7 +156,11 @@ class Suspicion:
                     return  # a heartbeat has come, or another master
                 now_ms = self._now_ms()
                 silent_ms = now_ms - max(last.updated_ms, before_ms or 0)
-                if now_ms - asked_ms >= last.timeout_ms // PROBE_PART and silent_ms >= last.timeout_ms // 2:
+                if (
+                    now_ms - asked_ms >= last.timeout_ms // PROBE_PART
+                    and silent_ms >= last.timeout_ms // 2
+                    and self._led_ms() >= grace_ms(last.timeout_ms)
+                ):
                     break
         finally:
             asking.cancel()

@@ -12,6 +12,8 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica import heartbeats
 from batonmq.broker.replica.heartbeats import Heartbeats
 from batonmq.net.errors import CallTimeout
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import NotLeaderError
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
 
 LEADER, OTHERS = "a:1", ("b:1", "c:1")
@@ -22,6 +24,8 @@ class World:
 
     def __init__(self) -> None:
         self.answer_s = 0.0
+        self.resigned: str | None = None
+        """A former leader."""
         self.sent: list[tuple[str, str]] = []
         self.headers: list[BrokerHeartbeat] = []
         self.suspected = self.unanswered = self.epoch = 0
@@ -34,6 +38,7 @@ class World:
             suspect=self._suspect,
             unanswered=self._count_unanswered,
             answered=lambda address: None,
+            seek=self._seek,
         )
         broker = SimpleNamespace(
             settings=SimpleNamespace(broker=BrokerConfig(controller_addr=";".join((LEADER, *OTHERS)))),
@@ -53,6 +58,8 @@ class World:
     async def _call(self, address: str, header: BrokerHeartbeat, *, timeout_ms: float) -> None:
         self.sent.append(("direct", address))
         self.headers.append(header)
+        if address == self.resigned:
+            raise NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "ask b")
         await asyncio.sleep(min(self.answer_s, timeout_ms / 1000))
         if self.answer_s >= timeout_ms / 1000:
             raise CallTimeout(address, "no answer in time")
@@ -71,6 +78,9 @@ class World:
 
     def _count_unanswered(self, address: str) -> None:
         self.unanswered += 1
+
+    async def _seek(self) -> None:
+        self.controllers.leader, self.controllers.leader_answers = OTHERS[0], False
 
     def _on_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -113,6 +123,14 @@ async def test_a_leader_that_does_not_answer_is_suspected() -> None:
     world.answer_s = 1.0
     await after(world, 0.12)
     assert world.suspected == world.unanswered == 1
+
+
+async def test_a_new_leader_gets_a_heartbeat_as_soon_as_it_is_known() -> None:
+    world = World()
+    world.resigned = LEADER
+    world.controllers.may_forward = lambda address: True
+    again = [("direct", "b:1"), ("oneway", LEADER), ("through", LEADER), ("through", "c:1")]
+    assert await after(world, 0.01) == sorted([*STRAIGHT, *again])
 
 
 async def test_a_suspected_leader_gets_heartbeats_both_ways_at_once() -> None:

@@ -55,10 +55,12 @@ class Set:
         self.broker_set.set_master(MASTER)
         self.broker_set.set_sync_state_set((MASTER, SLAVE))
         self.down: list[tuple[str, int, int]] = []
+        self.led_since_ms = -TIMEOUT_MS
         self.suspicion = Suspicion(
             self.machine,
             cast("RemotingClient", self.master),
             lambda: self.now_ms,
+            lambda: self.now_ms - self.led_since_ms,
             lambda *found: self.down.append(found),
         )
 
@@ -94,6 +96,19 @@ async def test_a_master_that_does_not_answer_is_down_once_its_silence_is_long_en
     assert world.down == [("s", MASTER, 7)]
     assert world.master.dropped == ["h1:1"]
     assert not world.suspicion.pending
+
+
+async def test_a_new_leader_leaves_a_master_time_to_reach_it() -> None:
+    """The heartbeats before came to the former leader, or through a controller that this leader reaches."""
+    world = Set()
+    world.master.hangs = True
+    world.led_since_ms = 2_000
+    await world.at(2_100)
+    world.report()
+    await world.at(3_199)
+    assert not world.down
+    await world.at(3_200)
+    assert world.down
 
 
 async def test_a_late_heartbeat_alone_is_not_enough() -> None:

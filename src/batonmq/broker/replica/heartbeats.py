@@ -154,6 +154,8 @@ class Heartbeats:
                 self.send()
             if isinstance(error, NotLeaderError):
                 await controllers.seek()
+                if not controllers.leader_answers:
+                    self.send()  # to the new leader, which may not wait for the next one
         except MQError as error:
             if error.code == ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR:  # it has no quorum
                 controllers.suspect(address)
