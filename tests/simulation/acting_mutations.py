@@ -56,7 +56,7 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (7, 15)),
     "offsets": (
         Mutation("a group's offset passes what an acting master hands out", _offsets_pass_what_is_handed_out),
-        (18, 20),
+        (0, 2, 5),
     ),
     "no-master": (
         Mutation("a message that no master took counts as stored", _done_without_a_master),
