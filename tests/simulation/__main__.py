@@ -240,8 +240,8 @@ def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
     run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
 
 
-def tell_case(cut: Case, replicas: int) -> Result:
-    return Result(cut, measure(cut, replicas=replicas), replicas)
+def tell_case(cut: Case, replicas: int, seed: int) -> Result:
+    return Result(cut, measure(cut, seed, replicas=replicas), replicas)
 
 
 @main.command()
@@ -249,9 +249,10 @@ def tell_case(cut: Case, replicas: int) -> Result:
     "--cases", type=int, help="So many cases, chosen at random; default: all 4,096 (some 25 minutes)."
 )
 @click.option("--three", default=0, show_default=True, help="Also so many cases of three replicas.")
+@click.option("--seed", default=0, show_default=True, help="Other moments of the cut, and other schedules.")
 @click.option("--page", "write", is_flag=True, help="Write docs/reports/availability.md and its picture.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def availability(cases: int | None, three: int, write: bool, jobs: int) -> None:
+def availability(cases: int | None, three: int, seed: int, write: bool, jobs: int) -> None:
     """Cut links: what could be served, and what was; exit code 1 if they differ."""
     chosen = list(all_cases())
     if cases is not None:
@@ -261,7 +262,9 @@ def availability(cases: int | None, three: int, write: bool, jobs: int) -> None:
     with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("cases", total=len(replicas))
         results = []
-        for result in pool.map(tell_case, [*chosen, *more], replicas, chunksize=8):
+        for result in pool.map(
+            functools.partial(tell_case, seed=seed), [*chosen, *more], replicas, chunksize=8
+        ):
             results.append(result)
             progress.advance(bar)
     if write:
