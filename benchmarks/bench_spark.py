@@ -50,11 +50,11 @@ def running(system: str, *, bulk: bool) -> Iterator[LocalCluster]:
             yield cluster
 
 
-async def fill(namesrv: str, messages: int, size: int, queues: int) -> None:
-    """Send `messages` of `size` random bytes, evenly over the queues, in batches."""
+async def fill(namesrv: str, messages: int, size: int, queues: int, batch: int = BATCH) -> None:
+    """Send `messages` of `size` random bytes, evenly over the queues, in batches of `batch`."""
     noise = random.Random(1).randbytes(size + BATCH)
     bodies = [noise[i : i + size] for i in range(BATCH)]
-    batches = iter([min(BATCH, messages - i) for i in range(0, messages, BATCH)])
+    batches = iter([min(batch, messages - i) for i in range(0, messages, batch)])
     turn = 0
 
     async def worker() -> None:

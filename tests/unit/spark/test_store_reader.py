@@ -25,6 +25,7 @@ from batonmq.protocol.message.record import StoredMessage, decode_record, encode
 from batonmq.protocol.names import TRANS_HALF_TOPIC
 from batonmq.spark.decode import frame_starts
 from batonmq.spark.options import OptionError
+from batonmq.spark.store import directory
 from batonmq.spark.store.directory import beginnings, inspect, queue_files, store_roots
 from batonmq.spark.store.options import StoreOptions, parse_store_options
 from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, narrowed, selection_of
@@ -236,6 +237,30 @@ def test_a_torn_end_is_named_and_what_is_before_it_is_read(made: Made) -> None:
     assert len(rows(made.root)) == 59
     table = files_of(torn, tuple(TABLE_COLUMNS["files"])).to_pylist()
     assert table[-1]["problem"] == torn.torn and table[0]["problem"] is None
+
+
+def test_the_unwritten_rest_of_the_last_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a gigabyte with the shipped size of files."""
+    made = Made(tmp_path / "store")
+    made.put(b"x" * 100)
+    path = made.root / "commitlog" / f"{0:020d}"
+    made.store.abandon()
+    with path.open("r+b") as file:
+        file.truncate(64 << 20)
+    read: list[int] = []
+
+    real = directory.read_at
+
+    def read_at(path: str, position: int, size: int) -> bytes:
+        data = real(path, position, size)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(directory, "read_at", read_at)
+    assert len(rows(made.root)) == 1
+    assert max(read) <= directory.WINDOW
 
 
 def test_a_copy_with_a_short_last_file_is_read_as_far_as_it_goes(made: Made, tmp_path: Path) -> None:

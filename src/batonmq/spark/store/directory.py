@@ -188,7 +188,7 @@ def walk_file(file: LogFile, position: int, records: int | None = None) -> tuple
             at, position, count = at + size, position + size, count + 1
         if blank_size(data, at, len(data)):
             return file.end, None
-        if last:
+        if last or size.reason == "zeros":  # a larger window would read a file's unwritten rest into memory
             return (position, size) if position < file.end else (position, None)
         window = WINDOW if position > first else window * 4
     return position, None
