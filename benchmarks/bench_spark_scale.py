@@ -101,7 +101,7 @@ def plan(namesrv: str, queues: int) -> dict[str, float]:
         began = time.perf_counter()
         counted = rows().count()
         found["counted"].append(time.perf_counter() - began)
-        assert (partitions, counted) == (queues, queues), (partitions, counted)
+        assert partitions and counted == queues, (partitions, counted)
     session.stop()
     return {f"{name}, {how}": choose(times[1:]) for name, times in found.items() for how, choose in SUMMARY}
 

@@ -198,7 +198,13 @@ OPTIONS = (
         "Consumer group that brokers see. A stream commits its offsets for it after each micro-batch, so "
         "that `consumerProgress` shows its lag; it never reads them.",
     ),
-    Option("minPartitions", "one per queue", "both", "Least number of tasks: queues are split into ranges."),
+    Option(
+        "minPartitions",
+        "one per queue",
+        "both",
+        "Least number of tasks: queues are split into ranges. Of more than 64 queues, those with few messages "
+        "share tasks.",
+    ),
     Option("maxRecordsPerPartition", "no limit", "both", "Most messages in a task."),
     Option(
         "failOnDataLoss",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from batonmq.spark.options import EARLIEST, LATEST, OptionError
 
@@ -22,7 +23,7 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What one Spark task reads: exactly the messages ``[begin, end)`` of one queue."""
+    """What a Spark task reads: exactly the messages ``[begin, end)`` of one queue."""
 
     topic: str
     broker: str
@@ -37,6 +38,12 @@ class QueueRange:
     def __len__(self) -> int:
         return self.end - self.begin
 
+
+MANY_TASKS: Final = 64
+"""Each task of Python costs Spark 20 to 40 ms of processor time, whatever it does. From this number on small
+queues share tasks."""
+SHARED_ROWS: Final = 10_000
+"""Reading so many messages takes a task about 10 ms."""
 
 Bounds = Mapping[str, Mapping[str, QueueBounds]]
 """``{topic: {"broker:queue": bounds}}``."""
@@ -246,6 +253,37 @@ def ranges(
     if max_records is not None:
         size = min(size, max_records)
     return [piece for r in whole for piece in _cut(r, size)]
+
+
+def tasks(
+    start: Offsets,
+    end: Offsets,
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[tuple[QueueRange, ...]]:
+    """The ranges that each task reads, one after the other: one range, as `ranges` cuts them.
+
+    Of more than `MANY_TASKS`, small ones share a task: up to `SHARED_ROWS` messages, but so few that about
+    `MANY_TASKS` remain. `min_partitions` and `max_records` hold all the same.
+    """
+    pieces = ranges(start, end, min_partitions=min_partitions, max_records=max_records)
+    alone: list[tuple[QueueRange, ...]] = [(piece,) for piece in pieces]
+    if len(pieces) <= max(MANY_TASKS, min_partitions or 0):
+        return alone
+    most = max(1, min(SHARED_ROWS, sum(map(len, pieces)) // max(MANY_TASKS, min_partitions or 0)))
+    if max_records is not None:
+        most = min(most, max_records)
+    shared: list[tuple[QueueRange, ...]] = []
+    rows = most
+    for piece in pieces:
+        if rows + len(piece) <= most:
+            shared[-1] += (piece,)
+            rows += len(piece)
+        else:
+            shared.append((piece,))
+            rows = len(piece)
+    return shared if len(shared) >= (min_partitions or 0) else alone
 
 
 def _cut(whole: QueueRange, size: int) -> Sequence[QueueRange]:

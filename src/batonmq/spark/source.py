@@ -44,9 +44,9 @@ from batonmq.spark.plan import (
     limit,
     not_before,
     not_that_late,
-    ranges,
     resolve,
     rows_for,
+    tasks,
     with_new_queues,
 )
 from batonmq.spark.sink.writer import batch_writer, checked, stream_writer
@@ -55,9 +55,9 @@ log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """What one task reads: a range of one queue."""
+    """What one task reads: ranges of queues, one after the other."""
 
-    def __init__(self, wanted: QueueRange) -> None:
+    def __init__(self, wanted: tuple[QueueRange, ...]) -> None:
         super().__init__(wanted)
         self.wanted = wanted
 
@@ -134,7 +134,8 @@ def _read(
     if not isinstance(partition, RangePartition):
         return  # without ranges Spark plans one empty task
     with clear_errors(), fetcher(options) as fetch:
-        yield from fetch.read(partition.wanted, columns)
+        for wanted in partition.wanted:
+            yield from fetch.read(wanted, columns)
 
 
 class RocketMQBatchReader(DataSourceReader):
@@ -163,13 +164,13 @@ class RocketMQBatchReader(DataSourceReader):
                     bounds = fetch.bounds(named)
         start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
         end = check_end(end, bounds, fail_on_data_loss=options.fail_on_data_loss)
-        pieces = ranges(
+        work = tasks(
             start,
             end,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [RangePartition(wanted) for wanted in work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
@@ -268,13 +269,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, queues in end.items()
         }
         start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, restart_at_begin=True)
-        pieces = ranges(
+        work = tasks(
             start,
             end,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
-        return [RangePartition(piece) for piece in pieces]
+        return [RangePartition(wanted) for wanted in work]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)

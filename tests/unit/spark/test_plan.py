@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonmq.protocol.signing import Credentials
 from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_options
 from batonmq.spark.plan import (
+    MANY_TASKS,
+    SHARED_ROWS,
     DataLoss,
     QueueBounds,
     backlog,
@@ -23,6 +25,7 @@ from batonmq.spark.plan import (
     ranges,
     resolve,
     rows_for,
+    tasks,
     with_new_queues,
 )
 
@@ -146,6 +149,28 @@ def test_ranges_cover_each_message_once(ends, minimum, most):
         assert all(len(p) <= most for p in pieces)
     if minimum is not None and sum(ends.values()) >= minimum:
         assert len(pieces) >= minimum
+
+
+@given(
+    st.dictionaries(st.sampled_from([f"b:{i}" for i in range(200)]), st.integers(0, 30_000), min_size=60),
+    st.none() | st.integers(1, 150),
+    st.none() | st.integers(1_000, 20_000),
+)
+@settings(max_examples=50)
+def test_tasks_share_what_is_small(ends, minimum, most):
+    limits = {"min_partitions": minimum, "max_records": most}
+    pieces = ranges({}, {"t": ends}, **limits)
+    work = tasks({}, {"t": ends}, **limits)
+    assert [piece for task in work for piece in task] == pieces
+    for task in work:
+        assert len(task) == 1 or sum(map(len, task)) <= min(SHARED_ROWS, most or SHARED_ROWS)
+    assert len(work) >= min(len(pieces), minimum or 0)
+
+
+@pytest.mark.parametrize(("queues", "rows", "most"), [(64, 1, 64), (1000, 1, 67), (1000, 9_000, 1_000)])
+def test_there_are_enough_tasks_for_a_cluster(queues, rows, most):
+    work = tasks({}, {"t": {f"b:{i}": rows for i in range(queues)}})
+    assert MANY_TASKS <= len(work) <= most
 
 
 def test_options_of_a_batch_and_a_stream():

@@ -156,9 +156,9 @@ def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
         parse_read_options(options, streaming=False), ("value",)
     ).partitions():
         assert isinstance(partition, RangePartition)
-        wanted = partition.wanted
-        start.setdefault(wanted.topic, {})[wanted.queue] = wanted.begin
-        end.setdefault(wanted.topic, {})[wanted.queue] = wanted.end
+        for wanted in partition.wanted:
+            start.setdefault(wanted.topic, {})[wanted.queue] = wanted.begin
+            end.setdefault(wanted.topic, {})[wanted.queue] = wanted.end
     return start, end
 
 
