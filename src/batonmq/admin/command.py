@@ -20,6 +20,7 @@ from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
 from batonmq.net.errors import NetError
+from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
@@ -174,12 +175,20 @@ wait_option = click.option(
 async def targets(
     admin: Admin, broker: str | None, cluster: str | None, *, slaves: bool = False
 ) -> list[str]:
-    """Addresses that -b or -c mean: one broker, or a cluster's masters (and slaves). Raises `AdminError`."""
+    """Addresses that -b or -c mean: one broker, or a cluster's masters (and slaves). Raises `AdminError`.
+
+    One line names the broker sets whose master is gone: what is changed now they do not get.
+    """
     if broker:
         return [broker]
     if not cluster:
         raise AdminError("give -b with a broker's host:port or -c with a cluster's name")
-    return await admin.addresses(cluster, slaves=slaves)
+    found = await admin.addresses(cluster, slaves=slaves)
+    if not slaves:
+        groups = await admin.groups(cluster)
+        if without := [group.broker_name for group in groups if MASTER_ID not in group.broker_addrs]:
+            click.echo(f"left out, because no master of them lives: {', '.join(without)}", err=True)
+    return found
 
 
 async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:

@@ -202,8 +202,8 @@ OPTIONS = (
         "minPartitions",
         "one per queue",
         "both",
-        "Least number of tasks: queues are split into ranges. Of more than 64 queues, those with few messages "
-        "share tasks.",
+        "Least number of tasks: queues are split into ranges. Of more than 64 queues, those with few "
+        "messages share tasks.",
     ),
     Option("maxRecordsPerPartition", "no limit", "both", "Most messages in a task."),
     Option(

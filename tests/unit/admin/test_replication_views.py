@@ -148,6 +148,22 @@ async def test_a_cluster_that_has_only_slaves_is_not_empty(monkeypatch: pytest.M
     assert await session.addresses("c", slaves=True) == ["10.0.0.2:10911"]
 
 
+def test_a_change_of_a_cluster_names_the_broker_sets_without_a_master(
+    answers: Callable[[Answers], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def groups(_: Admin, cluster: str | None = None) -> list[BrokerData]:
+        alone = BrokerData("c", "broker-b", {1: "10.0.0.2:10911"})
+        return [BrokerData("c", "broker-a", {0: "10.0.0.1:10911"}), alone]
+
+    monkeypatch.setattr(Admin, "groups", groups)
+    asked: list[str] = []
+    answers(lambda address, header: asked.append(address) or b"")
+    done = CliRunner().invoke(admin, ["updateTopic", "-c", "c", "-t", "T"])
+    assert done.exit_code == 0, done.output
+    assert asked == ["10.0.0.1:10911"]
+    assert "no master of them lives: broker-b" in done.stderr
+
+
 async def test_sends_of_the_commands_wait_as_long_as_timeout_says() -> None:
     assert BrokerConfig().slave_timeout < TIMEOUT_MS, "else FLUSH_SLAVE_TIMEOUT is never seen"
     for timeout_ms in (TIMEOUT_MS, 9_000):
