@@ -47,6 +47,9 @@ class ContainerConfig:
         "fetchNameSrvAddrByDnsLookup": "each address of namesrvAddr is looked up when a broker connects",
         "fetchNamesrvAddrInterval": "there is no address server",
         "updateNamesrvAddrInterval": "a change of namesrvAddr takes effect at once",
+        "brokerName": "it is a key of a broker's file; brokerConfigPaths names such files",
+        "brokerId": "it is a key of a broker's file",
+        "storePathRootDir": "it is a key of a broker's file",
     }
     """RocketMQ's keys that have no effect here, and the reasons."""
 
