@@ -178,6 +178,9 @@ async def test_a_master_that_lost_the_end_of_its_log_gets_no_slave(start: Starte
     await asyncio.to_thread(group.master.start)
     await group.in_sync(1)
     assert await group.send(5) == 0
+    await group.bodies(
+        group.brokers[1].address
+    )  # the slave has the topic, which it copies after the messages
     group.master.kill()
     shutil.rmtree(group.store(0))
     shutil.copytree(tmp_path / "earlier", group.store(0))
@@ -194,6 +197,9 @@ async def test_a_slave_keeps_its_tables_when_its_master_has_lost_its_disk(start:
     group = await start(**TWO_COPIES)
     await group.serving()
     assert await group.send(10) == 0
+    await group.bodies(
+        group.brokers[1].address
+    )  # the slave has the topic, which it copies after the messages
     group.master.kill()
     shutil.rmtree(group.store(0))
     await asyncio.to_thread(group.master.start)
