@@ -15,6 +15,7 @@ from batonmq.protocol.message.layout import BLANK_SIZE
 from batonmq.protocol.message.light import LIGHT_MARK
 from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_preamble, topic_field
+from batonmq.store.append_many import Records, encode_many
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
 from batonmq.store.dispatch import PendingUnit
 from batonmq.store.light import Item, LightQueues, Plan
@@ -102,6 +103,20 @@ def _encode(
         if len(body) > max_body and not message.accepted:
             results.append(PutResult(PutStatus.MESSAGE_ILLEGAL))
             continue
+        if message.batch:
+            known = by_key.get((message.topic, message.queue_id))
+            room = file_end - position - BLANK_SIZE
+            many = None if known is None else _many(message, known, light, position, room, now)
+            if known is not None and many is not None:
+                if known not in before:
+                    before[known] = known.next_offset
+                place, size = (position, known.next_offset), many.end - position
+                results.append(PutResult(ok, *place, size, now, tuple(many.offsets)))
+                known.next_offset += len(many.offsets)
+                parts += many.parts
+                units += many.units
+                position = many.end
+                continue
         try:
             magic, topic = topic_field(message.topic)
             items: Sequence[Item] = _batch_items(message) if message.batch else _single_item(message)
@@ -198,6 +213,18 @@ def _encode(
     if parts:
         segments.append((segment, parts))
     return Turn(results, segments, units, before, position)
+
+
+def _many(
+    message: StoredMessage, queue: ConsumeQueue, light: LightQueues | None, position: int, room: int, now: int
+) -> Records | None:
+    """The records of a wire batch that `encode_many` takes; None for any other."""
+    if message.sys_flag & _TRANSACTION_MASK in NO_UNIT:
+        return None
+    data = bytes(message.body)
+    if light is not None and LIGHT_MARK in data:
+        return None
+    return encode_many(message, data, queue, position, room, now)
 
 
 def _names_light_queues(message: StoredMessage, items: Sequence[Item]) -> bool:

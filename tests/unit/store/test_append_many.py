@@ -1,0 +1,152 @@
+"""Large batches become the records that encoding message by message gives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.record import StoredMessage
+from batonmq.store import append_many
+from batonmq.store.append import Turn, encode_turn
+from batonmq.store.queues import ConsumeQueues
+from batonmq.store.results import PutStatus
+
+POSITION = 4_711
+FILE_SIZE = 1 << 22
+NOW = 1_700_000_000_000
+TAGS = (
+    b"",
+    b"",
+    b"TAGS\x01t\x02",
+    b"TAGS\x01\xc3\xa4\x02",
+    b"MYTAGS\x01t\x02",
+    b"TAGS\x01a\x02TAGS\x01b\x02",
+)
+
+
+def items(rng: random.Random, count: int) -> list[BatchItem]:
+    return [
+        BatchItem(
+            body=rng.randbytes(rng.choice([0, 1, 50, 300])),
+            properties=b"UNIQ_KEY\x01" + rng.randbytes(16).hex().encode() + b"\x02" + rng.choice(TAGS),
+            flag=rng.choice([0, 7, -1]),
+        )
+        for _ in range(count)
+    ]
+
+
+def message_of(body: bytes, **fields: object) -> StoredMessage:
+    given = {
+        "topic": "Topic",
+        "queue_id": 1,
+        "body": body,
+        "batch": True,
+        "born_timestamp": NOW - 5,
+        "sys_flag": MessageSysFlag.TRANSACTION_COMMIT | MessageSysFlag.MULTI_TAGS,
+        "born_host": bytes(range(8)),
+        "store_host": bytes(range(8, 16)),
+        "reconsume_times": 3,
+        "prepared_transaction_offset": 1 << 40,
+        **fields,
+    }
+    return StoredMessage(**given)  # type: ignore[arg-type]
+
+
+def encode(messages: list[StoredMessage], folder: Path, position: int = POSITION) -> tuple[object, ...]:
+    """What there is to see of a turn."""
+    queues = ConsumeQueues(folder, 6_000_000, {})
+    for queue_id in range(2):
+        queues.ensure("Topic", queue_id).next_offset = 5_000_000_000
+    turn: Turn = encode_turn(messages, queues, position, NOW, FILE_SIZE, 1 << 22)
+    segments = [(at, b"".join(parts)) for at, parts in turn.segments]
+    units = [(end, queue and queue.queue_id, offset, unit) for end, queue, offset, unit in turn.units]
+    before = {queue.queue_id: offset for queue, offset in turn.before.items()}
+    ends = [queue.next_offset for queue in queues]
+    return turn.results, segments, units, before, turn.end, ends
+
+
+def compare(
+    messages: list[StoredMessage], folder: Path, monkeypatch: pytest.MonkeyPatch, position: int = POSITION
+) -> tuple[object, ...]:
+    found = encode(messages, folder, position)
+    with monkeypatch.context() as patch:
+        patch.setattr(append_many, "LEAST_MESSAGES", 1 << 30)
+        assert encode(messages, folder, position) == found
+    return found
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each batch was encoded as arrays."""
+    found: list[bool] = []
+    make = append_many.encode_many
+
+    def noted(*given: object) -> append_many.Records | None:
+        records = make(*given)  # type: ignore[arg-type]
+        found.append(records is not None)
+        return records
+
+    monkeypatch.setattr("batonmq.store.append.encode_many", noted)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_bytes(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    rng = random.Random(seed)
+    some = encode_batch(items(rng, 3))
+    many = [encode_batch(items(rng, rng.choice([400, 1_000]))) for _ in range(2)]
+    messages = [message_of(many[0]), message_of(some), message_of(many[1], queue_id=0), message_of(many[0])]
+    results, *_ = compare(messages, tmp_path, monkeypatch)
+    assert {result.status for result in results} == {PutStatus.PUT_OK}  # type: ignore[attr-defined]
+    assert taken[:4] == [True, False, True, True]
+
+
+def test_a_batch_over_the_end_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    body = encode_batch(items(random.Random(1), 500))
+    _, segments, *_ = compare([message_of(body)], tmp_path, monkeypatch, FILE_SIZE - 10_000)
+    assert len(segments) == 2 and not taken[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"born_host": bytes(20)}, {"store_host": bytes(20)}])
+def test_hosts_of_ipv6(
+    fields: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    body = encode_batch(items(random.Random(1), 500))
+    compare([message_of(body, **fields)], tmp_path, monkeypatch)
+    assert not taken[0]
+
+
+def test_properties_without_a_last_separator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    rows = items(random.Random(1), 500)
+    rows[77].properties = b"A\x01\0"
+    rows[78].properties = b""
+    compare([message_of(encode_batch(rows))], tmp_path, monkeypatch)
+    assert not taken[0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_batch(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    body = bytearray(encode_batch(items(rng, 300)))
+    for _ in range(rng.choice([1, 3])):
+        body[rng.randrange(len(body))] = rng.choice([0, 1, 2, 127, 128, 255])
+    if rng.random() < 0.5:
+        # A length that is wrong is what matters, and seldom hit.
+        at = 0
+        for _ in range(rng.randrange(250)):
+            at += max(1, int.from_bytes(body[at : at + 4], "big"))
+        if at < len(body) - 20:
+            body[at + rng.choice([0, 1, 2, 3, 16, 17, 18, 19])] ^= 1 << rng.randrange(8)
+    if rng.random() < 0.3:
+        del body[rng.randrange(len(body)) :]
+    compare([message_of(bytes(body))], tmp_path, monkeypatch)
