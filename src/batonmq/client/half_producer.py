@@ -22,7 +22,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import QueryMessage
 from batonmq.protocol.headers.broker.send import EndTransaction, EndTransactions
 from batonmq.protocol.json import encode
-from batonmq.protocol.message.batch import scan_batch
+from batonmq.protocol.message.batch import first_properties
 from batonmq.protocol.message.properties import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TRANSACTION_BATCH,
@@ -77,7 +77,7 @@ class HalfProducer(TransactionProducer):
             **properties,
         }
         if isinstance(message, EncodedBatch):
-            system[PROPERTY_TRANSACTION_BATCH] = str(len(scan_batch(message.body)))
+            system[PROPERTY_TRANSACTION_BATCH] = str(message.count)
         sent = await self._send(message, queue=queue, timeout_ms=timeout_ms, system=system)
         return Half(
             sent.broker_name, sent.queue, sent.queue_offset, commit_log_offset_of(sent), sent.message_id
@@ -159,8 +159,7 @@ class HalfProducer(TransactionProducer):
 
 def first_unique_id(batch: bytes | memoryview) -> str:
     """The unique id of the first message of a wire batch. Raises `MQError` if it has none."""
-    _, _, tail, end = scan_batch(batch)[0]
-    found = find_property(bytes(batch[tail + 2 : end]), PROPERTY_UNIQUE_KEY.encode())
+    found = find_property(first_properties(batch), PROPERTY_UNIQUE_KEY.encode())
     if not found:
         raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the first message of the batch has no unique id")
     return found.decode()

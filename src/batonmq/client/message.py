@@ -258,11 +258,13 @@ def _time_ms(time: datetime | float) -> int:
 class EncodedBatch:
     """Messages of one topic that are encoded already (`protocol.message.batch`), unique ids included."""
 
-    __slots__ = ("body", "topic")
+    __slots__ = ("body", "count", "topic")
 
-    def __init__(self, topic: str, body: bytes | memoryview) -> None:
+    def __init__(self, topic: str, body: bytes | memoryview, count: int) -> None:
         self.topic = topic
         self.body = body
+        self.count = count
+        """Number of messages."""
 
 
 class SendStatus(Enum):

@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     results: list[PutResult]
     """One for each message; also those of the messages refused."""
     segments: list[tuple[int, list[Buffer]]]
-    """Pieces to write in one run, and where they begin: one for each file."""
+    """Pieces to write in one run, and where they begin. No run is in two files."""
     units: list[PendingUnit]
     """One for each record, and one more for each light queue that it enters."""
     before: dict[ConsumeQueue, int]
@@ -113,9 +113,13 @@ def _encode(
                 place, size = (position, known.next_offset), many.end - position
                 results.append(PutResult(ok, *place, size, now, tuple(many.offsets)))
                 known.next_offset += len(many.offsets)
-                parts += many.parts
+                # By itself: joined with others so much would be copied once more.
+                if parts:
+                    segments.append((segment, parts))
+                    parts = []
+                segments.append((position, [many.data]))
                 units += many.units
-                position = many.end
+                segment = position = many.end
                 continue
         try:
             magic, topic = topic_field(message.topic)

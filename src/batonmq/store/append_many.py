@@ -14,7 +14,6 @@ from zlib import crc32
 
 import numpy as np
 
-from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import HOST_V4_SIZE
 from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS
@@ -47,8 +46,8 @@ _unpack_size: Final = struct.Struct(">i").unpack_from
 class Records(NamedTuple):
     """The records of one batch."""
 
-    parts: list[Buffer]
-    """What to write, in order."""
+    data: bytes
+    """What to write."""
     offsets: list[int]
     """Where each begins in the commit log."""
     units: list[PendingUnit]
@@ -111,7 +110,7 @@ def encode_many(
     records["reconsume_times"] = message.reconsume_times
     records["prepared_transaction_offset"] = message.prepared_transaction_offset
     records["body_size"] = body_sizes
-    parts: list[Buffer] = [topic] * (4 * count)
+    parts = [topic] * (4 * count)
     parts[0::4] = _each(records)
     parts[1::4] = bodies
     parts[3::4] = properties
@@ -133,7 +132,7 @@ def encode_many(
         _each(units),
         strict=False,
     )
-    return Records(parts, offsets.tolist(), list(pending), end)
+    return Records(b"".join(parts), offsets.tolist(), list(pending), end)
 
 
 def _starts(data: bytes) -> list[int]:

@@ -84,7 +84,7 @@ class CommitLog:
     # ---------------------------------------------------------------------------------------------- write
 
     def append(self, segments: Sequence[tuple[int, Sequence[Buffer]]], end: int, now_ms: int) -> None:
-        """Write pieces at the offsets given, one run of them in each file, up to `end`.
+        """Write pieces at the offsets given, in runs that are each in one file, up to `end`.
 
         Raises `OSError`; the log then ends where it did, and `take_back` has to follow.
         """

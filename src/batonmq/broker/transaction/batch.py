@@ -14,7 +14,8 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.properties import (
     PROPERTY_TRANSACTION_BATCH,
     PROPERTY_UNIQUE_KEY,
-    find_property,
+    find_value,
+    property_start,
 )
 from batonmq.protocol.names import RETRY_PREFIX
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from batonmq.protocol.buffers import Buffer
     from batonmq.protocol.message.record import MessageExt, StoredMessage
 
-_UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+_UNIQUE_KEY: Final = property_start(PROPERTY_UNIQUE_KEY)
 
 
 def is_batch(properties: Mapping[str, str]) -> bool:
@@ -48,20 +49,20 @@ def check_batch(message: StoredMessage, properties: Mapping[str, str]) -> None:
     items = scan_batch(body)
     if properties[PROPERTY_TRANSACTION_BATCH] != str(len(items)):
         raise MessageFormatError(f"the batch has {len(items)} messages and claims another number")
-    keys = [_key_of(body[tail + 2 : end]) for _, _, tail, end in items]
-    if None in keys:
+    keys = [find_value(body[tail + 2 : end], _UNIQUE_KEY) or b"" for _, _, tail, end in items]
+    if not all(keys) or not _is_text(b" ".join(keys)):
         # Without it a log that ends within the batch would not show how much of it is delivered.
         raise MessageFormatError("not each message of the batch has a unique key")
-    if keys[0] != properties.get(PROPERTY_UNIQUE_KEY):
+    if keys[0].decode() != properties.get(PROPERTY_UNIQUE_KEY):
         raise MessageFormatError("the batch does not have the unique key of its first message")
 
 
-def _key_of(properties: bytes) -> str | None:
-    """The unique key among encoded properties; None if there is none, or it is no text."""
+def _is_text(data: bytes) -> bool:
     try:
-        return (find_property(properties, _UNIQUE_KEY) or b"").decode() or None
+        data.decode()
     except UnicodeDecodeError:
-        return None
+        return False
+    return True
 
 
 def rest_of_batch(body: Buffer, delivered: int) -> Buffer:
@@ -79,9 +80,7 @@ class DeliveredRows:
         self.half = half
         self.count = 0
         body = half.body
-        self._keys = [
-            find_property(body[tail + 2 : end], _UNIQUE_KEY) for _, _, tail, end in scan_batch(body)
-        ]
+        self._keys = [find_value(body[tail + 2 : end], _UNIQUE_KEY) for _, _, tail, end in scan_batch(body)]
 
     @property
     def whole(self) -> bool:

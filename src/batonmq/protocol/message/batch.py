@@ -65,6 +65,12 @@ def scan_batch(data: Buffer) -> list[tuple[int, int, int, int]]:
     return items
 
 
+def first_properties(data: Buffer) -> bytes:
+    """The encoded properties of the first message; does not look at the others."""
+    size, _, _, _, body_size = _BATCH_HEAD.unpack_from(data)
+    return bytes(data[_BATCH_HEAD.size + body_size + _SHORT.size : size])
+
+
 def decode_batch(data: Buffer) -> Iterator[BatchItem]:
     """The messages of a wire batch; raises `MessageFormatError` as `scan_batch` does."""
     view = memoryview(data)

@@ -232,7 +232,9 @@ class Sending(Queues):
 
     def _sender(self, work: Encoded | Single) -> Send:
         """What sends it; called in the order of the rows."""
-        message = EncodedBatch(work.topic, work.body) if isinstance(work, Encoded) else message_of(work)
+        message = (
+            EncodedBatch(work.topic, work.body, work.count) if isinstance(work, Encoded) else message_of(work)
+        )
 
         async def send(timeout_ms: int) -> None:
             await self._producer.send(message, queue=work.queue, timeout_ms=timeout_ms)

@@ -83,7 +83,9 @@ class _Preparing(Sending):
     def _sender(self, work: Encoded | Single) -> Send:
         number = len(self._units)
         self._units[number] = []
-        message = message_of(work) if isinstance(work, Single) else EncodedBatch(work.topic, work.body)
+        message = (
+            message_of(work) if isinstance(work, Single) else EncodedBatch(work.topic, work.body, work.count)
+        )
 
         async def send(timeout_ms: int) -> None:
             broker = None if work.queue is None else work.queue.broker_name
