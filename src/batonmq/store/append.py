@@ -17,7 +17,7 @@ from batonmq.protocol.message.properties import MAX_PROPERTIES_BYTES
 from batonmq.protocol.message.record import StoredMessage, encode_blank, encode_preamble, topic_field
 from batonmq.store.append_many import Records, encode_many
 from batonmq.store.consumequeue import UNIT, ConsumeQueue, no_queue_reason
-from batonmq.store.dispatch import PendingUnit
+from batonmq.store.dispatch import PendingUnits
 from batonmq.store.light import Item, LightQueues, Plan
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import PutResult, PutStatus
@@ -37,8 +37,8 @@ class Turn(NamedTuple):
     """One for each message; also those of the messages refused."""
     segments: list[tuple[int, list[Buffer]]]
     """Pieces to write in one run, and where they begin. No run is in two files."""
-    units: list[PendingUnit]
-    """One for each record, and one more for each light queue that it enters."""
+    units: list[PendingUnits]
+    """Of all records; those of a record are one more for each light queue that it enters."""
     before: dict[ConsumeQueue, int]
     """What each queue's `next_offset` was."""
     end: int
@@ -93,7 +93,7 @@ def _encode(
     file_end = position - position % file_size + file_size
     parts: list[Buffer] = []
     segments: list[tuple[int, list[Buffer]]] = []
-    units: list[PendingUnit] = []
+    units: list[PendingUnits] = []
     results: list[PutResult] = []
     by_key = queues.by_key
     ok = PutStatus.PUT_OK
@@ -111,14 +111,14 @@ def _encode(
                 if known not in before:
                     before[known] = known.next_offset
                 place, size = (position, known.next_offset), many.end - position
-                results.append(PutResult(ok, *place, size, now, tuple(many.offsets)))
+                results.append(PutResult(ok, *place, size, now, many.offsets))
                 known.next_offset += len(many.offsets)
                 # By itself: joined with others so much would be copied once more.
                 if parts:
                     segments.append((segment, parts))
                     parts = []
                 segments.append((position, [many.data]))
-                units += many.units
+                units.append(many.units)
                 segment = position = many.end
                 continue
         try:

@@ -8,7 +8,6 @@ they are for batches of many messages.
 from __future__ import annotations
 
 import struct
-from itertools import repeat
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -20,7 +19,7 @@ from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS
 from batonmq.protocol.message.record import StoredMessage, topic_field
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import ConsumeQueue
-from batonmq.store.dispatch import PendingUnit
+from batonmq.store.dispatch import PendingUnits
 from batonmq.store.scan import TAGS_START, tags_code
 
 LEAST_MESSAGES: Final = 100
@@ -48,9 +47,9 @@ class Records(NamedTuple):
 
     data: bytes
     """What to write."""
-    offsets: list[int]
+    offsets: tuple[int, ...]
     """Where each begins in the commit log."""
-    units: list[PendingUnit]
+    units: PendingUnits
     end: int
     """Commit log offset after the last record."""
 
@@ -125,14 +124,8 @@ def encode_many(
         units["tags_code"] = [tags_code(text[2:]) for text in properties]
     else:
         units["tags_code"] = [code(text[2:], now) for text in properties]
-    pending = zip(
-        ends.tolist(),
-        repeat(queue),
-        range(queue_offset, queue_offset + count),
-        _each(units),
-        strict=False,
-    )
-    return Records(b"".join(parts), offsets.tolist(), list(pending), end)
+    pending = end, queue, queue_offset, units.tobytes()
+    return Records(b"".join(parts), tuple(offsets.tolist()), pending, end)
 
 
 def _starts(data: bytes) -> list[int]:

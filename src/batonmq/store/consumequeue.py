@@ -141,7 +141,7 @@ class ConsumeQueue:
         """Queue offset of the next message, once `QueueDispatcher.count_ahead` has set it: ahead of
         `max_offset` while some wait for confirmation, behind it while the units are still those of a deleted
         topic."""
-        self.pending: list[bytes] = []
+        self.pending = bytearray()
         """Units that `QueueDispatcher` collects here in one turn, to be written with `write_pending`."""
         self.pending_from = 0
         self.is_dirty = False
@@ -278,7 +278,7 @@ class ConsumeQueue:
         deleted and created again."""
         if self.pending_from or not self.pending or not self.max_offset or not self.end_physical:
             return False
-        physical: int = UNIT.unpack(self.pending[0])[0]
+        physical: int = UNIT.unpack_from(self.pending)[0]
         return physical >= self.end_physical
 
     def write_pending(self) -> None:
@@ -288,11 +288,11 @@ class ConsumeQueue:
         ones. `pending` is emptied in any case; raises `OSError`.
         """
         units, begin, restarts = self.pending, self.pending_from, self.pending_restarts
-        self.pending = []
+        self.pending = bytearray()
         if restarts:
             self._restart()
         if begin < self.max_offset:
-            units = units[self.max_offset - begin :]
+            units = units[(self.max_offset - begin) * UNIT_SIZE :]
             begin = self.max_offset
         if units:
             self._write(begin, units)
@@ -303,12 +303,12 @@ class ConsumeQueue:
         self.remove()
         self.next_offset = counted
 
-    def _write(self, queue_offset: int, units: list[bytes]) -> None:
-        at, size = queue_offset * UNIT_SIZE, len(units) * UNIT_SIZE
+    def _write(self, queue_offset: int, units: bytearray) -> None:
+        at, size = queue_offset * UNIT_SIZE, len(units)
         base = self._bases[-1] if self._bases else -1
         if queue_offset == self.max_offset and 0 <= base <= at <= base + self._size - size:
             path = self._path(base)
-            write_all(self._files.get(path), b"".join(units), at - base)
+            write_all(self._files.get(path), units, at - base)
             self._mark_dirty(path)
         else:
             self._write_across(queue_offset, units)
@@ -316,11 +316,11 @@ class ConsumeQueue:
             self._begin_next()
         if self.max_offset == self.min_offset:
             self.min_offset = queue_offset
-        self.max_offset = queue_offset + len(units)
-        offset, record_size, _ = UNIT.unpack(units[-1])
+        self.max_offset = queue_offset + size // UNIT_SIZE
+        offset, record_size, _ = UNIT.unpack_from(units, size - UNIT_SIZE)
         self.end_physical = offset + record_size
 
-    def _write_across(self, queue_offset: int, units: list[bytes]) -> None:
+    def _write_across(self, queue_offset: int, units: bytearray) -> None:
         """Write units that need a new file, several, or fillers before them."""
         at = queue_offset * UNIT_SIZE
         fillers = 0
@@ -328,7 +328,7 @@ class ConsumeQueue:
             fillers = at % self._size // UNIT_SIZE
         elif queue_offset > self.max_offset:
             fillers = queue_offset - self.max_offset
-        data = _FILLER * fillers + b"".join(units)
+        data = _FILLER * fillers + units
         at -= fillers * UNIT_SIZE
         done = 0
         while done < len(data):

@@ -25,14 +25,16 @@ _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _MAX_PENDING = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
+_MAX_PENDING_BYTES = _MAX_PENDING * UNIT.size
 _DISPATCH_STEP = 64 << 20
 """Bytes of log."""
 
 _SHOWN_AT_ONCE = 4096
 """Records that an observer gets in one call."""
 
-PendingUnit = tuple[int, ConsumeQueue | None, int, bytes]
-"""End of the record, queue (None: it enters none), queue offset, unit."""
+PendingUnits = tuple[int, ConsumeQueue | None, int, bytes]
+"""Units of consecutive messages of one queue: end of the last record, queue, queue offset of the first,
+units. Of a record that enters no queue: its end, None, 0, nothing."""
 
 
 class QueueDispatcher:
@@ -44,6 +46,7 @@ class QueueDispatcher:
         "_log",
         "_observers",
         "_pending",
+        "_pending_bytes",
         "_pending_whole",
         "_queues",
         "_stuck",
@@ -66,8 +69,10 @@ class QueueDispatcher:
         self.recreated_topics: set[str] = set()
         """See `MessageStore.recreated_topics`."""
         self._grown: dict[ConsumeQueue, None] = {}
-        self._pending: deque[PendingUnit] = deque()
+        self._pending: deque[PendingUnits] = deque()
         """All that lies between `offset` and the end, if `_pending_whole`."""
+        self._pending_bytes = 0
+        """Of the units in `_pending`."""
         self._pending_whole = False
         self._stuck = False
         """The queues could not be written: logged once, not with each message."""
@@ -77,16 +82,19 @@ class QueueDispatcher:
     def _end_of_queues(self) -> int:
         return max(self._queues.end_physical, self._log.min_offset)
 
-    def add(self, units: Sequence[PendingUnit]) -> None:
+    def add(self, units: Sequence[PendingUnits]) -> None:
         """Take note of the records just appended."""
         if self._pending_whole:
             self._pending += units
-            if len(self._pending) > _MAX_PENDING:
+            for _, _, _, some in units:
+                self._pending_bytes += len(some)
+            if len(self._pending) > _MAX_PENDING or self._pending_bytes > _MAX_PENDING_BYTES:
                 self.forget_pending()
 
     def forget_pending(self) -> None:
         """The log has changed, or will, by other means than `add`: read it."""
         self._pending.clear()
+        self._pending_bytes = 0
         self._pending_whole = False
 
     def start_at(self, offset: int) -> None:
@@ -131,7 +139,7 @@ class QueueDispatcher:
                 log.error("consume queues cannot be written, they end at %d: %s", self.offset, error)
             self._stuck = True
             for queue in touched:
-                queue.pending = []
+                queue.pending = bytearray()
             self.forget_pending()
             return False
         begin, self.offset = self.offset, position
@@ -168,22 +176,33 @@ class QueueDispatcher:
 
     def _take_pending(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
         pending = self._pending
-        position = self.offset
-        for end, queue, queue_offset, unit in pending:
+        position, taken, left = self.offset, 0, 0
+        for end, queue, queue_offset, units in pending:
             if end > limit:
-                break
+                left = _units_before(units, limit)
+                if not left:
+                    break
+                units = units[: left * UNIT.size]
+                physical, size, _ = UNIT.unpack_from(units, len(units) - UNIT.size)
+                end = physical + size
             position = end
+            taken += len(units)
             if queue is not None:
-                units = queue.pending
-                if not units:
+                if not queue.pending:
                     queue.pending_from = queue_offset
                     touched[queue] = None
-                units.append(unit)
+                queue.pending += units
+            if left:
+                break
+        self._pending_bytes -= taken
         if position == self._log.max_offset:
             pending.clear()
-        else:
-            while pending and pending[0][0] <= position:
-                pending.popleft()
+            return position
+        while pending and pending[0][0] <= position:
+            pending.popleft()
+        if left:
+            end, queue, queue_offset, units = pending[0]
+            pending[0] = (end, queue, queue_offset + left, units[left * UNIT.size :])
         return position
 
     def _collect_units(self, limit: int, touched: dict[ConsumeQueue, None]) -> int:
@@ -201,7 +220,7 @@ class QueueDispatcher:
                 if queue is None:
                     continue
                 units = queue.pending
-                if not units or queue_offset != queue.pending_from + len(units):
+                if not units or queue_offset != queue.pending_from + len(units) // UNIT.size:
                     if units:
                         self._write(queue)
                     if not queue.takes(queue_offset):
@@ -214,7 +233,7 @@ class QueueDispatcher:
                 unit_code = queue.unit_code
                 code = tags_code(properties) if unit_code is None else unit_code(properties, stored_at)
                 unit = pack_unit(physical, size, code)
-                units.append(unit)
+                units += unit
                 stored = stored_at
                 if light is not None and LIGHT_MARK in properties:
                     for light_queue, light_offset in light.places(topic, properties, physical):
@@ -236,7 +255,7 @@ class QueueDispatcher:
     ) -> None:
         """As `_collect_units` for the queue of a record's topic."""
         units = queue.pending
-        if units and queue_offset != queue.pending_from + len(units):
+        if units and queue_offset != queue.pending_from + len(units) // UNIT.size:
             self._write(queue)
         if not queue.pending:
             if not queue.takes(queue_offset):
@@ -245,7 +264,7 @@ class QueueDispatcher:
                 return
             queue.pending_from = queue_offset
             touched[queue] = None
-        queue.pending.append(unit)
+        queue.pending += unit
 
     def count_ahead(self) -> int:
         """Make each queue's `next_offset` count the messages that consume queues do not hold yet. Returns
@@ -279,3 +298,11 @@ class QueueDispatcher:
             queue.next_offset = 0
             self.recreated_topics.add(queue.topic)
         queue.next_offset = max(queue.next_offset, queue_offset + 1)
+
+
+def _units_before(units: bytes, limit: int) -> int:
+    """How many of these units, the last of which is not among them, are of records that end at or before
+    `limit`."""
+    if len(units) <= UNIT.size:
+        return 0  # nearly always
+    return sum(physical + size <= limit for physical, size, _ in UNIT.iter_unpack(units))

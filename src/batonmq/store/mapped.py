@@ -37,7 +37,7 @@ def list_bases(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
-def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
+def write_all(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
     """``pwrite`` until everything is written; raises `OSError`."""
     written = os.pwrite(fd, data, position)
     if written < len(data):

@@ -12,6 +12,7 @@ from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store import append_many
 from batonmq.store.append import Turn, encode_turn
+from batonmq.store.consumequeue import UNIT
 from batonmq.store.queues import ConsumeQueues
 from batonmq.store.results import PutStatus
 
@@ -69,7 +70,11 @@ def encode(messages: list[StoredMessage], folder: Path, position: int = POSITION
         run = next((begin for begin, data in written.items() if begin + len(data) == at), at)
         run = at if at % FILE_SIZE == 0 else run
         written[run] = written.get(run, b"") + b"".join(parts)
-    units = [(end, queue and queue.queue_id, offset, unit) for end, queue, offset, unit in turn.units]
+    units = [
+        (queue and queue.queue_id, offset + number, unit)
+        for _, queue, offset, some in turn.units
+        for number, unit in enumerate(UNIT.iter_unpack(some))
+    ]
     before = {queue.queue_id: offset for queue, offset in turn.before.items()}
     ends = [queue.next_offset for queue in queues]
     return turn.results, written, units, before, turn.end, ends
@@ -156,3 +161,29 @@ def test_a_damaged_batch(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if rng.random() < 0.3:
         del body[rng.randrange(len(body)) :]
     compare([message_of(bytes(body))], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_batch_that_is_confirmed_in_parts(seed: int, opener) -> None:  # type: ignore[no-untyped-def]
+    rng = random.Random(seed)
+    store = opener(confirm=True, mapped_file_size_commit_log=1 << 21)
+    ends: list[tuple[int, int]] = []
+    """End of each record in the log, and its queue."""
+    for queue_id in (0, 1, 1, 0):
+        batch = message_of(encode_batch(items(rng, 300)), queue_id=queue_id)
+        single = message_of(b"x", queue_id=queue_id, batch=False)
+        for result in store.put([single, batch, single]):
+            begins = result.physical_offsets or [result.physical_offset]
+            ends += [(end, queue_id) for end in (*begins[1:], result.end_offset)]
+    confirmed = 0
+    while confirmed < store.max_offset:
+        confirmed += rng.choice([1, 400, 40_000])
+        store.confirm_offset = confirmed
+        whole = [(end, queue_id) for end, queue_id in ends if end <= store.confirm_offset]
+        assert store.dispatch() == max((end for end, _ in whole), default=0)
+        for queue_id in range(2):
+            shown = sum(queue_id == other for _, other in whole)
+            assert store.queue_bounds("Topic", queue_id).max_offset == shown
+    for queue_id in range(2):
+        records = opener.messages(store, queue_id, "Topic")
+        assert [record.queue_offset for record in records] == list(range(604))

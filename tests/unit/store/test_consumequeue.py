@@ -47,7 +47,7 @@ def filled(gaps: list[int]) -> Iterator[tuple[Path, dict[int, int]]]:
         path = Path(directory) / "T" / "0"
         with queue(path) as made:
             for queue_offset, physical in units.items():
-                made.pending, made.pending_from = [UNIT.pack(physical, SIZE, 0)], queue_offset
+                made.pending, made.pending_from = bytearray(UNIT.pack(physical, SIZE, 0)), queue_offset
                 made.write_pending()
         yield path, units
 
