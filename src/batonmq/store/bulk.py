@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batonmq.protocol.codes import MessageSysFlag
-from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS, MAGIC_V1
+from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS, MAGIC_V1, POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
 from batonmq.protocol.tags import java_hash
 from batonmq.store.index import Ints, Keys, key_hashes, keys_of
@@ -37,14 +37,7 @@ _MOST_TOPICS: Final = 32
 _LONGEST: Final = 1024
 """Bytes of a value; a longer one is not plain."""
 
-_HEAD: Final = np.dtype(
-    [
-        (name, f"V{code[:-1]}" if code.endswith("s") else {"i": ">i4", "q": ">i8"}[code])
-        for name, code in FIELDS.items()
-    ]
-)
-assert _HEAD.itemsize == BODY_POSITION_V4
-_HEAD_BYTES: Final = np.arange(BODY_POSITION_V4)
+_NUMBERS: Final = {"i": ">i4", "q": ">i8"}
 _HOSTS_V6: Final = int(MessageSysFlag.HOSTS_V6)
 _TRANSACTION_MASK: Final = int(MessageSysFlag.TRANSACTION_MASK)
 _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
@@ -91,10 +84,17 @@ def scan(data: bytes | mmap.mmap, begin: int, end: int, most: int = MOST_RECORDS
     chunk = np.frombuffer(data, np.uint8, starts[-1] - begin, begin)
     edges = np.array(starts, np.int64) - begin
     first, after = edges[:-1], edges[1:]
-    head = chunk[first[:, None] + _HEAD_BYTES].view(_HEAD)[:, 0]
-    topic_at = first + BODY_POSITION_V4 + head["body_size"]
-    plain = (head["magic"] == MAGIC_V1) & (head["sys_flag"] & _HOSTS_V6 == 0)
-    plain &= (head["body_size"] >= 0) & (topic_at < after)
+    places = len(chunk) - BODY_POSITION_V4 + 1
+
+    def column(field: str) -> Ints:
+        """A field of all rows: every place of the piece is seen as the begin of a record."""
+        all_places = np.ndarray((places,), _NUMBERS[FIELDS[field]], data, begin + POSITIONS[field], (1,))
+        return all_places[first].astype(np.int64)
+
+    body_sizes, sys_flags = column("body_size"), column("sys_flag")
+    topic_at = first + BODY_POSITION_V4 + body_sizes
+    plain = (column("magic") == MAGIC_V1) & (sys_flags & _HOSTS_V6 == 0)
+    plain &= (body_sizes >= 0) & (topic_at < after)
     topic_at[~plain] = first[~plain]
     topic_sizes = chunk[topic_at].astype(np.int64)
     property_at = topic_at + 1 + topic_sizes + 2
@@ -112,20 +112,22 @@ def scan(data: bytes | mmap.mmap, begin: int, end: int, most: int = MOST_RECORDS
     spans = zip((property_at + begin).tolist(), starts[1:], strict=True)
     if odd:
         pieces = [odd[row].properties if row in odd else data[a:b] for row, (a, b) in enumerate(spans)]
+        property_sizes = np.array([len(each) for each in pieces], np.int64)
     else:
         pieces = [data[a:b] for a, b in spans]
+        property_sizes = after - property_at
     piece = Piece(
         end=starts[-1],
-        physical=head["physical_offset"].astype(np.int64),
+        physical=column("physical_offset"),
         sizes=after - first,
-        queue_ids=head["queue_id"].astype(np.int64),
-        queue_offsets=head["queue_offset"].astype(np.int64),
-        sys_flags=head["sys_flag"].astype(np.int64),
-        times=head["store_timestamp"].astype(np.int64),
+        queue_ids=column("queue_id"),
+        queue_offsets=column("queue_offset"),
+        sys_flags=sys_flags,
+        times=column("store_timestamp"),
         topics=topics,
         topic_of=topic_of,
         properties=b"".join(pieces),
-        property_ends=np.cumsum([len(each) for each in pieces]),
+        property_ends=np.cumsum(property_sizes),
         odd=odd,
     )
     for row, record in odd.items():
