@@ -24,12 +24,12 @@ from batonmq.store.scan import TAGS_START, tags_code
 
 LEAST_MESSAGES: Final = 100
 """Batches with fewer are encoded message by message."""
-_WIRE_HEAD: Final = np.dtype(
-    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")]
-)
-_WIRE_HEAD_SIZE: Final[int] = _WIRE_HEAD.itemsize
-_LEAST_SIZE: Final[int] = _WIRE_HEAD_SIZE + 2
-"""Bytes of a message in a wire batch, without body and properties."""
+_WIRE_HEAD_SIZE: Final = 20
+"""Size, magic, CRC, flag and size of the body, 4 bytes each, of a message in a wire batch."""
+_FLAG_AT: Final = 12
+_BODY_SIZE_AT: Final = 16
+_LEAST_SIZE: Final = _WIRE_HEAD_SIZE + 2
+"""Bytes of such a message without body and properties."""
 _RECORD_HEAD: Final = np.dtype(
     [
         (name, f"V{code[:-1]}" if code.endswith("s") else {"i": ">i4", "q": ">i8"}[code])
@@ -73,10 +73,11 @@ def encode_many(
     edges = np.array(starts, np.int64)
     first, after = edges[:-1], edges[1:]
     total = len(data)
-    # Every place of the batch seen as the begin of a field: messages are at any of them.
-    heads = np.ndarray((total - _WIRE_HEAD_SIZE + 1,), _WIRE_HEAD, data, 0, (1,))[first]
+    # Messages begin anywhere: each array has a field at every place of the batch, as a view.
+    places = total - _LEAST_SIZE + 1
+    flags = np.ndarray((places,), ">i4", data, _FLAG_AT, (1,))[first]
+    body_sizes = np.ndarray((places,), ">i4", data, _BODY_SIZE_AT, (1,))[first].astype(np.int64)
     lengths = np.ndarray((total - 1,), ">i2", data, 0, (1,))
-    body_sizes = heads["body_size"].astype(np.int64)
     tails = first + _WIRE_HEAD_SIZE + body_sizes
     if (body_sizes < 0).any() or (tails + 2 > after).any() or (lengths[tails] != after - tails - 2).any():
         return None
@@ -98,7 +99,7 @@ def encode_many(
     records["magic"] = magic
     records["body_crc"] = np.array([crc32(body) for body in bodies], np.int64) & 0x7FFFFFFF
     records["queue_id"] = message.queue_id
-    records["flag"] = heads["flag"]
+    records["flag"] = flags
     records["queue_offset"] = np.arange(queue_offset, queue_offset + count)
     records["physical_offset"] = offsets
     records["sys_flag"] = message.sys_flag & ~_HOSTS_V6
