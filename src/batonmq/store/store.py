@@ -1,9 +1,9 @@
 """The message store: commit log, consume queues, index and checkpoint of one broker, as one object.
 
 Lives on the event loop's thread; only `flush` and `flush_queues` may run in another one. The files are
-RocketMQ's, byte by byte. What is appended is written with one ``pwrite`` a turn; consume queues follow at
-once, or, when messages must be confirmed by replicas first, as far as the confirm offset; the index follows
-when asked.
+RocketMQ's, byte by byte. What is appended is written with one ``pwrite`` a turn, and one for each large
+batch; consume queues follow at once, or, when messages must be confirmed by replicas first, as far as the
+confirm offset; the index follows when asked.
 
 Delay levels, transactions and the timer wheel belong above: they put and get messages of system topics, and
 say in a `StorePolicy` what they want of the store besides.
