@@ -28,11 +28,16 @@ from typing import Any
 import click
 import msgspec
 
+from batonmq import MessageQueue, Producer
+from batonmq.client.message import EncodedBatch
+from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.properties import encode_properties
 from batonmq.spark.session import spark_session
 from benchmarks.bench_spark import TOPIC, fill, running, spark_processes
 from benchmarks.clusters import OURS, create_topic
 
 HEAP = "512m"
+BATCH = 2_000
 LOOK_S = 0.2
 NEEDED = "queueOffset bigint"
 WITH_BODIES = "value binary"
@@ -134,6 +139,27 @@ def count(source: str, where: str, schema: str, cores: int, messages: int) -> di
     return {"rows/s": messages / took, **{f"MiB {kind}": mib for kind, mib in peak.mib.items()}}
 
 
+async def fill_many(namesrv: str, messages: int, size: int, queues: int) -> None:
+    """Send `messages` of `size` bytes, evenly over the queues. All batches have the same body: to encode each
+    message would take longer than to store it."""
+    item = BatchItem(body=bytes(size), properties=encode_properties({"TAGS": "t", "UNIQ_KEY": "0" * 32}))
+    counts = [BATCH] * (messages // BATCH) + [messages % BATCH] * (messages % BATCH > 0)
+    bodies = {count: encode_batch([item] * count) for count in set(counts)}
+    sends = iter(enumerate(counts))
+
+    async def worker() -> None:
+        for number, count in sends:
+            queue = MessageQueue(TOPIC, "broker-a", number % queues)
+            await producer.send(EncodedBatch(TOPIC, bodies[count], count), queue=queue)
+
+    async with (
+        Producer("bench", namesrv, send_timeout_ms=30_000, retries=20) as producer,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(4):
+            group.create_task(worker())
+
+
 def fresh(what: str, *arguments: object) -> dict[str, float]:
     """Run a part in a process with its own JVM."""
     command = [sys.executable, "-m", __spec__.name, "--part", what, *map(str, arguments)]
@@ -171,7 +197,7 @@ def main(
         with running(OURS, bulk=True) as cluster:
             asyncio.run(create_topic(cluster, TOPIC, 8))
             began = time.perf_counter()
-            asyncio.run(fill(cluster.namesrv_address, messages, size, 8))
+            asyncio.run(fill_many(cluster.namesrv_address, messages, size, 8))
             click.echo(f"filled with {messages:,} x {size} B in {time.perf_counter() - began:.0f} s")
             places = {"offline": str(cluster.store_path(0)), "online": cluster.namesrv_address}
             for number in range(passes):
