@@ -11,7 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from batonmq.protocol.codes import MASTER_ID
+from batonmq.protocol.codes import MASTER_ID, ResponseCode
+from batonmq.protocol.errors import MQError
 
 NO_ID = -1
 """Broker id before the controllers have assigned one."""
@@ -64,6 +65,7 @@ class RoleState:
         "is_master",
         "kind",
         "listeners",
+        "log_start",
         "master_address",
         "master_ha_address",
         "on_master_learned",
@@ -81,6 +83,8 @@ class RoleState:
         """0 (`MASTER_ID`) on a master, above 0 on a slave."""
         self.epoch = 0
         """Master epoch in controller mode, else 0."""
+        self.log_start = 0
+        """Commit log offset at which the messages of this master's term begin."""
         self.master_address: str | None = None
         """``ip:port`` of the master, if known."""
         self.master_ha_address: str | None = None
@@ -92,12 +96,20 @@ class RoleState:
         """Called when a name server has said where the master of this slave is; only with fixed roles."""
 
     def set_master(
-        self, *, address: str, ha_address: str, epoch: int, replicates: bool, broker_id: int = MASTER_ID
+        self,
+        *,
+        address: str,
+        ha_address: str,
+        epoch: int,
+        replicates: bool,
+        log_start: int,
+        broker_id: int = MASTER_ID,
     ) -> None:
         """Make this broker master."""
         self.kind = RoleKind.MASTER
         self.is_master = True
         self.replicates = replicates
+        self.log_start = log_start
         self.broker_id = broker_id
         self.epoch = epoch
         self.master_address = address
@@ -135,3 +147,22 @@ class RoleState:
         self.epoch = epoch
         self.master_address = master_address
         self.master_ha_address = master_ha_address
+
+
+def rejected(role: RoleState, what: str = "requests of clients") -> MQError:
+    """The broker's role does not allow the request: clients retry elsewhere. `what` it does not take."""
+    if role.stopping:
+        why = "this broker is stopping"
+    elif role.kind is RoleKind.NONE:
+        why = "this broker is neither master nor slave yet"
+    elif role.is_acting:
+        why = f"this broker is a slave that acts as master, and takes no {what}"
+    elif role.is_master:
+        why = f"this broker has just become master, and takes no {what}"
+    else:
+        master = f" of {role.master_address}" if role.master_address else ""
+        why = f"this broker is a slave{master}, and takes no {what}"
+    # A new object each time: an exception that is raised again keeps all earlier tracebacks.
+    return MQError(
+        ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
+    )

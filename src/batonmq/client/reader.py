@@ -93,6 +93,8 @@ class QueueReader:
         self._session.light_queues = True
         self._timeout_ms = retry_timeout_ms
         self._group = group
+        self._ends: dict[MessageQueue, int] = {}
+        """The last known end of each queue."""
 
     async def start(self) -> None:
         """See that a name server can be reached; ``async with`` does it.
@@ -130,7 +132,18 @@ class QueueReader:
         return header.offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last offset that may be read (that is confirmed by the replicas)."""
+        """One past the last offset that may be read (that is confirmed by the replicas).
+
+        It goes back only for a topic that was created again, or if the master has lost messages."""
+        end = await self._max_offset(queue)
+        if end < self._ends.get(queue, end):
+            # A former master answers as a slave, as RocketMQ's do: ask again, with a new route.
+            await self._refreshed_route(queue.topic)
+            end = await self._max_offset(queue)
+        self._ends[queue] = end
+        return end
+
+    async def _max_offset(self, queue: MessageQueue) -> int:
         header = await self._ask(queue, GetMaxOffset(queue.topic, queue.queue_id))
         assert isinstance(header, GetMaxOffsetResponse)
         return header.offset

@@ -19,7 +19,7 @@ from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import ClusterInfo, TopicRouteData
-from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_light
@@ -248,8 +248,10 @@ class Session:
             if address is not None:
                 try:
                     return await self.net.call(address, header, body, timeout_ms=left_ms), address
-                except (NetError, StaleRouteError) as error:
-                    if isinstance(error, TopicNotExistError):
+                except NetError as error:
+                    failure = error
+                except MQError as error:
+                    if not error.retryable or isinstance(error, TopicNotExistError):
                         raise
                     failure = error
             await asyncio.sleep(OUTAGE_POLL_S)

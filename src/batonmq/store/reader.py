@@ -43,13 +43,16 @@ class Reader:
         if queue is None:
             return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
-        if high == 0:
+        if high == 0 and (queue_offset <= 0 or queue_offset > queue.next_offset):
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
         if queue_offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if queue_offset >= high:
-            over = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-            return GetResult(over, high, low, high)
+            # After a switch a reader may be ahead of the confirm offset, by messages that are in the log.
+            in_log = queue_offset <= max(high, queue.next_offset)
+            if in_log:
+                return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         max_count = max(1, max_count)
         most = max_count
         if message_filter is not None:

@@ -63,9 +63,9 @@ class GetStatus(Enum):
     OFFSET_FOUND_NULL = auto()
     """The consume queue has a gap here; go on at `next_offset`."""
     OFFSET_OVERFLOW_BADLY = auto()
-    """Beyond the end by more than one."""
+    """Beyond the end."""
     OFFSET_OVERFLOW_ONE = auto()
-    """At the end: wait for the next message."""
+    """At the end, or at a message that is in the log but not confirmed yet: wait for it."""
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     """No such queue."""

@@ -103,7 +103,12 @@ def make_broker(
         ha_address="10.0.0.1:10912",
     )
     role.set_master(
-        address=broker.address, ha_address=broker.ha_address, epoch=0, replicates=False, broker_id=0
+        address=broker.address,
+        ha_address=broker.ha_address,
+        epoch=0,
+        replicates=False,
+        log_start=0,
+        broker_id=0,
     )
     return broker
 

@@ -66,7 +66,7 @@ class Rig:
         self.replicas = Replicas()
         config = BrokerConfig(broker_name="b", total_replicas=3, **keys)
         self.role = RoleState()
-        self.role.set_master(address="", ha_address="", epoch=1, replicates=True)
+        self.role.set_master(address="", ha_address="", epoch=1, replicates=True, log_start=0)
         self.appender = Appender(
             self.store,
             Settings(config, store_config, HAConfig()),

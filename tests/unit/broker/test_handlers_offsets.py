@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 from tests.unit.broker.conftest import START_MS, Served
-from tests.unit.broker.fakes import FakeConnection, ask, json_of
+from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
+from batonmq.broker.role import RoleKind
 from batonmq.broker.tables.files import TableFile
+from batonmq.broker.tables.handlers import offsets as offset_handlers
 from batonmq.broker.tables.offsets import OffsetTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.codes import LanguageCode, ResponseCode
@@ -141,6 +144,32 @@ async def test_bounds_and_times_of_queues(served: Served) -> None:
     empty = {"topic": "TopicJ", "queue_id": 9}
     assert await ext_of(served, GetMaxOffset(**empty)) == {"offset": "0"}
     assert await ext_of(served, GetEarliestMsgStoretime(**empty)) == {"timestamp": "-1"}
+
+
+async def test_a_new_master_does_not_answer_before_it_shows_what_its_predecessor_may_have_shown(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.put(0, b"1")
+    role = served.broker.role
+    role.log_start = served.store.max_offset + 1
+    questions: list[Header] = [GetMaxOffset("TopicJ", 0), SearchOffset("TopicJ", 0, START_MS + 99_000)]
+    waiting = [asyncio.ensure_future(ask(served.dispatcher, question)) for question in questions]
+    await asyncio.sleep(0.05)
+    assert not any(each.done() for each in waiting)
+    served.put(0, b"2")
+    for each in waiting:
+        reply = await each
+        assert reply.header is not None
+        assert reply.header.to_ext() == {"offset": "2"}
+    monkeypatch.setattr(offset_handlers, "VISIBLE_LOOKS", 3)
+    role.log_start = served.store.max_offset + 1
+    code, remark = await refusal(served, questions[0])
+    assert code == ResponseCode.SYSTEM_BUSY
+    assert remark.endswith("takes no questions about the ends of queues until its log is confirmed")
+    become_slave(served.broker)
+    assert await ext_of(served, questions[0]) == {"offset": "2"}, "as RocketMQ's slaves"
+    role.kind = RoleKind.NONE
+    assert (await refusal(served, questions[0]))[0] == ResponseCode.SYSTEM_BUSY
 
 
 def reset(group: str = "GroupJ", topic: str = "TopicJ", timestamp: int = 0, **fields: object) -> Header:

@@ -93,7 +93,7 @@ def appender_of(case: AckCase, root: Path) -> tuple[Appender, Any]:
     replicas = Replicas(case, store)
     replicas.sync_flush = case.disk != "async"
     role = RoleState()
-    role.set_master(address="", ha_address="", epoch=1, replicates=case.mode != "async")
+    role.set_master(address="", ha_address="", epoch=1, replicates=case.mode != "async", log_start=0)
     settings, stats = Settings(config, store_config, HAConfig()), BrokerStats(clock.now_ms())
     return Appender(store, settings, role, stats, clock, replicas), store  # type: ignore[arg-type]
 

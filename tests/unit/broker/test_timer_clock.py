@@ -220,7 +220,12 @@ class Following(Timed):
     def take_over(self) -> None:
         self.part.role_ending()
         self.broker.role.set_master(
-            address=self.broker.address, ha_address="", epoch=2, replicates=False, broker_id=0
+            address=self.broker.address,
+            ha_address="",
+            epoch=2,
+            replicates=False,
+            log_start=self.store.max_offset,
+            broker_id=0,
         )
         self.lead()
 

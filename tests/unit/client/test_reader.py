@@ -21,7 +21,7 @@ from batonmq.protocol.compression import CompressionError, CompressionType
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
 from batonmq.protocol.message.record import StoredMessage, decode_records
 
-from .fakes import FakeCluster
+from .fakes import FakeCluster, Log
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -54,6 +54,21 @@ async def test_bounds_and_records() -> None:
             assert await reader.pull(QUEUE, 50) == (b"", 50, 0, 50)
             assert await reader.pull(QUEUE, 60) == (b"", 50, 0, 50)
             assert time.monotonic() - began < 0.15
+
+
+async def test_the_end_of_a_queue_does_not_go_back_when_a_former_master_answers() -> None:
+    async with FakeCluster() as cluster:
+        former = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 50)
+        async with QueueReader(cluster.namesrv) as reader:
+            assert await reader.max_offset(QUEUE) == 50
+            master = await cluster.broker("a", 1)
+            cluster.addresses["a"] = {0: master.address}
+            former.log = Log()
+            assert await reader.max_offset(QUEUE) == 50
+            master.log = Log()
+            assert await reader.max_offset(QUEUE) == 0, "the topic was created again"
 
 
 async def test_a_dead_letter_that_does_not_inflate_does_not_hide_those_behind_it() -> None:

@@ -496,6 +496,12 @@ def test_messages_wait_for_confirmation_but_have_their_offsets(opener):
     assert [result.queue_offset for result in results] == list(range(100))
     assert store.queue_bounds("T", 0).max_offset == 0
     assert store.message_at(0) is None
+    nothing_yet = [store.get("T", 0, offset, 1) for offset in (0, 7, 101)]
+    assert [(found.status, found.next_offset) for found in nothing_yet] == [
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 0),
+        (GetStatus.OFFSET_OVERFLOW_ONE, 7),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 0),
+    ]
     store.confirm_offset = results[49].end_offset + 5
     assert store.dispatch() == results[49].end_offset
     assert opener.bodies(store) == [b"%d" % n for n in range(50)]
@@ -503,6 +509,16 @@ def test_messages_wait_for_confirmation_but_have_their_offsets(opener):
     again = opener(confirm=True)
     assert again.confirm_offset == results[49].end_offset + 5
     assert again.queue_bounds("T", 0).max_offset == 50
+    again.cut_torn_tail()
+    ends = {
+        50: (GetStatus.OFFSET_OVERFLOW_ONE, 50),
+        70: (GetStatus.OFFSET_OVERFLOW_ONE, 70),
+        100: (GetStatus.OFFSET_OVERFLOW_ONE, 100),
+        101: (GetStatus.OFFSET_OVERFLOW_BADLY, 50),
+    }
+    for offset, expected in ends.items():
+        found = again.get("T", 0, offset, 1)
+        assert (found.status, found.next_offset) == expected, "readers may have been ahead of this offset"
     assert opener.put(again, opener.message(b"next"))[0].queue_offset == 100
     again.confirm_offset = 1 << 60
     again.dispatch()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from batonmq.broker.messages.appender import PutStatus
-from batonmq.broker.role import RoleKind, RoleState
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import FAQ, MQError
 
@@ -18,25 +17,6 @@ CODE_OF: Final = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: int(ResponseCode.FLUSH_SLAVE_TIMEOUT),
 }
 """Code of the answer if the message is in the log."""
-
-
-def rejected(role: RoleState, what: str = "requests of clients") -> MQError:
-    """The broker's role does not allow the request: clients retry elsewhere. `what` it does not take."""
-    if role.stopping:
-        why = "this broker is stopping"
-    elif role.kind is RoleKind.NONE:
-        why = "this broker is neither master nor slave yet"
-    elif role.is_acting:
-        why = f"this broker is a slave that acts as master, and takes no {what}"
-    elif role.is_master:
-        why = "this broker has just become master"
-    else:
-        master = f" of {role.master_address}" if role.master_address else ""
-        why = f"this broker is a slave{master}, and takes no {what}"
-    # A new object each time: an exception that is raised again keeps all earlier tracebacks.
-    return MQError(
-        ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy, start flow control for a while: {why}"
-    )
 
 
 def overloaded() -> MQError:

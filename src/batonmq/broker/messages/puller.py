@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from batonmq.broker.messages.alarm import Alarm
-from batonmq.broker.messages.answers import rejected
 from batonmq.broker.messages.filters import SqlFilter, filter_of, subscription_of
 from batonmq.broker.messages.held_pulls import HeldPull, HeldPulls
+from batonmq.broker.role import rejected
 from batonmq.broker.tables.broadcast import broadcast_group
 from batonmq.broker.tables.subscriptions import SYSTEM_GROUPS
 from batonmq.protocol.bodies.clients import ConsumeType, MessageModel, SubscriptionData
@@ -55,6 +55,9 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 """NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE are missing: their code depends on the offset."""
+_BEYOND_END: Final = frozenset(
+    {GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE}
+)
 
 
 class Forbidden:
@@ -144,8 +147,8 @@ class Puller:
         else:
             result = self._read(pull)
             remark = result.status.name
-        self._commit(pull, result)
         code, suggested = self._outcome(pull, result)
+        self._commit(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             self._hold(pull)
             return None
@@ -285,7 +288,8 @@ class Puller:
         )
 
     def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
-        """Code of the answer, and the broker id that the consumer should pull from next."""
+        """Code of the answer, and the broker id that the consumer should pull from next. Sets `next_offset`
+        back to the offset of the pull where only a master may correct it."""
         config = self._broker.settings.broker
         group = pull.group
         code = _CODES.get(result.status)
@@ -295,13 +299,22 @@ class Puller:
         if config.slave_read_enable:
             suggested = group.which_broker_when_consume_slowly if result.suggest_slave else group.broker_id
         role = self._broker.role
-        if not role.is_master and not role.is_acting:
-            if not result.suggest_slave and self._master_is_there():
-                suggested = MASTER_ID
-                if result.status is not GetStatus.FOUND:
-                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
-            if code == ResponseCode.PULL_OFFSET_MOVED and not config.offset_check_in_slave:
+        if role.is_master:
+            return code, suggested
+        master_is_there = not role.is_acting and self._master_is_there()
+        if code == ResponseCode.PULL_OFFSET_MOVED and not config.offset_check_in_slave:
+            if result.status in _BEYOND_END:
+                # A slave may be behind its master: the consumer waits, or asks the master.
+                result.next_offset = pull.header.queue_offset
+                code = ResponseCode.PULL_NOT_FOUND
+            elif not role.is_acting:
                 suggested, code = group.broker_id, ResponseCode.PULL_RETRY_IMMEDIATELY
+                if master_is_there:
+                    result.next_offset = pull.header.queue_offset
+        if master_is_there and not result.suggest_slave:
+            suggested = MASTER_ID
+            if result.status is not GetStatus.FOUND:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
 
     def _master_is_there(self) -> bool:

@@ -13,8 +13,9 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import no_group, not_stored, overloaded, rejected, sending_forbidden
+from batonmq.broker.messages.answers import no_group, not_stored, overloaded, sending_forbidden
 from batonmq.broker.messages.appender import PutStatus, Waiter
+from batonmq.broker.role import rejected
 from batonmq.protocol.bodies.topics import MULTI_TAG
 from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import FAQ, MQError

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded, rejected
+from batonmq.broker.messages.answers import CODE_OF, not_stored, overloaded
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop import order_core
 from batonmq.broker.pop.core import MOST_MESSAGES, Key, Outstanding, record_of
 from batonmq.broker.pop.journal import ACK, BATCH_ACK, CHECK_POINT
+from batonmq.broker.role import rejected
 from batonmq.protocol.bodies.pop import AckRecord
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import FAQ, MQError

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import rejected
 from batonmq.broker.pop.assignment_core import STRATEGIES, allocate, allocate_for_pop
 from batonmq.broker.requests import required_body
+from batonmq.broker.role import rejected
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.messages.answers import rejected
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop.popper import MAX_INVISIBLE_MS
 from batonmq.broker.pop.taker import PopAnswer
 from batonmq.broker.requests import required_body
+from batonmq.broker.role import rejected
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, differences_of
 from batonmq.protocol.codes import ResponseCode

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.alarm import Alarm
-from batonmq.broker.messages.answers import rejected
 from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops, Line
 from batonmq.broker.pop.looks import TURN_US, Looks
 from batonmq.broker.pop.taker import CORRECTED, MAX_POP_BYTES, Place, Pop, PopAnswer, PopCall
+from batonmq.broker.role import rejected
 from batonmq.protocol.bodies.clients import ConsumeType
 from batonmq.protocol.codes import Perm, ResponseCode
 from batonmq.protocol.errors import FAQ, MQError

@@ -272,7 +272,7 @@ class Taker:
             pop.rest += max(0, store.queue_bounds(topic, queue_id).max_offset - offset)
             return  # a later look begins elsewhere
         result = self._get(pop, topic, queue_id, offset)
-        if result.status in CORRECTED:
+        if result.status in CORRECTED and not self._may_be_behind(result):
             log.info(
                 "pop offset corrected topic=%s queue=%d group=%s from=%d to=%d (%s)",
                 topic,
@@ -297,6 +297,10 @@ class Taker:
             if result.next_offset < result.max_offset:
                 pop.unseen = True
         pop.rest += max(0, result.max_offset - result.next_offset)
+
+    def _may_be_behind(self, result: GetResult) -> bool:
+        """Whether an offset beyond the end may be right: an acting master may lack messages."""
+        return self._broker.role.is_acting and result.status is GetStatus.OFFSET_OVERFLOW_BADLY
 
     def _get(self, pop: Pop, topic: str, queue_id: int, offset: int) -> GetResult:
         most = pop.header.max_msg_nums - pop.count

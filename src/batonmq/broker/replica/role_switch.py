@@ -34,6 +34,7 @@ class RoleSwitch:
             ha_address=broker.ha_address,
             epoch=0,
             replicates=replicates,
+            log_start=broker.store.max_offset,
             broker_id=broker_id,
         )
         replication.serve()
@@ -84,7 +85,13 @@ class RoleSwitch:
         role.epoch = epoch
         for listener in role.listeners:
             listener.term_begins(epoch)
-        role.set_master(address=broker.address, ha_address=broker.ha_address, epoch=epoch, replicates=True)
+        role.set_master(
+            address=broker.address,
+            ha_address=broker.ha_address,
+            epoch=epoch,
+            replicates=True,
+            log_start=broker.store.max_offset,
+        )
         self._announce()
         log.info("master epoch=%d", epoch)
 

@@ -5,9 +5,12 @@ Source: RocketMQ's consumer offset requests; its clients and tools depend on the
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 from batonmq.broker.context import Broker
+from batonmq.broker.role import RoleKind, rejected
 from batonmq.broker.tables.offsets import NOT_FOUND, OFFSETS
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
@@ -38,6 +41,9 @@ from batonmq.store.results import Boundary
 log = logging.getLogger(__name__)
 
 LONG_MAX = (1 << 63) - 1
+VISIBLE_POLL_S = 0.005
+VISIBLE_LOOKS = 500
+"""2.5 s: RocketMQ's clients wait 3 s for an answer."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -140,24 +146,58 @@ class _OffsetHandlers:
 
     # -- a queue's offsets
 
-    def max_offset(self, request: Request, header: GetMaxOffset) -> Reply:
-        bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
-        return Reply(GetMaxOffsetResponse(offset=bounds.max_offset))
+    def max_offset(self, request: Request, header: GetMaxOffset) -> Outcome:
+        def answer() -> Reply:
+            bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
+            return Reply(GetMaxOffsetResponse(offset=bounds.max_offset))
+
+        return self._once_visible(answer)
 
     def min_offset(self, request: Request, header: GetMinOffset) -> Reply:
         bounds = self._broker.store.queue_bounds(header.topic, header.queue_id)
         return Reply(GetMinOffsetResponse(offset=bounds.min_offset))
 
-    def search(self, request: Request, header: SearchOffset) -> Reply:
+    def search(self, request: Request, header: SearchOffset) -> Outcome:
         upper = (header.boundary_type or "").lower() == "upper"
-        offset = self._broker.store.offset_by_time(
-            header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
-        )
-        return Reply(SearchOffsetResponse(offset=offset))
+        boundary = Boundary.UPPER if upper else Boundary.LOWER
+
+        def answer() -> Reply:
+            offset = self._broker.store.offset_by_time(
+                header.topic, header.queue_id, header.timestamp, boundary
+            )
+            return Reply(SearchOffsetResponse(offset=offset))
+
+        return self._once_visible(answer)
 
     def earliest(self, request: Request, header: GetEarliestMsgStoretime) -> Reply:
         timestamp = self._broker.store.earliest_message_time(header.topic, header.queue_id)
         return Reply(GetEarliestMsgStoretimeResponse(timestamp=timestamp))
+
+    def _once_visible(self, answer: Callable[[], Reply]) -> Outcome:
+        """The answer to a question about the end of a queue, which must never go back for consumers.
+
+        A new master waits until all that it took over is confirmed, for its predecessor may have shown it.
+        Raises SYSTEM_BUSY, also when awaited, while this broker has no role or cannot confirm it.
+        """
+        role = self._broker.role
+        if role.kind is RoleKind.NONE:
+            raise rejected(role, "questions about the ends of queues")
+        return self._wait_until_visible(answer) if self._hidden else answer()
+
+    @property
+    def _hidden(self) -> bool:
+        role = self._broker.role
+        return role.is_master and self._broker.store.dispatched_offset < role.log_start
+
+    async def _wait_until_visible(self, answer: Callable[[], Reply]) -> Reply:
+        role = self._broker.role
+        for _ in range(VISIBLE_LOOKS):
+            await asyncio.sleep(VISIBLE_POLL_S)
+            if not role.is_master:
+                break
+            if not self._hidden:
+                return answer()
+        raise rejected(role, "questions about the ends of queues until its log is confirmed")
 
     # -- resets
 

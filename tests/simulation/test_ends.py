@@ -1,0 +1,37 @@
+"""Whole clusters whose readers ask where queues end (`ends.py`), and guards taken out of them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.simulation.ends import run_ends
+from tests.simulation.ends_mutations import MUTATIONS, violation
+from tests.simulation.story import shape_of
+
+SEEDS = [*range(8), 11, 63]
+"""11: a former master that does not know it; 63: a slave answers while it becomes master."""
+NOTICED = {"without-role": (3, 12), "any-end": (13, 14, 15)}
+"""Seeds that notice that a guard is missing."""
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_end_of_a_queue_never_goes_back(seed):
+    story = run_ends(seed, shape_of(seed))
+    assert story.masters
+    assert len(story.seen) > 20
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_missing_guard_is_noticed(name):
+    assert any(violation(name, seed) for seed in NOTICED[name]), MUTATIONS[name].what
