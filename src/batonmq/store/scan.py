@@ -7,7 +7,8 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import (

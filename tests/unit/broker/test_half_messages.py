@@ -302,6 +302,46 @@ def batch_record(keys: list[str], **properties: str) -> MessageExt:
     return decode_record(encode_record(stored, queue_offset=9, physical_offset=1_000, store_timestamp=NOW))
 
 
+def half_of(rows: list[bytes], **properties: str) -> tuple[StoredMessage, dict[str, str]]:
+    """A batch of messages with these encoded properties, as a sender prepares it, and its properties."""
+    body = encode_batch(BatchItem(body=b"%d" % at, properties=row) for at, row in enumerate(rows))
+    values = {"UNIQ_KEY": f"{1:08d}", "__TRAN_BATCH": str(len(rows)), **properties}
+    return StoredMessage(topic="T", queue_id=3, body=body, properties=encode_properties(values)), values
+
+
+def row(at: int, *, before: str = "", after: str = "") -> bytes:
+    return f"{before}UNIQ_KEY\1{at:08d}\2{after}".encode()
+
+
+@pytest.mark.parametrize("count", [3, 400])
+def test_a_batch_whose_messages_have_unique_keys_becomes_a_half_message(count: int) -> None:
+    equal = [row(at, before="TAGS\1a\2", after="WAIT\1true\2") for at in range(1, count + 1)]
+    differing = [row(at, before=f"KEYS\1{at}\2") for at in range(1, count + 1)]
+    for rows in (equal, differing):
+        assert half.to_half(*half_of(rows)).topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+
+
+@pytest.mark.parametrize("count", [3, 400])
+@pytest.mark.parametrize(
+    "wrong",
+    [b"TAGS\1a\2", b"UNIQ_KEY\1\2", row(1).replace(b"0001", b"00\xff1"), row(1).replace(b"UNIQ", b"UNIX")],
+)
+def test_a_batch_with_a_message_without_a_unique_key_is_refused(count: int, wrong: bytes) -> None:
+    rows = [row(at) for at in range(1, count + 1)]
+    for at in (1, count - 1):
+        with pytest.raises(MessageFormatError, match="not each message of the batch has a unique key"):
+            half.to_half(*half_of([*rows[:at], wrong, *rows[at + 1 :]]))
+
+
+@pytest.mark.parametrize("count", [3, 400])
+def test_a_batch_that_claims_another_number_or_key_is_refused(count: int) -> None:
+    rows = [row(at) for at in range(1, count + 1)]
+    with pytest.raises(MessageFormatError, match=f"has {count} messages and claims another number"):
+        half.to_half(*half_of(rows, __TRAN_BATCH=str(count + 1)))
+    with pytest.raises(MessageFormatError, match="does not have the unique key of its first message"):
+        half.to_half(*half_of(rows[::-1]))
+
+
 def test_a_check_of_a_batch_has_its_properties_and_no_body() -> None:
     asked = decode_record(
         half.check_body(batch_record(["a", "b"]), ("T", 3), 2, queue_offset=9, physical_offset=1_000)

@@ -10,7 +10,7 @@ import pytest
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.record import StoredMessage
-from batonmq.store import append_many
+from batonmq.store import append_many, batch_columns
 from batonmq.store.append import Turn, encode_turn
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.queues import ConsumeQueues
@@ -85,7 +85,7 @@ def compare(
 ) -> tuple[object, ...]:
     found = encode(messages, folder, position)
     with monkeypatch.context() as patch:
-        patch.setattr(append_many, "LEAST_MESSAGES", 1 << 30)
+        patch.setattr(batch_columns, "LEAST_MESSAGES", 1 << 30)
         assert encode(messages, folder, position) == found
     return found
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.batch import scan_batch
 from batonmq.protocol.message.errors import MessageFormatError
@@ -18,6 +20,7 @@ from batonmq.protocol.message.properties import (
     property_start,
 )
 from batonmq.protocol.names import RETRY_PREFIX
+from batonmq.store.batch_columns import BatchColumns, batch_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,15 +49,43 @@ def check_batch(message: StoredMessage, properties: Mapping[str, str]) -> None:
     if message.topic.startswith(RETRY_PREFIX):
         raise MessageFormatError("a batch cannot be for a retry topic")
     body = bytes(message.body)
+    columns = batch_columns(body)
+    if columns is not None and (first_key := _first_key(body, columns)):
+        count = len(columns.ends)
+    else:
+        count, first_key = _check_each(body)
+    if properties[PROPERTY_TRANSACTION_BATCH] != str(count):
+        raise MessageFormatError(f"the batch has {count} messages and claims another number")
+    if first_key.decode() != properties.get(PROPERTY_UNIQUE_KEY):
+        raise MessageFormatError("the batch does not have the unique key of its first message")
+
+
+def _check_each(body: bytes) -> tuple[int, bytes]:
+    """Number of messages, and the unique key of the first one. Raises `MessageFormatError`."""
     items = scan_batch(body)
-    if properties[PROPERTY_TRANSACTION_BATCH] != str(len(items)):
-        raise MessageFormatError(f"the batch has {len(items)} messages and claims another number")
     keys = [find_value(body[tail + 2 : end], _UNIQUE_KEY) or b"" for _, _, tail, end in items]
     if not all(keys) or not _is_text(b" ".join(keys)):
         # Without it a log that ends within the batch would not show how much of it is delivered.
         raise MessageFormatError("not each message of the batch has a unique key")
-    if keys[0].decode() != properties.get(PROPERTY_UNIQUE_KEY):
-        raise MessageFormatError("the batch does not have the unique key of its first message")
+    return len(items), keys[0]
+
+
+def _first_key(body: bytes, columns: BatchColumns) -> bytes:
+    """The unique key of the first message, if the properties of all messages are equal except for unique keys
+    of one length, as the Spark sink writes them. Else empty."""
+    tail, end = int(columns.tails[0]), columns.ends[0]
+    properties = body[tail + 2 : end]
+    key = find_value(properties, _UNIQUE_KEY)
+    if not key or (columns.after - columns.tails != end - tail).any():
+        return b""
+    begin = properties.rfind(_UNIQUE_KEY + key) + len(_UNIQUE_KEY)
+    stop = begin + len(key)
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(body, np.uint8), len(properties))
+    rows = windows[columns.tails + 2]
+    keys = rows[:, begin:stop]
+    equal = (rows[:, :begin] == rows[0, :begin]).all() and (rows[:, stop:] == rows[0, stop:]).all()
+    plain = ((keys > ord(" ")) & (keys < 127)).all()
+    return key if equal and plain else b""
 
 
 def _is_text(data: bytes) -> bool:

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
