@@ -10,7 +10,7 @@ from typing import Final
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 """Names of glibc's settings (`malloc.h`)."""
-_KEPT_BYTES: Final = 4 << 20
+_KEPT_BYTES: Final = 16 << 20
 """Freed memory that a program keeps at most at the end of its heap."""
 _LARGE_BYTES: Final = 1 << 20
 """A block with more is never kept."""

@@ -1,11 +1,11 @@
-"""The messages of one turn as records of the commit log and units of the consume queues. No I/O."""
+"""The messages of one turn as records of the commit log and units of the consume queues. No own I/O."""
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _SHORT = struct.Struct(">h")
+Segment: TypeAlias = "tuple[int, list[Buffer]]"
+"""Pieces to write in one run, and the commit log offset where they begin. No run is in two files."""
 
 
 class Turn(NamedTuple):
@@ -35,8 +37,8 @@ class Turn(NamedTuple):
 
     results: list[PutResult]
     """One for each message; also those of the messages refused."""
-    segments: list[tuple[int, list[Buffer]]]
-    """Pieces to write in one run, and where they begin. No run is in two files."""
+    segments: list[Segment]
+    """What is still to be written."""
     units: list[PendingUnits]
     """Of all records; those of a record are one more for each light queue that it enters."""
     before: dict[ConsumeQueue, int]
@@ -64,16 +66,19 @@ def encode_turn(
     file_size: int,
     max_body: int,
     light: LightQueues | None = None,
+    write: Callable[[list[Segment]], None] | None = None,
 ) -> Turn:
     """Records from commit log offset `position` on, stored at `now` ms, in files of `file_size` bytes.
 
     `max_body`: bytes that the body of a message, or of a whole batch, may have at most. Queue offsets that an
     exception would leave without a message are given back: consumers would find a hole there. `light`: the
-    store's light queues; None if it has none.
+    store's light queues; None if it has none. `write` gets the records up to the end of each large batch at
+    once: those of many together would take more memory than a program keeps (`common.garbage`), and finding
+    new pages for them takes as long as the rest.
     """
     before: dict[ConsumeQueue, int] = {}
     try:
-        return _encode(batch, queues, position, now, file_size, max_body, before, light)
+        return _encode(batch, queues, position, now, file_size, max_body, before, light, write)
     except BaseException:
         _give_back(before)
         raise
@@ -88,11 +93,12 @@ def _encode(
     max_body: int,
     before: dict[ConsumeQueue, int],
     light: LightQueues | None,
+    write: Callable[[list[Segment]], None] | None,
 ) -> Turn:
     segment = position
     file_end = position - position % file_size + file_size
     parts: list[Buffer] = []
-    segments: list[tuple[int, list[Buffer]]] = []
+    segments: list[Segment] = []
     units: list[PendingUnits] = []
     results: list[PutResult] = []
     by_key = queues.by_key
@@ -118,6 +124,9 @@ def _encode(
                     segments.append((segment, parts))
                     parts = []
                 segments.append((position, [many.data]))
+                if write is not None:
+                    write(segments)
+                    segments = []
                 units.append(many.units)
                 segment = position = many.end
                 continue

@@ -32,6 +32,7 @@ class CommitLog:
         "_flush_lock",
         "_synced_files",
         "_wait",
+        "_written",
         "failure",
         "files",
         "flushed_offset",
@@ -61,6 +62,8 @@ class CommitLog:
         self._flush_lock = threading.Lock()
         self._synced_files = -1
         self._wait = wait_for_confirm
+        self._written = 0
+        """Where the last `write` ends, or would have ended; 0 after `append`."""
         self._confirm = 0
 
     @property
@@ -83,22 +86,33 @@ class CommitLog:
 
     # ---------------------------------------------------------------------------------------------- write
 
-    def append(self, segments: Sequence[tuple[int, Sequence[Buffer]]], end: int, now_ms: int) -> None:
-        """Write pieces at the offsets given, in runs that are each in one file, up to `end`.
+    def write(self, segments: Sequence[tuple[int, Sequence[Buffer]]]) -> None:
+        """Write pieces at the offsets given, in runs that are each in one file, behind the end of the log.
 
-        Raises `OSError`; the log then ends where it did, and `take_back` has to follow.
+        Raises `OSError`; `take_back` has to follow then, or after any other failure before `append`.
         """
         for at, pieces in segments:
+            data = b"".join(pieces)
+            self._written = at + len(data)
             file = self.files.file_for_write(at)
-            file.write(at - file.base, b"".join(pieces))
+            file.write(at - file.base, data)
+
+    def append(self, segments: Sequence[tuple[int, Sequence[Buffer]]], end: int, now_ms: int) -> None:
+        """`write` the last pieces; the log then ends at `end`."""
+        self.write(segments)
+        self._written = 0
         self.max_offset = end
         self.last_timestamp = now_ms
 
-    def take_back(self, end: int, cause: OSError) -> None:
-        """Overwrite with zeros what an append up to `end` left behind the end of the log when it failed for
-        `cause`, so that no recovery takes it for messages. A full disk may have room again; others are lost.
+    def take_back(self, cause: OSError | None) -> None:
+        """Overwrite with zeros what `write` left behind the end of the log, so that no recovery takes it for
+        messages. `cause`: why it failed, None if the disk did not. A full disk may have room again; others
+        are lost.
         """
-        if cause.errno in _LOST:
+        end, self._written = self._written, 0
+        if end <= self.max_offset:
+            return
+        if cause is not None and cause.errno in _LOST:
             self.failure = f"the commit log cannot be written: {cause}"
         try:
             self.files.cut(self.max_offset, end)

@@ -20,7 +20,7 @@ from pathlib import Path
 from batonmq.common.clock import Clock
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.record import StoredMessage
-from batonmq.store.append import encode_turn
+from batonmq.store.append import Turn, encode_turn
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.config import StoreConfig
@@ -214,24 +214,29 @@ class MessageStore:
         if not self._offsets_known:
             self._learn_queue_offsets()
         now = max(self._clock.now_ms(), commit_log.last_timestamp)
-        turn = encode_turn(
-            batch,
-            self._queues,
-            commit_log.max_offset,
-            now,
-            commit_log.files.file_size,
-            config.max_message_size,
-            self._light,
-        )
-        if not turn.units:
-            return turn.results
+        turn: Turn | None = None
         try:
+            turn = encode_turn(
+                batch,
+                self._queues,
+                commit_log.max_offset,
+                now,
+                commit_log.files.file_size,
+                config.max_message_size,
+                self._light,
+                commit_log.write,
+            )
+            if not turn.units:
+                return turn.results
             commit_log.append(turn.segments, turn.end, now)
         except OSError as error:
             count = len(batch)
             log.error("appending %d messages at %d failed: %s", count, commit_log.max_offset, error)
-            commit_log.take_back(turn.end, error)
-            return turn.fail()
+            commit_log.take_back(error)
+            return [PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)] * count if turn is None else turn.fail()
+        except BaseException:
+            commit_log.take_back(None)
+            raise
         self._dispatcher.add(turn.units)
         self.dispatch()
         return turn.results

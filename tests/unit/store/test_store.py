@@ -660,6 +660,42 @@ def test_what_a_failing_disk_took_of_a_turn_is_no_message_after_a_restart(opener
     assert opener.bodies(opener()) == [b"kept"]
 
 
+def large_batch(opener, name, count=200):
+    items = (BatchItem(body=b"%s-%d" % (name, at), properties=b"TAGS\1t\2") for at in range(count))
+    return replace(opener.message(b""), body=encode_batch(items), batch=True)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
+def test_a_failure_at_the_second_large_batch_takes_the_first_one_back(opener, monkeypatch, error):
+    """Each is written before the next one is encoded."""
+    store = opener()
+    opener.put(store, opener.message(b"kept"))
+    real = os.pwrite
+    written = []
+
+    def failing(fd, data, position):
+        if b"second-7" in data:
+            raise error
+        written.append(data)
+        return real(fd, data, position)
+
+    turn = [large_batch(opener, b"first"), opener.message(b"between"), large_batch(opener, b"second")]
+    monkeypatch.setattr(mapped.os, "pwrite", failing)
+    if isinstance(error, OSError):
+        assert {result.status for result in store.put(turn)} == {PutStatus.CREATE_MAPPED_FILE_FAILED}
+    else:
+        with pytest.raises(MemoryError):
+            store.put(turn)
+    monkeypatch.undo()
+    assert any(b"first-199" in data for data in written)
+    assert opener.bodies(store) == [b"kept"]
+    store.abandon()
+    again = opener()
+    assert opener.bodies(again) == [b"kept"], "a restart takes what was left behind for no messages either"
+    (result,) = opener.put(again, opener.message(b"after"))
+    assert result.queue_offset == 1
+
+
 def test_full_consume_queues_catch_up_later(opener, monkeypatch, caplog):
     from batonmq.store import consumequeue
 
