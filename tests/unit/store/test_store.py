@@ -668,6 +668,7 @@ def large_batch(opener, name, count=200):
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
 def test_a_failure_at_the_second_large_batch_takes_the_first_one_back(opener, monkeypatch, error):
     """Each is written before the next one is encoded."""
+    opener.file_size = 1 << 20
     store = opener()
     opener.put(store, opener.message(b"kept"))
     real = os.pwrite
