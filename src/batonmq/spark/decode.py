@@ -21,7 +21,6 @@ from batonmq.protocol.compression import decompress
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import (
     BODY_POSITION_V4,
-    FIELDS,
     HOST_V6_EXTRA,
     MAGIC_V1,
     MAGIC_V2,
@@ -36,11 +35,8 @@ from batonmq.protocol.message.properties import (
     find_property,
 )
 from batonmq.protocol.message.record import decode_record
+from batonmq.store.dtypes import RECORD_HEAD
 
-_NUMPY = {"i": ">i4", "q": ">i8", "8s": "V8"}
-"""`struct` code -> numpy type."""
-HEAD = np.dtype([(name, _NUMPY[code]) for name, code in FIELDS.items()])
-"""The fields of a record with IPv4 hosts, up to its body."""
 _SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">i4")])
 _V6 = MessageSysFlag.HOSTS_V6
 
@@ -284,8 +280,8 @@ def _heads(data: bytes, starts: Any) -> Any:
 
     Rows copied out of a one-byte-step window cost a memcpy each; indexing byte by byte, 8 times that."""
     buffer = np.frombuffer(data, np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(buffer, HEAD.itemsize)
-    return windows[starts].view(HEAD).reshape(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(buffer, RECORD_HEAD.itemsize)
+    return windows[starts].view(RECORD_HEAD).reshape(-1)
 
 
 def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_sizes: Any, v6: Any) -> None:

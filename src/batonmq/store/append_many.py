@@ -14,22 +14,14 @@ from isal.isal_zlib import crc32
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import HOST_V4_SIZE
-from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS
+from batonmq.protocol.message.layout import BODY_POSITION_V4
 from batonmq.protocol.message.record import StoredMessage, topic_field
-from batonmq.store.batch_columns import HEAD_SIZE, batch_columns
-from batonmq.store.config import UNIT_SIZE
+from batonmq.store.batch_columns import batch_columns
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.dispatch import PendingUnits
+from batonmq.store.dtypes import BATCH_HEAD, RECORD_HEAD, UNIT_ROW
 from batonmq.store.scan import TAGS_START, tags_code
 
-_RECORD_HEAD: Final = np.dtype(
-    [
-        (name, f"V{code[:-1]}" if code.endswith("s") else {"i": ">i4", "q": ">i8"}[code])
-        for name, code in FIELDS.items()
-    ]
-)
-_UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert _RECORD_HEAD.itemsize == BODY_POSITION_V4 and _UNIT.itemsize == UNIT_SIZE
 _HOSTS_V6: Final[int] = MessageSysFlag.HOSTS_V6
 
 
@@ -64,18 +56,18 @@ def encode_many(
     magic, topic = topic_field(message.topic)
     if not np.frombuffer(data, np.uint8)[after - 1].all():
         return None  # see `append._ended`
-    sizes = after - first + (BODY_POSITION_V4 - HEAD_SIZE + len(topic))
+    sizes = after - first + (BODY_POSITION_V4 - BATCH_HEAD.itemsize + len(topic))
     ends = position + np.cumsum(sizes)
     end = int(ends[-1])
     if end - position > room:
         return None
     offsets = ends - sizes
-    begin_of, tail_of = (first + HEAD_SIZE).tolist(), tails.tolist()
+    begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
     bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
     properties = [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
     queue_offset = queue.next_offset
 
-    records = np.empty(count, _RECORD_HEAD)
+    records = np.empty(count, RECORD_HEAD)
     records["size"] = sizes
     records["magic"] = magic
     records["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF
@@ -96,16 +88,16 @@ def encode_many(
     parts[1::4] = bodies
     parts[3::4] = properties
 
-    units = np.empty(count, _UNIT)
-    units["physical_offset"] = offsets
+    units = np.empty(count, UNIT_ROW)
+    units["offset"] = offsets
     units["size"] = sizes
     code = queue.unit_code
     if code is None and TAGS_START not in b"".join(properties):
-        units["tags_code"] = 0
+        units["code"] = 0
     elif code is None:
-        units["tags_code"] = [tags_code(text[2:]) for text in properties]
+        units["code"] = [tags_code(text[2:]) for text in properties]
     else:
-        units["tags_code"] = [code(text[2:], now) for text in properties]
+        units["code"] = [code(text[2:], now) for text in properties]
     pending = end, queue, queue_offset, units.tobytes()
     return Records(b"".join(parts), tuple(offsets.tolist()), pending, end)
 

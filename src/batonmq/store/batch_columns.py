@@ -10,13 +10,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from batonmq.store.dtypes import BATCH_HEAD
+
 LEAST_MESSAGES: Final = 100
 """Batches with fewer are read message by message (`protocol.message.batch.scan_batch`)."""
-HEAD_SIZE: Final = 20
-"""Size, magic, CRC, flag and size of the body, 4 bytes each, of a message in a wire batch."""
-_FLAG_AT: Final = 12
-_BODY_SIZE_AT: Final = 16
-_LEAST_SIZE: Final = HEAD_SIZE + 2
+_LEAST_SIZE: Final = BATCH_HEAD.itemsize + 2
 """Bytes of such a message without body and properties."""
 _unpack_size: Final = struct.Struct(">i").unpack_from
 
@@ -47,11 +45,11 @@ def batch_columns(data: bytes) -> BatchColumns | None:
     first, after = edges[:-1], edges[1:]
     total = len(data)
     # Messages begin anywhere: each array has a field at every place of the batch, as a view.
-    places = total - _LEAST_SIZE + 1
-    flags = np.ndarray((places,), ">i4", data, _FLAG_AT, (1,))[first]
-    body_sizes = np.ndarray((places,), ">i4", data, _BODY_SIZE_AT, (1,))[first].astype(np.int64)
+    heads = np.ndarray((total - _LEAST_SIZE + 1,), BATCH_HEAD, data, 0, (1,))
+    flags = heads["flag"][first]
+    body_sizes = heads["body_size"][first].astype(np.int64)
     lengths = np.ndarray((total - 1,), ">i2", data, 0, (1,))
-    tails = first + HEAD_SIZE + body_sizes
+    tails = first + BATCH_HEAD.itemsize + body_sizes
     if (body_sizes < 0).any() or (tails + 2 > after).any() or (lengths[tails] != after - tails - 2).any():
         return None
     return BatchColumns(first, tails, after, body_sizes, flags, starts[1:])

@@ -23,6 +23,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS, MAGIC_V1, POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
 from batonmq.protocol.tags import java_hash
+from batonmq.store.dtypes import NUMPY_TYPES
 from batonmq.store.index import Ints, Keys, key_hashes, keys_of
 from batonmq.store.scan import Record, read_records, record_starts
 
@@ -37,7 +38,6 @@ _MOST_TOPICS: Final = 32
 _LONGEST: Final = 1024
 """Bytes of a value; a longer one is not plain."""
 
-_NUMBERS: Final = {"i": ">i4", "q": ">i8"}
 _HOSTS_V6: Final = int(MessageSysFlag.HOSTS_V6)
 _TRANSACTION_MASK: Final = int(MessageSysFlag.TRANSACTION_MASK)
 _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
@@ -88,7 +88,7 @@ def scan(data: bytes | mmap.mmap, begin: int, end: int, most: int = MOST_RECORDS
 
     def column(field: str) -> Ints:
         """A field of all rows: every place of the piece is seen as the begin of a record."""
-        all_places = np.ndarray((places,), _NUMBERS[FIELDS[field]], data, begin + POSITIONS[field], (1,))
+        all_places = np.ndarray((places,), NUMPY_TYPES[FIELDS[field]], data, begin + POSITIONS[field], (1,))
         return all_places[first].astype(np.int64)
 
     body_sizes, sys_flags = column("body_size"), column("sys_flag")

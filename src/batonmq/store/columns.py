@@ -16,6 +16,7 @@ import numpy.typing as npt
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import BODY_POSITION_V4, MAGIC_V1, MIN_RECORD_SIZE, POSITIONS
 from batonmq.store.consumequeue import UNIT
+from batonmq.store.dtypes import UNIT_ROW
 
 LEAST_UNITS: Final = 64
 """With fewer, one by one is as fast."""
@@ -24,8 +25,6 @@ LONGEST_PROPERTIES: Final = 512
 CACHE_LINE: Final = 64
 _VALUE: Final = 8
 """Bytes of the longest value that is looked at here; it is a number then, its first byte lowest."""
-_UNITS: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-assert _UNITS.itemsize == UNIT.size
 _MAGIC_AT, _SYS_FLAG_AT, _BODY_SIZE_AT = POSITIONS["magic"], POSITIONS["sys_flag"], POSITIONS["body_size"]
 _HOSTS_V6: Final = int(MessageSysFlag.HOSTS_V6)
 _SEPARATOR: Final = 2
@@ -56,7 +55,7 @@ def candidates(
     count = len(units) // UNIT.size
     if count < LEAST_UNITS:
         return None
-    rows = np.frombuffer(units, _UNITS, count)
+    rows = np.frombuffer(units, UNIT_ROW, count)
     begins = rows["offset"].astype(np.int64) - base
     sizes = rows["size"].astype(np.int64)
     last = min(end - base, len(data))

@@ -30,6 +30,7 @@ from batonmq.protocol.message.properties import (
 )
 from batonmq.protocol.names import RETRY_PREFIX, topic_error
 from batonmq.spark.options import ClearError, OptionError
+from batonmq.store.dtypes import BATCH_HEAD
 from batonmq.store.index import key_hashes
 
 SINK_COLUMNS: Final = {
@@ -50,7 +51,6 @@ MARK_PROPERTY: Final = "__SPARK_BATCH"
 """Property of a half message that names its batch (`exactly_once.core.Mark`)."""
 MOST_BYTES: Final = 64 << 20
 """Rows that are encoded at a time; more are cut."""
-_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
 _LENGTH_SIZE = 2
 _NO_QUEUE = -1
 
@@ -175,9 +175,9 @@ class Encoder:
                 f"{MAX_PROPERTIES_BYTES} are allowed"
             )
         targets, groups = self._targets(columns, topics, topic_codes)
-        heads = np.zeros(rows.num_rows, _HEAD)
-        heads["body"] = sizes
-        heads["size"] = _HEAD.itemsize + sizes + _LENGTH_SIZE + property_sizes
+        heads = np.zeros(rows.num_rows, BATCH_HEAD)
+        heads["body_size"] = sizes
+        heads["size"] = BATCH_HEAD.itemsize + sizes + _LENGTH_SIZE + property_sizes
         alone = self._alone(columns, topics, topic_codes, heads["size"])
         messages = pc.binary_join_element_wise(
             _fixed(heads), bodies, _fixed(property_sizes.astype(">u2")), properties, b""

@@ -232,9 +232,7 @@ class Sending(Queues):
 
     def _sender(self, work: Encoded | Single) -> Send:
         """What sends it; called in the order of the rows."""
-        message = (
-            EncodedBatch(work.topic, work.body, work.count) if isinstance(work, Encoded) else message_of(work)
-        )
+        message = message_of(work)
 
         async def send(timeout_ms: int) -> None:
             await self._producer.send(message, queue=work.queue, timeout_ms=timeout_ms)
@@ -295,8 +293,10 @@ def producer_options(options: SinkOptions, tls: ssl.SSLContext | None) -> dict[s
     }
 
 
-def message_of(work: Single) -> Message:
-    """One message for `Producer`. It keeps its unique id, so that a repeated send shows as a duplicate."""
+def message_of(work: Encoded | Single) -> Message | EncodedBatch:
+    """What `Producer` sends. It keeps its unique ids, so that a repeated send shows as a duplicate."""
+    if isinstance(work, Encoded):
+        return EncodedBatch(work.topic, work.body, work.count)
     properties = dict(work.properties)
     properties.pop(PROPERTY_WAIT_STORE_OK, None)
     message = Message(

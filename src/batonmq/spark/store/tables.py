@@ -14,6 +14,7 @@ from batonmq.spark.store.directory import EPOCH_FILE, QueueFile, StoreLog, broke
 from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import FILLER_SIZE
+from batonmq.store.dtypes import UNIT_ROW
 from batonmq.store.errors import StoreError
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -58,7 +59,6 @@ TABLE_COLUMNS: Final[dict[str, dict[str, tuple[str, pa.DataType]]]] = {
 }
 """Table -> its columns: name -> (Spark type, Arrow type)."""
 
-_UNITS = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _INDEX_HEAD = np.dtype(
     [
         ("begin_ms", ">i8"),
@@ -78,7 +78,7 @@ def units_of(file: QueueFile, broker: str, root: str, columns: Sequence[str]) ->
     """The units of one consume queue file, fillers left out."""
     for begin in range(0, file.units, _ROWS):
         data = read_at(file.path, begin * UNIT_SIZE, min(_ROWS, file.units - begin) * UNIT_SIZE)
-        units = np.frombuffer(data[: len(data) // UNIT_SIZE * UNIT_SIZE], _UNITS)
+        units = np.frombuffer(data[: len(data) // UNIT_SIZE * UNIT_SIZE], UNIT_ROW)
         ended = units["size"] <= 0
         count = int(np.argmax(ended)) if ended.any() else len(units)
         numbers = np.arange(count, dtype=np.int64)
@@ -92,7 +92,7 @@ def units_of(file: QueueFile, broker: str, root: str, columns: Sequence[str]) ->
                 "topic": file.topic,
                 "queueId": np.full(len(numbers), file.queue_id, np.int32),
                 "queueOffset": file.first + begin + numbers,
-                "physicalOffset": found["physical"].astype(np.int64),
+                "physicalOffset": found["offset"].astype(np.int64),
                 "size": found["size"].astype(np.int32),
                 "tagsCode": found["code"].astype(np.int64),
                 "broker": broker,

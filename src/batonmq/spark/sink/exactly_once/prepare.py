@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from batonmq.client.half_producer import Half, HalfProducer
 from batonmq.client.hooks import TransactionState
-from batonmq.client.message import EncodedBatch
 from batonmq.client.producer import Producer
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -83,9 +82,7 @@ class _Preparing(Sending):
     def _sender(self, work: Encoded | Single) -> Send:
         number = len(self._units)
         self._units[number] = []
-        message = (
-            message_of(work) if isinstance(work, Single) else EncodedBatch(work.topic, work.body, work.count)
-        )
+        message = message_of(work)
 
         async def send(timeout_ms: int) -> None:
             broker = None if work.queue is None else work.queue.broker_name
