@@ -49,7 +49,7 @@ from tests.simulation.search import branches_of, guided_command, kept_of, shrink
 from tests.simulation.story import shape_of
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     """What is left of a story in another process."""
 
     seed: int
@@ -66,7 +66,7 @@ def what_broke(seed: int, error: Exception) -> str:
     return f"seed {seed}: {''.join(traceback.format_exception(error))}"
 
 
-def tell(seed: int, replicas: int | None, replace_controllers: bool, hand_back: bool) -> Told:
+def run_one(seed: int, replicas: int | None, replace_controllers: bool, hand_back: bool) -> Outcome:
     """Run one story; never raises."""
     logging.disable(logging.CRITICAL)
     try:
@@ -75,8 +75,8 @@ def tell(seed: int, replicas: int | None, replace_controllers: bool, hand_back: 
         )
         story = run(seed, shape)
     except Exception as error:
-        return Told(seed, what_broke(seed, error))
-    return Told(seed, None, len(story.acked), len(story.masters), story.healed_s)
+        return Outcome(seed, what_broke(seed, error))
+    return Outcome(seed, None, len(story.acked), len(story.masters), story.healed_s)
 
 
 @click.group(invoke_without_command=True)
@@ -132,21 +132,21 @@ def main(
         bar = progress.add_task("seeds", total=seeds)
         for future in as_completed(
             [
-                pool.submit(tell, seed, replicas, replace_controllers, hand_back)
+                pool.submit(run_one, seed, replicas, replace_controllers, hand_back)
                 for seed in range(first, first + seeds)
             ]
         ):
-            told = future.result()
-            stories.append(told)
+            outcome = future.result()
+            stories.append(outcome)
             progress.advance(bar)
-            if told.violation is not None:
-                progress.console.print(told.violation, markup=False, highlight=False, soft_wrap=True)
-    failed = sorted(told.seed for told in stories if told.violation is not None)
-    healed = sorted(told.healed_s for told in stories if told.violation is None) or [0.0]
+            if outcome.violation is not None:
+                progress.console.print(outcome.violation, markup=False, highlight=False, soft_wrap=True)
+    failed = sorted(outcome.seed for outcome in stories if outcome.violation is not None)
+    healed = sorted(outcome.healed_s for outcome in stories if outcome.violation is None) or [0.0]
     click.echo(
         f"{seeds - len(failed)} seeds held, {len(failed)} failed {failed}; "
-        f"{sum(told.acked for told in stories):,} acknowledged messages, "
-        f"{sum(told.epochs for told in stories):,} master epochs, "
+        f"{sum(outcome.acked for outcome in stories):,} acknowledged messages, "
+        f"{sum(outcome.epochs for outcome in stories):,} master epochs, "
         f"whole again after {healed[len(healed) // 2]:.1f} s (median), {healed[-1]:.1f} s (longest); "
         f"{time.monotonic() - began:.0f} s"
     )
@@ -173,12 +173,12 @@ def run_many(one: Callable[[int], tuple[int, str | None, Counter[str]]], seeds: 
 
 
 def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[str]]:
-    told = io.StringIO()
+    log = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(log):
             group = raft_sim.run_seed(seed, raft_sim.Shape(nodes=nodes))
     except Exception as error:
-        return seed, f"{what_broke(seed, error)}\n{told.getvalue()}", Counter()
+        return seed, f"{what_broke(seed, error)}\n{log.getvalue()}", Counter()
     checks = group.checks
     counts = Counter(
         proposals=len(checks.acknowledged),

@@ -159,18 +159,18 @@ class ActingCluster(SimCluster):
 
 
 def run(seed: int, faults_s: float = FAULTS_S) -> ActingStory:
-    """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
+    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
     loop = SimLoop(seed)
     story = ActingStory(seed)
     with scratch("acting", seed) as root:
         cluster = ActingCluster(loop, root)
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ActingTeller(cluster, story, faults_s).tell)
+            play(loop, seed, story.events, ActingScenario(cluster, story, faults_s).play)
         return story
 
 
-class ActingTeller:
+class ActingScenario:
     """Traffic, faults, and the looks in between, from the start to the end."""
 
     def __init__(self, cluster: ActingCluster, story: ActingStory, faults_s: float) -> None:
@@ -186,7 +186,7 @@ class ActingTeller:
         self._acting: set[str] = set()
         """Lives of slaves that act."""
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         await self._until(cluster.whole, START_UP_S, "slaves that follow at the start")

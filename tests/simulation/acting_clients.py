@@ -27,7 +27,7 @@ from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
 from tests.simulation.cluster import SimClock
 
 if TYPE_CHECKING:
-    from tests.simulation.acting import ActingTeller
+    from tests.simulation.acting import ActingScenario
 
 COMMIT, ROLLBACK = MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK
 GROUP = "transactions"
@@ -38,11 +38,11 @@ _POPPED = (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT, ResponseCode.POLL
 
 @dataclass
 class _Client:
-    teller: ActingTeller
+    scenario: ActingScenario
 
     def serving(self, name: str) -> str | None:
         """Address of the broker that serves a set."""
-        for node in self.teller.cluster.pair(name):
+        for node in self.scenario.cluster.pair(name):
             if node.up and node.broker is not None and node.broker.role.serves:
                 return f"{node.address}:{node.port}"
         return None
@@ -51,14 +51,14 @@ class _Client:
 class Transactions(_Client):
     """Half messages to set `a`, ended a while later, or only when a broker asks."""
 
-    def __init__(self, teller: ActingTeller, topic: str, queues: int) -> None:
-        super().__init__(teller)
+    def __init__(self, scenario: ActingScenario, topic: str, queues: int) -> None:
+        super().__init__(scenario)
         self._topic, self._queues = topic, queues
         self.kinds: dict[str, int] = {}
         """Key -> how it ends."""
         self.committed: set[str] = set()
         """Acknowledged half messages that are to be committed."""
-        self._clock = SimClock(teller.cluster.loop)
+        self._clock = SimClock(scenario.cluster.loop)
 
     async def run(self) -> None:
         dispatcher = Dispatcher()
@@ -67,10 +67,10 @@ class Transactions(_Client):
         beats = asyncio.ensure_future(self._beat(net))
         ends: list[asyncio.Task[None]] = []
         try:
-            while not self.teller.over:
-                if self.teller.sending:
+            while not self.scenario.over:
+                if self.scenario.sending:
                     await self._transact(net, ends)
-                await asyncio.sleep(self.teller.random.expovariate(1 / 0.3))
+                await asyncio.sleep(self.scenario.random.expovariate(1 / 0.3))
         finally:
             for task in (beats, *ends):
                 task.cancel()
@@ -80,7 +80,7 @@ class Transactions(_Client):
     async def _beat(self, net: RemotingClient) -> None:
         body = encode(HeartbeatData(client_id="sim", producer_data_set=[ProducerData(group_name=GROUP)]))
         while True:
-            for node in self.teller.cluster.replicas:
+            for node in self.scenario.cluster.replicas:
                 try:
                     await net.call(f"{node.address}:{node.port}", Heartbeat(), body, timeout_ms=500)
                 except (NetError, MQError):
@@ -88,7 +88,7 @@ class Transactions(_Client):
             await asyncio.sleep(1.0)
 
     async def _transact(self, net: RemotingClient, ends: list[asyncio.Task[None]]) -> None:
-        pick = self.teller.random
+        pick = self.scenario.random
         address = self.serving("a")
         if address is None:
             return
@@ -156,25 +156,27 @@ class Transactions(_Client):
 class Popper(_Client):
     """Pops from all sets, acknowledges most messages, and lets the others come again."""
 
-    def __init__(self, teller: ActingTeller) -> None:
-        super().__init__(teller)
+    def __init__(self, scenario: ActingScenario) -> None:
+        super().__init__(scenario)
         self.done: set[str] = set()
         """Keys of messages whose ack was answered, or whose ack may have been carried out."""
 
     async def run(self) -> None:
         net = RemotingClient()
         try:
-            while not self.teller.over:
-                for name in self.teller.cluster.sets:
+            while not self.scenario.over:
+                for name in self.scenario.cluster.sets:
                     address = self.serving(name)
                     if address is not None:
                         await self._pop(net, name, address)
-                await asyncio.sleep(self.teller.random.expovariate(1 / (0.2 if self.teller.sending else 2.0)))
+                await asyncio.sleep(
+                    self.scenario.random.expovariate(1 / (0.2 if self.scenario.sending else 2.0))
+                )
         finally:
             await net.close()
 
     async def _pop(self, net: RemotingClient, name: str, address: str) -> None:
-        pick = self.teller.random
+        pick = self.scenario.random
         header = PopMessage(
             consumer_group=POP_GROUP,
             topic=POPPED,

@@ -1,4 +1,4 @@
-"""The stories of `tests/integration/acting` on virtual time, without faults but the ones they tell."""
+"""The stories of `tests/integration/acting` on virtual time, without other faults than their own."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class SimPairs(Asks):
         )
 
 
-def tell(name: str, seed: int = 0) -> None:
-    """Tell a story of `STORIES`; raises AssertionError."""
+def run_story(name: str, seed: int = 0) -> None:
+    """Run a story of `STORIES`; raises AssertionError."""
     story, sets, settings = STORIES[name]
     loop = SimLoop(seed)
     with scratch("acting", seed) as root:

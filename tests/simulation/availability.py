@@ -131,11 +131,11 @@ def measure(cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 
         with scratch("availability", seed) as root:
             cluster = SimCluster(loop, root, replicas=replicas)
 
-            async def tell() -> None:
+            async def work() -> None:
                 measured.append(await _measure(cluster, cut, seed, one_way))
 
             with cluster.world.in_force():
-                play(loop, seed, cluster.events, tell)
+                play(loop, seed, cluster.events, work)
     finally:
         logging.disable(logging.NOTSET)
     return measured[0]

@@ -144,7 +144,7 @@ class ClassicCluster(SimCluster):
 
 
 def run(seed: int, faults_s: float = FAULTS_S, plot: str = "") -> ClassicStory:
-    """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks.
+    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks.
 
     `plot`: this one again and again, instead of faults at random.
     """
@@ -154,11 +154,11 @@ def run(seed: int, faults_s: float = FAULTS_S, plot: str = "") -> ClassicStory:
         cluster = ClassicCluster(loop, root, rule_of(seed))
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ClassicTeller(cluster, story, faults_s, plot).tell)
+            play(loop, seed, story.events, ClassicScenario(cluster, story, faults_s, plot).play)
         return story
 
 
-class ClassicTeller:
+class ClassicScenario:
     """Traffic, faults, and the looks in between, from the start to the end."""
 
     def __init__(self, cluster: ClassicCluster, story: ClassicStory, faults_s: float, plot: str = "") -> None:
@@ -177,7 +177,7 @@ class ClassicTeller:
         self._promised_from = 0
         """Facts before this index may be on fewer replicas: an operator emptied one."""
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         await self._until(cluster.whole, START_UP_S, "slaves that follow at the start")

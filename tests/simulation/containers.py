@@ -34,7 +34,7 @@ from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.replication import AddBroker, RemoveBroker
 from batonmq.protocol.message.record import decode_records
-from tests.simulation.acting import SETS, ActingCluster, ActingStory, ActingTeller
+from tests.simulation.acting import SETS, ActingCluster, ActingScenario, ActingStory
 from tests.simulation.cluster import (
     COMMIT_LOG_FILE,
     NAMESRV_PORT,
@@ -264,7 +264,7 @@ class ContainersCluster(ActingCluster):
 
 
 def run(seed: int, faults_s: float = FAULTS_S) -> ContainersStory:
-    """Tell the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
+    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
     loop = SimLoop(seed)
     story = ContainersStory(seed)
     with scratch("containers", seed) as root:
@@ -272,18 +272,18 @@ def run(seed: int, faults_s: float = FAULTS_S) -> ContainersStory:
         story.events = cluster.events
         # `play` collects garbage itself.
         with cluster.world.in_force(), mock.patch.object(garbage, "settle", lambda: None):
-            play(loop, seed, story.events, ContainersTeller(cluster, story, faults_s).tell)
+            play(loop, seed, story.events, ContainersScenario(cluster, story, faults_s).play)
         return story
 
 
-class ContainersTeller(ActingTeller):
-    """See `ActingTeller`."""
+class ContainersScenario(ActingScenario):
+    """See `ActingScenario`."""
 
     cluster: ContainersCluster
     story: ContainersStory
 
-    async def tell(self) -> None:
-        await super().tell()
+    async def play(self) -> None:
+        await super().play()
         self._check_places()
 
     # -- traffic

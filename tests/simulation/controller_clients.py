@@ -1,4 +1,4 @@
-"""Clients of simulated controllers, and the history of what they asked and were told.
+"""Clients of simulated controllers, and the history of what they asked and the answers.
 
 Brokers report, alter their SyncStateSets and look who is master; operators demand elections; new brokers
 claim ids. They are often wrong about the state, ask controllers that do not lead, and do not wait for each
@@ -65,8 +65,8 @@ class History:
         self.begin = now
         self.operations: list[Operation] = []
         self.answers: Counter[str] = Counter()
-        self.heard: set[tuple[str, int]] = set()
-        """(Broker set, master epoch) of elections that a client was told of."""
+        self.announced: set[tuple[str, int]] = set()
+        """(Broker set, master epoch) of elections announced to a client."""
         self.unsafe: list[tuple[str, SetState, float]] = []
         """What getSyncStateSet showed, and when."""
 
@@ -231,7 +231,7 @@ class Client:
         )
         is_new = response.code == 0
         if is_new:
-            self._history.heard.add((name, state.master_epoch))
+            self._history.announced.add((name, state.master_epoch))
         self._history.end(name, self.name, called, asked, Elected(is_new, state))
         self._known[name] = state
 

@@ -155,7 +155,7 @@ class Faults:
         await self._ask(self.prober.change(PROBED, endpoint(leader)))
 
     def _deafen(self, node: Node) -> None:
-        """It is heard, but hears none of its peers."""
+        """Its peers receive from it, and it receives nothing from them."""
         for other in self.group.controllers:
             if other is not node:
                 self.group.partition(other, node, both=False)

@@ -90,7 +90,7 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
     "lost-write": Mutation("writes are acknowledged and never done", _lost_write),
     "forgotten-ids": Mutation("snapshots lack broker sets", _forgotten_ids),
     "uncertain-is-refused": Mutation(
-        "who may have been heard is told that nothing happened", _uncertain_is_refused, UNLEASED
+        "a request that may have taken effect is answered as refused", _uncertain_is_refused, UNLEASED
     ),
     "no-drift-bound": Mutation(
         "a lease lasts as long as if all clocks ran alike", _nothing, replace(LEASES, drift_percent=0)

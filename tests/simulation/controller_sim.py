@@ -37,7 +37,7 @@ class Story:
     trace: int = 0
 
 
-class Teller:
+class Scenario:
     def __init__(self, group: ControllerGroup, story: Story) -> None:
         self.group, self.story = group, story
         self.history = History(group.loop.stamp)
@@ -45,14 +45,14 @@ class Teller:
         self._hosts = [network.start(f"client{i}", f"10.0.3.{i + 2}") for i in range(CLIENTS)]
         self._addresses = [endpoint(node) for node in group.controllers]
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         """Raises the first `Violation`."""
         watching = asyncio.ensure_future(self._watch())
-        telling = asyncio.ensure_future(self._tell())
-        await asyncio.wait([watching, telling], return_when=asyncio.FIRST_COMPLETED)
-        await (watching if watching.done() else telling)
+        playing = asyncio.ensure_future(self._play())
+        await asyncio.wait([watching, playing], return_when=asyncio.FIRST_COMPLETED)
+        await (watching if watching.done() else playing)
 
-    async def _tell(self) -> None:
+    async def _play(self) -> None:
         group, host = self.group, self.group.client_host
         for node in group.controllers:
             group.start(node)
@@ -121,7 +121,7 @@ class Teller:
             if since is None or since > when:
                 raise Violation(f"an unsafe read of {name} showed {state}, which there never was by then")
         first_epochs = {name: state.master_epoch for name, state in initial.items()}
-        operations = history.operations + truth.unasked(history.heard, first_epochs)
+        operations = history.operations + truth.unasked(history.announced, first_epochs)
         model = ControllerModel({**initial, **{Ids(name): () for name in ID_SETS}})
         try:
             steps = check(model, operations)
@@ -139,10 +139,10 @@ class Teller:
 
 
 def run(seed: int, shape: Shape = ANY) -> Story:
-    """Tell the story of `seed`; raises `Violation` with the events before it."""
+    """Run the story of `seed`; raises `Violation` with the events before it."""
     loop, story = DriftingLoop(seed), Story(seed)
     group = ControllerGroup(loop, shape)
     story.events = group.events
     with group.in_force():
-        story.trace = play(loop, seed, story.events, Teller(group, story).tell)
+        story.trace = play(loop, seed, story.events, Scenario(group, story).play)
     return story

@@ -1,7 +1,7 @@
 """What the controllers' log decided, seen from inside: every entry as each controller applied it.
 
 It checks that all controllers apply the same entries with the same outcomes, and that nobody leads in a term
-in which another leads; and it knows of decisions that no client asked for or heard of.
+in which another leads; and it knows of decisions that no client asked for or was notified of.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class Truth:
                     self.states.setdefault(name, {}).setdefault(state, entry.applied)
                 self.states.setdefault(name, {}).setdefault(state_of(machine, name), entry.applied)
 
-    def unasked(self, heard: set[tuple[str, int]], since: dict[str, int]) -> list[Operation]:
-        """Elections that no client was told of: (broker set, master epoch) in `heard` were; those up to the
-        master epoch `since` came before the history."""
+    def unasked(self, announced: set[tuple[str, int]], since: dict[str, int]) -> list[Operation]:
+        """Elections that were announced to no client. `announced`: (broker set, master epoch) of the others.
+        Those up to the master epoch `since` came before the history."""
         return [
             Operation(name, "controller", entry.proposed, entry.applied, Decided(), state)
             for (name, epoch), (entry, state) in self.elections.items()
-            if (name, epoch) not in heard and name in since and epoch > since[name]
+            if (name, epoch) not in announced and name in since and epoch > since[name]
         ]
 
 

@@ -25,14 +25,14 @@ from batonmq.protocol.headers.broker.pull import (
 from batonmq.protocol.message.record import decode_records
 from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from tests.simulation.cluster import BROKER_NAME, BROKER_PORT, Node, SimCluster
-from tests.simulation.scenario import Teller, run
+from tests.simulation.scenario import Scenario, run
 from tests.simulation.story import TOPIC, Shape, Story, Violation
 
 POLL_S = 0.01
 TIMEOUT_MS = 1_000
 
 
-class EndsTeller(Teller):
+class EndsScenario(Scenario):
     """Each reader follows the master; for each queue all brokers are asked where a reader should go on."""
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
@@ -132,4 +132,4 @@ class EndsTeller(Teller):
 
 def run_ends(seed: int, shape: Shape) -> Story:
     """Raises `Violation`."""
-    return run(seed, shape, EndsTeller)
+    return run(seed, shape, EndsScenario)

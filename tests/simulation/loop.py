@@ -37,7 +37,7 @@ class Host:
     disk_s: float = 0.002
     """Mean duration of one piece of executor work (fsync, reading at start)."""
     before_work: Callable[[Host, str], None] | None = None
-    """Told the name of each piece of executor work before and after it is done; may crash the host."""
+    """Outcome the name of each piece of executor work before and after it is done; may crash the host."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     """Also those of a dead host: were they collected, their `finally` clauses would run in the story."""
     endpoints: dict[Endpoint, None] = field(default_factory=dict)

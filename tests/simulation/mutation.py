@@ -42,13 +42,13 @@ class Mutation(Generic[Shape]):
                 stack.enter_context(mock.patch.object(target, name, value, create=not hasattr(target, name)))
             yield
 
-    def violation(self, tell: Callable[[], object]) -> str | None:
-        """What a story says when it is told without the guard; None if it does not notice."""
+    def violation(self, run: Callable[[], object]) -> str | None:
+        """The violation of a story without the guard; None if it does not notice."""
         disabled = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
             with contextlib.redirect_stderr(io.StringIO()), self.in_force():
-                tell()
+                run()
         except Exception as error:
             return f"{type(error).__name__}: {error}".partition("\n")[0]
         finally:
@@ -76,8 +76,10 @@ def counting(
                 while tried < seeds and len(found) < enough:
                     batch = range(first + tried, first + min(tried + jobs, seeds))
                     tried += len(batch)
-                    told = pool.map(violation, [name] * len(batch), batch)
-                    found |= {seed: text for seed, text in zip(batch, told, strict=True) if text is not None}
+                    violations = pool.map(violation, [name] * len(batch), batch)
+                    found |= {
+                        seed: text for seed, text in zip(batch, violations, strict=True) if text is not None
+                    }
                 example = next(iter(found.values()), "")
                 click.echo(f"{name:20} {len(found):3} of {tried:3}  seeds {list(found)[:6]}  {example[:110]}")
 

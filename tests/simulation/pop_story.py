@@ -36,7 +36,7 @@ from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
 from batonmq.routing.session import Session
 from tests.simulation import scenario
 from tests.simulation.cluster import BROKER_NAME, HA_PORT, Node, SimCluster
-from tests.simulation.scenario import Teller
+from tests.simulation.scenario import Scenario
 from tests.simulation.story import TOPIC, Shape, Story, Violation
 
 GROUP, ORDERED = "poppers", "ordered"
@@ -45,8 +45,8 @@ SLAVE_TIMEOUT_MS = 1_000
 """A pop fails after so long without its replicas, while the SyncStateSet still has them."""
 
 
-class PopTeller(Teller):
-    """Tells a story with pop consumers."""
+class PopScenario(Scenario):
+    """A story with pop consumers."""
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
         super().__init__(cluster, story, shape)
@@ -308,4 +308,4 @@ class PopTeller(Teller):
 
 def run(seed: int, shape: Shape) -> Story:
     """As `scenario.run`, with pop consumers."""
-    return scenario.run(seed, shape, PopTeller)
+    return scenario.run(seed, shape, PopScenario)

@@ -251,7 +251,7 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
         _nothing,
         replace(DUELS, clock_rates=(0.4, 2.0)),
     ),
-    "not-sticky": Mutation("votes are given while a leader is heard", _not_sticky, DUELS),
+    "not-sticky": Mutation("votes are given while a leader is active", _not_sticky, DUELS),
     "lost-despite-lease": Mutation(
         "a promise to a lease ends with a connection",
         _lost_despite_lease,

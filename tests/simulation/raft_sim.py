@@ -346,7 +346,7 @@ class Simulation:
             self.at(self.now + 1, lambda: self._wait_least(rival))
             self.press()
         elif kind == "contested":
-            # One has not heard the leader for a while; the others have, until it asks them.
+            # One has received nothing from the leader for a while; the others have, until it asks them.
             self.block({(one, rival.name), (rival.name, one)})
             self.at(self.now + rng.uniform(0, 3), rival.guard(rival.lost, one))
             self.isolate_when_rivalled(leader, rival)

@@ -104,7 +104,7 @@ class Consumer:
 
 
 def run(seed: int, faults_s: float = FAULTS_S) -> ReturningStory:
-    """Tell the story of `seed`; raises `Violation` if an invariant breaks."""
+    """Run the story of `seed`; raises `Violation` if an invariant breaks."""
     loop = SimLoop(seed)
     story = ReturningStory(seed)
     with scratch("return", seed) as root:
@@ -113,11 +113,11 @@ def run(seed: int, faults_s: float = FAULTS_S) -> ReturningStory:
         cluster = ReturningCluster(loop, root, rule)
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ReturningTeller(cluster, story, faults_s).tell)
+            play(loop, seed, story.events, ReturningScenario(cluster, story, faults_s).play)
         return story
 
 
-class ReturningTeller:
+class ReturningScenario:
     """Consumers, faults, and the looks in between."""
 
     def __init__(self, cluster: ReturningCluster, story: ReturningStory, faults_s: float) -> None:
@@ -134,7 +134,7 @@ class ReturningTeller:
         self._roles: dict[str, str] = {}
         self._named = 0
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         await self._until(cluster.whole, START_UP_S, "slaves that follow at the start")

@@ -33,10 +33,10 @@ WORKERS = 3
 def run(
     seed: int,
     shape: Shape,
-    teller: Callable[[SimCluster, Story, Shape], Teller] | None = None,
+    kind: Callable[[SimCluster, Story, Shape], Scenario] | None = None,
     story: Story | None = None,
 ) -> Story:
-    """Run the story of `seed`, with the traffic of `teller`; raises `Violation` (with the events before it)
+    """Run the story of `seed`, with the traffic of `kind`; raises `Violation` (with the events before it)
     if an invariant breaks. `story`: filled while it runs, for callers who need what preceded a violation."""
     loop = SimLoop(seed)
     story = Story(seed) if story is None else story
@@ -47,11 +47,11 @@ def run(
         cluster.hand_back = shape.hand_back
         story.events = cluster.events
         with cluster.world.in_force():
-            story.trace = play(loop, seed, story.events, (teller or Teller)(cluster, story, shape).tell)
+            story.trace = play(loop, seed, story.events, (kind or Scenario)(cluster, story, shape).play)
         return story
 
 
-class Teller:
+class Scenario:
     """Traffic, faults, and the looks in between, from the start to the end."""
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
@@ -65,13 +65,13 @@ class Teller:
         self._broken: asyncio.Future[None] = cluster.loop.create_future()
         """Fails with the first violation."""
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         """Raises the first `Violation`, at the moment at which it is found."""
-        telling = asyncio.ensure_future(self._tell())
-        await asyncio.wait([telling, self._broken], return_when=asyncio.FIRST_COMPLETED)
-        await (self._broken if self._broken.done() else telling)
+        playing = asyncio.ensure_future(self._play())
+        await asyncio.wait([playing, self._broken], return_when=asyncio.FIRST_COMPLETED)
+        await (self._broken if self._broken.done() else playing)
 
-    async def _tell(self) -> None:
+    async def _play(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         await self._until(cluster.whole, START_UP_S, "the first SyncStateSet of all replicas")
@@ -162,7 +162,7 @@ class Teller:
                     pulled = await reader.pull(queue, offset)
                 except (NetError, MQError) as error:
                     if isinstance(error, TopicNotExistError) and not self.nemesis.over:
-                        await asyncio.sleep(0.5)  # a master that has not heard of the topic yet
+                        await asyncio.sleep(0.5)  # a master that does not know the topic yet
                     continue
                 with self._noting():
                     if pulled.next_offset < offset:
@@ -208,7 +208,7 @@ class Teller:
     def _all_read(self) -> bool:
         masters = self.cluster.masters()
         if not masters:
-            return False  # the controllers heard late of connections that the faults had broken
+            return False  # the controllers noticed late connections that the faults had broken
         store = masters[0].broker.store
         count: int = sum(store.queue_bounds(TOPIC, queue).max_offset for queue in self._readers)
         return len(self.story.seen) >= count

@@ -59,18 +59,18 @@ class StarvationStory:
 
 
 def run(seed: int) -> StarvationStory:
-    """Tell the story of `seed`; raises `Violation` if an invariant breaks."""
+    """Run the story of `seed`; raises `Violation` if an invariant breaks."""
     loop = SimLoop(seed)
     story = StarvationStory(seed)
     with scratch("starved", seed) as root:
         cluster = SimCluster(loop, root, replicas=3 if seed % 3 == 2 else 2)
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, StarvationTeller(cluster, story).tell)
+            play(loop, seed, story.events, StarvationScenario(cluster, story).play)
         return story
 
 
-class StarvationTeller:
+class StarvationScenario:
     """The story from start to end."""
 
     def __init__(self, cluster: SimCluster, story: StarvationStory) -> None:
@@ -78,7 +78,7 @@ class StarvationTeller:
         self.random = cluster.random
         self._starved = True
 
-    async def tell(self) -> None:
+    async def play(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         await self._until(lambda: cluster.whole() and self._leader() is not None, START_UP_S, "the start")

@@ -31,7 +31,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Shape:
-    """What kind of story a seed tells."""
+    """What kind of story a seed makes."""
 
     replicas: int = 2
     controllers: int = 3
@@ -105,7 +105,7 @@ class _Watch(logging.Handler):
 
 
 def play(
-    loop: SimLoop, seed: int, events: Sequence[str], tell: Callable[[], Coroutine[Any, Any, None]]
+    loop: SimLoop, seed: int, events: Sequence[str], work: Callable[[], Coroutine[Any, Any, None]]
 ) -> int:
     """Run a whole story on `loop`, which is used up; returns the checksum of all that was sent.
 
@@ -119,7 +119,7 @@ def play(
     tasks.log.addHandler(watch)
     try:
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(tell())
+        loop.run_until_complete(work())
         bugs = [c for c in loop.failures if c.get("exception") is not None]
         if bugs:
             raise Violation(f"unhandled in the loop: {bugs[0]}") from bugs[0]["exception"]

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.acting.stories import STORIES
 from tests.simulation.acting import run
 from tests.simulation.acting_mutations import MUTATIONS
-from tests.simulation.acting_stories import tell
+from tests.simulation.acting_stories import run_story
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_slaves_act_and_deliver_on_the_other_set():
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", STORIES)
 def test_a_slave_goes_on_with(name):
-    tell(name)
+    run_story(name)
 
 
 @pytest.mark.simulation

@@ -78,7 +78,7 @@ def test_the_stories_contain_what_they_should() -> None:
 
 
 def test_a_seed_tells_the_same_story_in_another_process() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -90,7 +90,7 @@ def test_a_seed_tells_the_same_story_in_another_process() -> None:
         text=True,
         check=True,
     )
-    assert run(7).trace == int(told.stdout)
+    assert run(7).trace == int(done.stdout)
 
 
 @pytest.mark.parametrize("name", WITHIN_SEEDS)
@@ -124,7 +124,7 @@ def test_the_double_alteration_of_seed_001_ends_at_a_and_b() -> None:
         assert await first == [a, b, c]
         assert await second == [a, b]
 
-    async def tell() -> None:
+    async def work() -> None:
         for node in group.controllers:
             group.start(node)
         assert await group.within(20, lambda: any(node.service.leading for node in group.controllers))
@@ -134,6 +134,6 @@ def test_the_double_alteration_of_seed_001_ends_at_a_and_b() -> None:
         assert await group.within(20, group.settled)
 
     with group.in_force():
-        play(loop, 1, group.events, tell)
+        play(loop, 1, group.events, work)
     machines: list[ControllerMachine] = [node.service.machine for node in group.controllers]
     assert [machine.broker_sets[PROBED].sync_state_set for machine in machines] == [(a, b)] * 3

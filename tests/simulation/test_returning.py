@@ -13,7 +13,7 @@ from batonmq.protocol.headers.broker.pull import UpdateConsumerOffset
 from tests.simulation.classic import Rule
 from tests.simulation.cluster import BROKER_PORT, Node
 from tests.simulation.loop import SimLoop
-from tests.simulation.returning import GROUP, ReturningCluster, ReturningStory, ReturningTeller, run
+from tests.simulation.returning import GROUP, ReturningCluster, ReturningScenario, ReturningStory, run
 from tests.simulation.returning_mutations import MUTATIONS
 from tests.simulation.story import TOPIC, play, scratch
 
@@ -93,7 +93,7 @@ async def _killed_after_it_was_handed(cluster: ReturningCluster) -> int:
 
     cluster.start_all()
     await until(cluster.whole)
-    await cluster.on(net, ReturningTeller(cluster, ReturningStory(0), 0)._prepare())
+    await cluster.on(net, ReturningScenario(cluster, ReturningStory(0), 0)._prepare())
     cluster.crash(master)
     await until(lambda: slave.broker is not None and slave.broker.role.is_acting)
     await cluster.on(net, commit())
@@ -120,11 +120,11 @@ def test_an_offset_that_a_slave_has_handed_over_outlives_a_kill_of_the_master(se
     with scratch("handed", seed) as root:
         cluster = ReturningCluster(loop, root, Rule(2, 2, 1, True, sync_flush=False, whole_log=False))
 
-        async def tell() -> None:
+        async def work() -> None:
             kept.append(await _killed_after_it_was_handed(cluster))
 
         with cluster.world.in_force():
-            play(loop, seed, cluster.events, tell)
+            play(loop, seed, cluster.events, work)
     assert kept == [201], cluster.events
 
 
@@ -137,9 +137,9 @@ def test_a_slave_with_a_lower_id_acts_as_soon_as_the_other_one_ends(seed: int) -
     with scratch("lower-id", seed) as root:
         cluster = ReturningCluster(loop, root, Rule(3, 2, 1, True, sync_flush=False, whole_log=False))
 
-        async def tell() -> None:
+        async def work() -> None:
             took.append(await _handed_over(cluster))
 
         with cluster.world.in_force():
-            play(loop, seed, cluster.events, tell)
+            play(loop, seed, cluster.events, work)
     assert took[0] < 0.2, cluster.events

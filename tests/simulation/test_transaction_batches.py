@@ -46,9 +46,9 @@ MUTATIONS: dict[str, Mutation[Shape]] = {
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batches_end_as_their_producer_decides(seed):
-    story, teller = run_batches(seed, shape_of(seed))
+    story, scenario = run_batches(seed, shape_of(seed))
     assert story.masters
-    assert sum(transaction.read for transaction in teller.transactions.values()) > 20
+    assert sum(transaction.read for transaction in scenario.transactions.values()) > 20
 
 
 @pytest.mark.simulation

@@ -26,9 +26,9 @@ def quiet():
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_transactions_end_as_their_producer_decides(seed):
-    story, teller = run_transactions(seed, shape_of(seed))
+    story, scenario = run_transactions(seed, shape_of(seed))
     assert story.masters
-    assert sum(transaction.read for transaction in teller.transactions.values()) > 20
+    assert sum(transaction.read for transaction in scenario.transactions.values()) > 20
 
 
 @pytest.mark.simulation

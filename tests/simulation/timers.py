@@ -18,7 +18,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt, decode_records
 from tests.simulation.cluster import SimClock, SimCluster
 from tests.simulation.loop import SimLoop
-from tests.simulation.scenario import Teller
+from tests.simulation.scenario import Scenario
 from tests.simulation.story import QUEUES, Shape, Story, Violation, play, scratch
 
 TIMED = "timed"
@@ -44,7 +44,7 @@ class Timers:
 
 
 def run_timers(seed: int, shape: Shape) -> Timers:
-    """Tell the story of `seed` with timed messages; raises `Violation`."""
+    """Run the story of `seed` with timed messages; raises `Violation`."""
     loop = SimLoop(seed)
     story, timers = Story(seed), Timers()
     timers.story = story
@@ -54,11 +54,11 @@ def run_timers(seed: int, shape: Shape) -> Timers:
         )
         story.events = cluster.events
         with cluster.world.in_force():
-            story.trace = play(loop, seed, story.events, TimerTeller(cluster, story, shape, timers).tell)
+            story.trace = play(loop, seed, story.events, TimerScenario(cluster, story, shape, timers).play)
         return timers
 
 
-class TimerTeller(Teller):
+class TimerScenario(Scenario):
     """A story with one more producer."""
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape, timers: Timers) -> None:
@@ -66,8 +66,8 @@ class TimerTeller(Teller):
         self.timers = timers
         self._sent = 0
 
-    async def _tell(self) -> None:
-        await super()._tell()
+    async def _play(self) -> None:
+        await super()._play()
         # `_sending` is over, and all logs are equal.
         end = self.cluster.loop.now + LATEST_S
         while missing := self.timers.acked.keys() - self._look().keys():

@@ -31,7 +31,7 @@ from tests.simulation.transactions import (
     PUT_BACK_MS,
     ROLLBACK,
     Transaction,
-    TransactionTeller,
+    TransactionScenario,
 )
 
 MOST_ROWS = 6
@@ -40,7 +40,7 @@ TRANSFER_BYTES = 700
 """Of the log at a time: a replica often has only a beginning of a batch."""
 
 
-class BatchTeller(TransactionTeller):
+class BatchScenario(TransactionScenario):
     """Half of the traffic is batches as half messages; some of two or three are ended by one request."""
 
     async def _transact(self, net: RemotingClient, ends: list[asyncio.Task[None]]) -> None:
@@ -128,15 +128,15 @@ class BatchTeller(TransactionTeller):
             repeats -= 1
 
 
-def run_batches(seed: int, shape: Shape) -> tuple[Story, BatchTeller]:
-    """Tell the story of `seed` with batches; raises `Violation`. In every second one half messages are stored
+def run_batches(seed: int, shape: Shape) -> tuple[Story, BatchScenario]:
+    """Run the story of `seed` with batches; raises `Violation`. In every second one half messages are stored
     again after seconds."""
-    tellers: list[BatchTeller] = []
+    scenarios: list[BatchScenario] = []
 
-    class Kept(BatchTeller):
+    class Kept(BatchScenario):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            tellers.append(self)
+            scenarios.append(self)
 
     put_back_ms = PUT_BACK_MS if seed % 2 else half_module.PUT_BACK_AFTER_MS
     with (
@@ -144,4 +144,4 @@ def run_batches(seed: int, shape: Shape) -> tuple[Story, BatchTeller]:
         mock.patch.object(cluster, "HAConfig", lambda: HAConfig(ha_transfer_batch_size=TRANSFER_BYTES)),
     ):
         story = run(seed, shape, Kept)
-    return story, tellers[0]
+    return story, scenarios[0]

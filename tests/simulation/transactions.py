@@ -25,7 +25,7 @@ from batonmq.protocol.json import encode
 from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.properties import encode_properties
 from tests.simulation.cluster import BROKER_PORT, SimClock, SimCluster
-from tests.simulation.scenario import Teller, run
+from tests.simulation.scenario import Scenario, run
 from tests.simulation.story import HEAL_S, QUEUES, TOPIC, Shape, Story, Violation
 
 COMMIT, ROLLBACK = MessageSysFlag.TRANSACTION_COMMIT, MessageSysFlag.TRANSACTION_ROLLBACK
@@ -58,7 +58,7 @@ class Transaction:
     read: int = 0
 
 
-class TransactionTeller(Teller):
+class TransactionScenario(Scenario):
     """Half of the traffic is transactions."""
 
     def __init__(self, cluster: SimCluster, story: Story, shape: Shape) -> None:
@@ -209,17 +209,17 @@ class TransactionTeller(Teller):
         return None
 
 
-def run_transactions(seed: int, shape: Shape) -> tuple[Story, TransactionTeller]:
-    """Tell the story of `seed` with transactions; raises `Violation`. In every second one half messages are
+def run_transactions(seed: int, shape: Shape) -> tuple[Story, TransactionScenario]:
+    """Run the story of `seed` with transactions; raises `Violation`. In every second one half messages are
     stored again after seconds."""
-    tellers: list[TransactionTeller] = []
+    scenarios: list[TransactionScenario] = []
 
-    class Kept(TransactionTeller):
+    class Kept(TransactionScenario):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            tellers.append(self)
+            scenarios.append(self)
 
     put_back_ms = PUT_BACK_MS if seed % 2 else half_module.PUT_BACK_AFTER_MS
     with mock.patch.object(half_module, "PUT_BACK_AFTER_MS", put_back_ms):
         story = run(seed, shape, Kept)
-    return story, tellers[0]
+    return story, scenarios[0]

@@ -175,7 +175,7 @@ class Witness:
 
     def _check_member(self, node: Node) -> None:
         """All facts are in this log. Only new ones are looked for, unless the log may have changed."""
-        # What is behind the end of a log that was cut is overwritten: the files tell all there is to know.
+        # What is behind the end of a log that was cut is overwritten: nothing else has to be read.
         store = node.broker.store if node.up and node.broker is not None else None
         state = (node.life, node.up, None if store is None else store._log.truncations)
         before, count = self._held.get(node.name, (None, 0))
