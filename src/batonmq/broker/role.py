@@ -84,7 +84,7 @@ class RoleState:
         self.epoch = 0
         """Master epoch in controller mode, else 0."""
         self.log_start = 0
-        """Commit log offset at which the messages of this master's term begin."""
+        """Commit log offset where the messages of earlier terms end; 0 without terms."""
         self.master_address: str | None = None
         """``ip:port`` of the master, if known."""
         self.master_ha_address: str | None = None

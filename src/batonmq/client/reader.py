@@ -247,7 +247,7 @@ class QueueReader:
 
     async def _ask(self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset | SearchOffset) -> object:
         await self._known_route(queue.topic)
-        answer = await self._session.call_for(queue, header, timeout_ms=self._timeout_ms)
+        answer = await self._session.call_for(queue, header, timeout_ms=self._timeout_ms, reads=True)
         return answer.header
 
     async def _known_route(self, topic: str) -> TopicRoute:

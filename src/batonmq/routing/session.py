@@ -197,11 +197,18 @@ class Session:
         return answer
 
     async def call_for(
-        self, queue: MessageQueue, header: Header, body: Body = b"", *, timeout_ms: float = 3_000
+        self,
+        queue: MessageQueue,
+        header: Header,
+        body: Body = b"",
+        *,
+        timeout_ms: float = 3_000,
+        reads: bool = False,
     ) -> Response:
         """Call the master of the broker that serves a queue, following both within the timeout.
 
-        Raises the answer's `MQError`, or the last `NetError`.
+        `reads`: the request changes nothing, so it is repeated also after an error that may pass. Raises the
+        answer's `MQError`, or the last `NetError`.
         """
         answer, _ = await self._call_following(
             str(queue),
@@ -210,6 +217,7 @@ class Session:
             header,
             body,
             timeout_ms,
+            reads=reads,
         )
         return answer
 
@@ -235,6 +243,8 @@ class Session:
         header: Header,
         body: Body,
         timeout_ms: float,
+        *,
+        reads: bool = False,
     ) -> tuple[Response, str]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -251,7 +261,8 @@ class Session:
                 except NetError as error:
                     failure = error
                 except MQError as error:
-                    if not error.retryable or isinstance(error, TopicNotExistError):
+                    repeated = error.retryable if reads else error.stale_route
+                    if not repeated or isinstance(error, TopicNotExistError):
                         raise
                     failure = error
             await asyncio.sleep(OUTAGE_POLL_S)

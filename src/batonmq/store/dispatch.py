@@ -51,6 +51,7 @@ class QueueDispatcher:
         "_queues",
         "_stuck",
         "offset",
+        "records_end",
         "recreated_topics",
     )
 
@@ -78,6 +79,8 @@ class QueueDispatcher:
         """The queues could not be written: logged once, not with each message."""
         self.offset = self._end_of_queues()
         """Consume queues hold every message before this commit log offset."""
+        self.records_end = self.offset
+        """Where the last record ended at the last `count_ahead`: a filler behind it may have come in part."""
 
     def _end_of_queues(self) -> int:
         return max(self._queues.end_physical, self._log.min_offset)
@@ -272,6 +275,7 @@ class QueueDispatcher:
         for queue in self._queues:
             queue.next_offset = queue.max_offset
         position, max_offset = self.offset, self._log.max_offset
+        self.records_end = position
         while (file := self._log.files.file_at(position)) is not None and position < max_offset:
             for record in read_records(
                 file.map, position - file.base, min(file.size, max_offset - file.base)
@@ -285,6 +289,7 @@ class QueueDispatcher:
                     if self._light is not None and LIGHT_MARK in record.properties:
                         for queue, queue_offset in self._light.places(topic, record.properties, physical):
                             self._count(queue, queue_offset)
+                self.records_end = position
             if not blank_size(file.map, position - file.base, file.size):
                 break
             position = file.base + file.size

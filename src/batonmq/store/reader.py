@@ -51,7 +51,9 @@ class Reader:
             # After a switch a reader may be ahead of the confirm offset, by messages that are in the log.
             in_log = queue_offset <= max(high, queue.next_offset)
             if in_log:
-                return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+                found = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, low, high)
+                found.log_max_offset = queue.next_offset if queue_offset < queue.next_offset else 0
+                return found
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         max_count = max(1, max_count)
         most = max_count

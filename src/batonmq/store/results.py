@@ -87,6 +87,8 @@ class GetResult:
     """Messages in `buffers`."""
     size: int = 0
     """Bytes in `buffers`."""
+    log_max_offset: int = 0
+    """End of the queue in the log, if the offset is of a message that is not confirmed yet; else 0."""
     suggest_slave: bool = False
     """The reader is so far behind that it should read from a slave."""
     fetch: Callable[[], None] | None = None

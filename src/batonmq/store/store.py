@@ -236,6 +236,8 @@ class MessageStore:
             return [PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)] * count if turn is None else turn.fail()
         except BaseException:
             commit_log.take_back(None)
+            if turn is not None:
+                turn.fail()
             raise
         self._dispatcher.add(turn.units)
         self.dispatch()
@@ -304,6 +306,11 @@ class MessageStore:
             log.warning("the log's last %d bytes are no whole record: cut", max_offset - position)
             self.truncate(position)
         self._offsets_known = True
+
+    @property
+    def records_end(self) -> int:
+        """Where the last record ended when this store counted them, at `cut_torn_tail` or the first `put`."""
+        return self._dispatcher.records_end
 
     def cut_torn_tail(self) -> int:
         """On becoming master: cut a record that has come only in part. Returns where the log ends now."""

@@ -161,7 +161,7 @@ async def test_a_new_master_does_not_answer_before_it_shows_what_its_predecessor
         reply = await each
         assert reply.header is not None
         assert reply.header.to_ext() == {"offset": "2"}
-    monkeypatch.setattr(offset_handlers, "VISIBLE_LOOKS", 3)
+    monkeypatch.setattr(offset_handlers, "VISIBLE_TIMEOUT_MS", 0)
     role.log_start = served.store.max_offset + 1
     code, remark = await refusal(served, questions[0])
     assert code == ResponseCode.SYSTEM_BUSY

@@ -52,7 +52,13 @@ def pull(
     served: Served, offset: int, queue_id: int = 0, flags: int = PullSysFlag.SUBSCRIPTION
 ) -> tuple[int, int] | None:
     """Code, and where the consumer goes on; None if the pull is held."""
-    header = PullMessage(
+    (part,) = (part for part in served.parts if isinstance(part, MessagesPart))
+    answer: Any = part.puller.pull(header_of(offset, queue_id, flags), Call())  # type: ignore[arg-type]
+    return None if answer is None else (answer.code, answer.header.next_begin_offset)
+
+
+def header_of(offset: int, queue_id: int = 0, flags: int = PullSysFlag.SUBSCRIPTION) -> PullMessage:
+    return PullMessage(
         consumer_group="GroupJ",
         topic="TopicJ",
         queue_id=queue_id,
@@ -65,9 +71,6 @@ def pull(
         subscription="*",
         expression_type="TAG",
     )
-    (part,) = (part for part in served.parts if isinstance(part, MessagesPart))
-    answer: Any = part.puller.pull(header, Call())  # type: ignore[arg-type]
-    return None if answer is None else (answer.code, answer.header.next_begin_offset)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,25 @@ async def test_only_a_master_sends_consumers_back(
     assert pull(served, 9, queue_id=3) == of_nothing
     held = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
     assert (pull(served, 9, flags=held) is None) == (beyond[0] == EMPTY), "waits for the message"
+
+
+async def test_the_end_in_the_log_is_named_if_messages_are_not_confirmed_yet(served: Served) -> None:
+    served.put(0, b"0")
+    (part,) = (part for part in served.parts if isinstance(part, MessagesPart))
+    ends = []
+    for counted in (1, 5):
+        served.store._queues.by_key["TopicJ", 0].next_offset = counted
+        answer: Any = part.puller.pull(header_of(1), Call())  # type: ignore[arg-type]
+        ends.append((answer.code, answer.header.next_begin_offset, answer.header.max_offset))
+    assert ends == [(EMPTY, 1, 1), (EMPTY, 1, 5)]
+
+
+async def test_a_slave_passes_on_where_an_operator_moved_a_consumer(served: Served) -> None:
+    for body in (b"0", b"1", b"2"):
+        served.put(0, body)
+    follow(served, linked=True, use_server_side_reset_offset=True)
+    served.broker.tables.offsets.reset("GroupJ", "TopicJ", 0, 1)
+    assert pull(served, 3) == (AGAIN, 1)
 
 
 async def test_a_consumer_before_the_first_message_of_a_slave_asks_the_master(served: Served) -> None:

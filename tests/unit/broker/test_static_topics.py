@@ -110,6 +110,18 @@ def test_a_pull_stays_within_a_part_whose_end_is_known() -> None:
     assert (answer.next_begin_offset, answer.min_offset, answer.offset_delta) == (5, 0, -10)
 
 
+def test_messages_of_a_part_that_are_not_confirmed_yet_are_waited_for() -> None:
+    """A new master of the part has 100 messages in its log, and shows 80 of them."""
+    items = [
+        LogicQueueMappingItem(gen=0, queue_id=0, bname="a", logic_offset=0, start_offset=0, end_offset=100),
+        LogicQueueMappingItem(gen=1, queue_id=0, bname="b", logic_offset=100, start_offset=0),
+    ]
+    code, header = pull(80, items).answered(ResponseCode.PULL_NOT_FOUND, PullMessageResponse(0, 80, 0, 100))
+    assert (code, header.next_begin_offset) == (ResponseCode.PULL_NOT_FOUND, 80)
+    code, header = pull(80, items).answered(ResponseCode.PULL_NOT_FOUND, PullMessageResponse(0, 80, 0, 80))
+    assert (code, header.next_begin_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 100), "they are lost"
+
+
 def test_a_commit_of_another_part_is_left_to_the_next_regular_one() -> None:
     items = [
         LogicQueueMappingItem(gen=0, bname="a"),

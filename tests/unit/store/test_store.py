@@ -519,6 +519,7 @@ def test_messages_wait_for_confirmation_but_have_their_offsets(opener):
     for offset, expected in ends.items():
         found = again.get("T", 0, offset, 1)
         assert (found.status, found.next_offset) == expected, "readers may have been ahead of this offset"
+        assert found.log_max_offset == (100 if offset < 100 else 0)
     assert opener.put(again, opener.message(b"next"))[0].queue_offset == 100
     again.confirm_offset = 1 << 60
     again.dispatch()
@@ -695,6 +696,42 @@ def test_a_failure_at_the_second_large_batch_takes_the_first_one_back(opener, mo
     assert opener.bodies(again) == [b"kept"], "a restart takes what was left behind for no messages either"
     (result,) = opener.put(again, opener.message(b"after"))
     assert result.queue_offset == 1
+
+
+def test_a_failure_at_the_end_of_a_turn_leaves_no_hole_in_a_queue(opener, monkeypatch):
+    opener.file_size = 1 << 20
+    store = opener()
+    opener.put(store, opener.message(b"kept"))
+    write, calls = mapped.MappedFile.write, []
+
+    def failing(file, position, data):
+        calls.append(position)
+        if len(calls) == 2:
+            raise MemoryError
+        write(file, position, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped.MappedFile, "write", failing)
+        with pytest.raises(MemoryError):
+            store.put([large_batch(opener, b"first"), opener.message(b"last")])
+    (result,) = opener.put(store, opener.message(b"after"))
+    assert result.queue_offset == 1
+    assert opener.bodies(store) == [b"kept", b"after"]
+
+
+@pytest.mark.parametrize("more", [4, 8, 50])
+def test_a_new_master_whose_log_ends_within_a_filler_shows_all_its_records(opener, more):
+    master = opener("master", confirm=True)
+    last = 0
+    while master.max_offset < opener.file_size:
+        last = master.max_offset
+        opener.put(master, opener.message(bytes(700)))
+    slave = opener("slave", confirm=True)
+    slave.append_raw(0, bytes(master.read(0, last + more)))
+    slave.dispatch()
+    slave.cut_torn_tail()
+    slave.confirm_offset = slave.max_offset
+    assert slave.dispatch() >= slave.records_end == last
 
 
 def test_full_consume_queues_catch_up_later(opener, monkeypatch, caplog):

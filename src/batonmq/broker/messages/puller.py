@@ -147,7 +147,7 @@ class Puller:
         else:
             result = self._read(pull)
             remark = result.status.name
-        code, suggested = self._outcome(pull, result)
+        code, suggested = self._outcome(pull, result, reset=offset is not None)
         self._commit(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             self._hold(pull)
@@ -287,9 +287,10 @@ class Puller:
             pull.message_filter,
         )
 
-    def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, int]:
+    def _outcome(self, pull: Pull, result: GetResult, *, reset: bool = False) -> tuple[ResponseCode, int]:
         """Code of the answer, and the broker id that the consumer should pull from next. Sets `next_offset`
-        back to the offset of the pull where only a master may correct it."""
+        back to the offset of the pull where only a master may correct it. `reset`: an operator moved the
+        consumer to `next_offset`."""
         config = self._broker.settings.broker
         group = pull.group
         code = _CODES.get(result.status)
@@ -309,7 +310,7 @@ class Puller:
                 code = ResponseCode.PULL_NOT_FOUND
             elif not role.is_acting:
                 suggested, code = group.broker_id, ResponseCode.PULL_RETRY_IMMEDIATELY
-                if master_is_there:
+                if master_is_there and not reset:
                     result.next_offset = pull.header.queue_offset
         if master_is_there and not result.suggest_slave:
             suggested = MASTER_ID
@@ -344,7 +345,8 @@ class Puller:
                 suggest_which_broker_id=suggested,
                 next_begin_offset=result.next_offset,
                 min_offset=result.min_offset,
-                max_offset=result.max_offset,
+                # Beyond messages that are not confirmed yet: they are no end of a part of a static topic.
+                max_offset=max(result.max_offset, result.log_max_offset),
                 topic_sys_flag=pull.topic.topic_sys_flag,
                 group_sys_flag=pull.group.group_sys_flag,
             ),

@@ -34,7 +34,7 @@ class RoleSwitch:
             ha_address=broker.ha_address,
             epoch=0,
             replicates=replicates,
-            log_start=broker.store.max_offset,
+            log_start=0,
             broker_id=broker_id,
         )
         replication.serve()
@@ -90,7 +90,7 @@ class RoleSwitch:
             ha_address=broker.ha_address,
             epoch=epoch,
             replicates=True,
-            log_start=broker.store.max_offset,
+            log_start=broker.store.records_end,
         )
         self._announce()
         log.info("master epoch=%d", epoch)

@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 LONG_MAX = (1 << 63) - 1
 VISIBLE_POLL_S = 0.005
-VISIBLE_LOOKS = 500
-"""2.5 s: RocketMQ's clients wait 3 s for an answer."""
+VISIBLE_TIMEOUT_MS = 2_500
+"""RocketMQ's clients wait 3 s for an answer."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -65,6 +65,8 @@ def register(dispatcher: Dispatcher, broker: Broker) -> None:
 class _OffsetHandlers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._waiting: asyncio.Future[None] | None = None
+        """Done once `_hidden` has changed, or has lasted too long."""
 
     # -- a group's offsets
 
@@ -182,22 +184,28 @@ class _OffsetHandlers:
         role = self._broker.role
         if role.kind is RoleKind.NONE:
             raise rejected(role, "questions about the ends of queues")
-        return self._wait_until_visible(answer) if self._hidden else answer()
+        return self._answer_later(answer) if self._hidden else answer()
 
     @property
     def _hidden(self) -> bool:
         role = self._broker.role
         return role.is_master and self._broker.store.dispatched_offset < role.log_start
 
-    async def _wait_until_visible(self, answer: Callable[[], Reply]) -> Reply:
+    async def _answer_later(self, answer: Callable[[], Reply]) -> Reply:
         role = self._broker.role
-        for _ in range(VISIBLE_LOOKS):
-            await asyncio.sleep(VISIBLE_POLL_S)
-            if not role.is_master:
-                break
-            if not self._hidden:
-                return answer()
+        if self._waiting is None or self._waiting.done():
+            self._waiting = asyncio.ensure_future(self._wait_until_visible())
+        await asyncio.shield(self._waiting)
+        if role.is_master and not self._hidden:
+            return answer()
         raise rejected(role, "questions about the ends of queues until its log is confirmed")
+
+    async def _wait_until_visible(self) -> None:
+        """One for all requests that wait."""
+        clock, role = self._broker.clock, self._broker.role
+        deadline = clock.monotonic_ms() + VISIBLE_TIMEOUT_MS
+        while self._hidden and not role.stopping and clock.monotonic_ms() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(VISIBLE_POLL_S)
 
     # -- resets
 
