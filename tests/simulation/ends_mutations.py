@@ -16,7 +16,7 @@ from tests.simulation.story import Shape, shape_of
 
 def _without_role() -> list[Patch]:
     def once_visible(self: _OffsetHandlers, answer: Callable[[], Reply]) -> Outcome:
-        return self._wait_until_visible(answer) if self._hidden else answer()
+        return self._answer_later(answer) if self._hidden else answer()
 
     return [(_OffsetHandlers, "_once_visible", once_visible)]
 

@@ -1,4 +1,4 @@
-"""The messages of one turn as records of the commit log and units of the consume queues. No own I/O."""
+"""The messages of one turn as records of the log and units of consume queues. No I/O of its own."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class CommitLog:
             file.write(at - file.base, data)
 
     def append(self, segments: Sequence[tuple[int, Sequence[Buffer]]], end: int, now_ms: int) -> None:
-        """`write` the last pieces; the log then ends at `end`."""
+        """`write` the last pieces; the log then ends at `end`. Raises `OSError` as `write` does."""
         self.write(segments)
         self._written = 0
         self.max_offset = end

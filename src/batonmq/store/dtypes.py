@@ -1,6 +1,6 @@
 """What has a fixed layout in files and on the wire, as numpy types: one item of an array each.
 
-Apart from `protocol`, which does without numpy.
+Not in `protocol`, which does without numpy.
 """
 
 from __future__ import annotations
