@@ -24,6 +24,7 @@ from benchmarks.figures import figures_of
 from benchmarks.kinds import CONSUMED, SENDS, Timers, Work, measure_kinds
 from benchmarks.kinds import QUICK as QUICK_WORK
 from benchmarks.load import QUICK, DriverFailed, Durations, Throughput, measure_load
+from benchmarks.memory import page_cache
 from benchmarks.startup import measure_startup
 
 KINDS = (*SENDS, *CONSUMED, "timer")
@@ -84,7 +85,8 @@ def run_load(plan: Plan, figures: report.Figures, say: Callable[[str], None]) ->
     for number in range(1 if plan.quick else plan.passes):
         for system in plan.systems if number % 2 == 0 else plan.systems[::-1]:
             report_to = partial(of, system, say)
-            with running(system, replicas=plan.replicas) as cluster:
+            with page_cache(report_to) as memory, running(system, replicas=plan.replicas) as cluster:
+                memory.fill()
                 measured = measure_load(cluster, load, durations, report_to)
                 others, timed = measure_kinds(cluster, kinds, work, report_to, warm=bool(load))
             for part, result in {**measured, **others}.items():

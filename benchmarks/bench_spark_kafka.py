@@ -15,6 +15,7 @@ What is the same for both:
 - Each pass measures everything once, in the opposite order of the pass before. One pass before them does not
   count, so that the JVMs are warm. A ratio is that of two measurements of the same pass.
 - After each measurement all rows are counted; none may be missing or too many.
+- Before each measurement free memory is filled with page cache (`benchmarks.memory`), for both.
 
 What differs:
 
@@ -50,6 +51,7 @@ from batonmq.spark.session import spark_session
 from benchmarks.bench_spark import BATCH, TOPIC, Measured, cpu_s, fill, running
 from benchmarks.clusters import OURS, create_topic
 from benchmarks.kafka import KAFKA, CannotFetch, KafkaBroker, broker_jars, connector_jars
+from benchmarks.memory import PageCache, page_cache
 
 MASTER = "local[2]"
 LABELS = {
@@ -231,10 +233,11 @@ def make_jobs(
     return reads, writes
 
 
-def timed(job: Job, topic: str, messages: int, brokers: list[int]) -> Measured:
+def timed(job: Job, topic: str, messages: int, brokers: list[int], memory: PageCache) -> Measured:
     """Raises RuntimeError if it did not read or write each row once."""
     if job.create is not None:
         job.create(topic)
+    memory.fill()
     with TemporaryDirectory(prefix="batonmq-bench-") as directory:
         target = Target(Path(directory), topic)
         before, began = cpu_s(brokers), time.perf_counter()
@@ -248,12 +251,14 @@ def timed(job: Job, topic: str, messages: int, brokers: list[int]) -> Measured:
     return Measured(messages / took, cost)
 
 
-def measure(jobs: Mapping[str, Job], messages: int, passes: int, brokers: list[int]) -> Results:
+def measure(
+    jobs: Mapping[str, Job], messages: int, passes: int, brokers: list[int], memory: PageCache
+) -> Results:
     """Each of `jobs` once in each pass, after a pass that does not count."""
     results: dict[str, list[Measured]] = {kind: [] for kind in jobs}
     for number in range(passes + 1):
         for kind in list(jobs)[:: -1 if number % 2 else 1]:
-            measured = timed(jobs[kind], f"{kind}-{number}", messages, brokers)
+            measured = timed(jobs[kind], f"{kind}-{number}", messages, brokers, memory)
             title = f"pass {number}" if number else "warm-up"
             cost = ", ".join(f"{name} {us:.1f}" for name, us in measured.cpu_us.items())
             click.echo(
@@ -303,6 +308,7 @@ def compare(
         TemporaryDirectory(prefix="batonmq-bench-") as place,
         running(OURS, bulk=True) as cluster,
         KafkaBroker(Path(place) / "kafka") as broker,
+        page_cache(say) as memory,
     ):
         kafka, ours, rows = Kafka(session, broker, options), Ours(session, cluster), Path(place) / "rows"
         ours.create(TOPIC, partitions)
@@ -313,9 +319,13 @@ def compare(
         brokers = [cluster.brokers[0].pid, broker.pid]
         reads, writes = make_jobs(session, kafka, ours, rows, partitions)
         return {
-            **measure(reads, messages, passes, brokers),
-            **measure(writes, messages, passes, brokers),
+            **measure(reads, messages, passes, brokers, memory),
+            **measure(writes, messages, passes, brokers, memory),
         }
+
+
+def say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:

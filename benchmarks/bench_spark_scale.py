@@ -201,15 +201,15 @@ def main(
             click.echo(f"filled with {messages:,} x {size} B in {time.perf_counter() - began:.0f} s")
             places = {"offline": str(cluster.store_path(0)), "online": cluster.namesrv_address}
             for number in range(passes):
-                for source, schema, cores in RUNS[:: 1 if number % 2 == 0 else -1]:
-                    found = fresh("count", source, places[source], schema, cores, messages)
+                for source, schema, number_of_cores in RUNS[:: 1 if number % 2 == 0 else -1]:
+                    found = fresh("count", source, places[source], schema, number_of_cores, messages)
                     memory = ", ".join(
                         f"{name.removeprefix('MiB ')} {mib:,.0f}"
                         for name, mib in found.items()
                         if name.startswith("MiB ")
                     )
                     click.echo(
-                        f"{source:8} {schema.split()[0]:12} {cores} cores {found['rows/s']:12,.0f} rows/s; "
+                        f"{source:8} {schema.split()[0]:12} {number_of_cores} cores {found['rows/s']:12,.0f} rows/s; "
                         f"most anonymous memory, MiB: {memory}"
                     )
 

@@ -34,6 +34,7 @@ from batonmq.protocol.json import decode
 from benchmarks import bench_broker
 from benchmarks.clusters import create_topic, in_sync, make_cluster, wait_for_group
 from benchmarks.failover import percentile
+from benchmarks.memory import PageCache, page_cache
 
 BODY = 4096
 FILL_BATCH, FILL_FRAMES, FILL_IN_FLIGHT = 32, 100, 16
@@ -223,7 +224,7 @@ def measure_catchup(system: str, size_mb: int, rounds: int, say: Say) -> dict[st
     """By "afresh" and "back": `rounds` times a log of `size_mb` copied to an empty disk, and as often half
     as much that was sent while the replica was down; "plain": the latter's bytes copied by others."""
     found: dict[str, list[CatchUp]] = {"afresh": [], "back": [], "plain": []}
-    with TemporaryDirectory(prefix="batonmq-bench-") as directory:
+    with TemporaryDirectory(prefix="batonmq-bench-") as directory, page_cache(say) as memory:
         cluster = make_cluster(system, Path(directory))
         master = cluster.brokers[0]
         try:
@@ -234,19 +235,20 @@ def measure_catchup(system: str, size_mb: int, rounds: int, say: Say) -> dict[st
             for number in range(rounds):
                 if number:
                     shutil.rmtree(cluster.store_path(1))
-                found["afresh"].append(_round(measure_return(cluster, say)))
+                found["afresh"].append(_round(measure_return(cluster, say), memory))
                 _stop(cluster, say)
                 _fill(master.address, size_mb // 2, say)
-                back = _round(measure_return(cluster, say))
+                back = _round(measure_return(cluster, say), memory)
                 found["back"].append(back)
                 _stop(cluster, say)
-                found["plain"].append(_round(measure_plain(cluster, back, say)))
+                found["plain"].append(_round(measure_plain(cluster, back, say), memory))
         finally:
             cluster.stop()
     return found
 
 
-def _round(measure: Coroutine[Any, Any, CatchUp]) -> CatchUp:
+def _round(measure: Coroutine[Any, Any, CatchUp], memory: PageCache) -> CatchUp:
+    memory.fill()
     time.sleep(SETTLE_S)
     return uvloop.run(measure)
 

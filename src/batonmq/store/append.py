@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _SHORT = struct.Struct(">h")
+WRITE_BYTES = 512 << 10
+"""So much of a turn is written at once. More together would take more memory than a program keeps
+(`common.garbage`), and finding new pages for it takes as long as the rest."""
 Segment: TypeAlias = "tuple[int, list[Buffer]]"
 """Pieces to write in one run, and the commit log offset where they begin. No run is in two files."""
 
@@ -72,9 +75,8 @@ def encode_turn(
 
     `max_body`: bytes that the body of a message, or of a whole batch, may have at most. Queue offsets that an
     exception would leave without a message are given back: consumers would find a hole there. `light`: the
-    store's light queues; None if it has none. `write` gets the records up to the end of each large batch at
-    once: those of many together would take more memory than a program keeps (`common.garbage`), and finding
-    new pages for them takes as long as the rest.
+    store's light queues; None if it has none. `write` gets the records whenever there are `WRITE_BYTES` of
+    them, and up to the end of each large batch at once.
     """
     before: dict[ConsumeQueue, int] = {}
     try:
@@ -223,6 +225,10 @@ def _encode(
                 tuple(offsets) if message.batch else (),
             )
         )
+        if position - segment >= WRITE_BYTES and write is not None:
+            segments.append((segment, parts))
+            write(segments)
+            parts, segments, segment = [], [], position
     if parts:
         segments.append((segment, parts))
     return Turn(results, segments, units, before, position)

@@ -20,6 +20,7 @@ from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, decode_records
 from batonmq.protocol.tags import java_hash
 from batonmq.store import collector, commitlog, index, indexer, mapped
+from batonmq.store.append import WRITE_BYTES
 from batonmq.store.errors import OffsetGap, StoreError, StoreLocked
 from batonmq.store.policy import OneProperty
 from batonmq.store.results import Boundary, GetStatus, PutStatus
@@ -666,22 +667,27 @@ def large_batch(opener, name, count=200):
     return replace(opener.message(b""), body=encode_batch(items), batch=True)
 
 
+def large_message(opener, name):
+    return opener.message(name + bytes(WRITE_BYTES) + name + b"-199")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
-def test_a_failure_at_the_second_large_batch_takes_the_first_one_back(opener, monkeypatch, error):
+@pytest.mark.parametrize("large", [large_batch, large_message])
+def test_a_failure_at_the_second_large_piece_takes_the_first_one_back(opener, monkeypatch, error, large):
     """Each is written before the next one is encoded."""
-    opener.file_size = 1 << 20
+    opener.file_size = 2 << 20
     store = opener()
     opener.put(store, opener.message(b"kept"))
     real = os.pwrite
     written = []
 
     def failing(fd, data, position):
-        if b"second-7" in data:
+        if b"second-199" in data:
             raise error
         written.append(data)
         return real(fd, data, position)
 
-    turn = [large_batch(opener, b"first"), opener.message(b"between"), large_batch(opener, b"second")]
+    turn = [large(opener, b"first"), opener.message(b"between"), large(opener, b"second")]
     monkeypatch.setattr(mapped.os, "pwrite", failing)
     if isinstance(error, OSError):
         assert {result.status for result in store.put(turn)} == {PutStatus.CREATE_MAPPED_FILE_FAILED}
