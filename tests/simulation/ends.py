@@ -13,7 +13,6 @@ import contextlib
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import PullSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import (
@@ -23,7 +22,6 @@ from batonmq.protocol.headers.broker.pull import (
     PullMessageResponse,
 )
 from batonmq.protocol.message.record import decode_records
-from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from tests.simulation.cluster import BROKER_NAME, BROKER_PORT, Node, SimCluster
 from tests.simulation.scenario import Scenario, run
 from tests.simulation.story import TOPIC, Shape, Story, Violation
@@ -95,19 +93,7 @@ class EndsScenario(Scenario):
         self, net: RemotingClient, address: str, node: Node, queue: MessageQueue
     ) -> None:
         read_to = self._read_to[queue.queue_id]
-        header = PullMessage(
-            consumer_group="ends",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=read_to,
-            max_msg_nums=1,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription=ALL_TAGS,
-            expression_type=TAG_EXPRESSION,
-        )
+        header = PullMessage.at_once("ends", queue.topic, queue.queue_id, read_to, 1)
         command = Command(int(header.code), header.to_ext())
         answer = await net.invoke(address, command, timeout_ms=TIMEOUT_MS)
         if "nextBeginOffset" not in answer.ext:

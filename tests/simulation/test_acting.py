@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.integration.acting.stories import STORIES
 from tests.simulation.acting import run
 from tests.simulation.acting_mutations import MUTATIONS
 from tests.simulation.acting_stories import run_story
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

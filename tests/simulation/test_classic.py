@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.simulation.classic import run
 from tests.simulation.classic_mutations import MUTATIONS
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -45,13 +43,6 @@ WITHIN_SEEDS = {
 }
 """Mutation -> seeds of which at least one must notice it. The others are held by `test_raft.py`; that seeds
 notice them here, too, `python -m tests.simulation.controller_mutations` counts."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", sorted({*range(SEEDS), *EVER_FAILED}))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ pytestmark = pytest.mark.simulation
 
 ELECTION_S = 1.0
 """jRaftElectionTimeoutMs, as shipped."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def play(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.simulation.ends import run_ends
@@ -14,13 +12,6 @@ SEEDS = [*range(8), 11, 63]
 """11: a former master that does not know it; 63: a slave answers while it becomes master."""
 NOTICED = {"without-role": (3, 12), "any-end": (13, 14, 15)}
 """Seeds that notice that a guard is missing."""
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

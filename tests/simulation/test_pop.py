@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.simulation.pop_mutations import MUTATIONS, plot, violation
@@ -14,13 +12,6 @@ SEEDS = (0, 3, 7, 8)
 """Few, since each takes 4 to 5 s; ``python -m tests.simulation pop`` runs any number."""
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

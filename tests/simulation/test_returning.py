@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -16,13 +15,6 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.returning import GROUP, ReturningCluster, ReturningScenario, ReturningStory, run
 from tests.simulation.returning_mutations import MUTATIONS
 from tests.simulation.story import TOPIC, play, scratch
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -33,13 +32,6 @@ EVER_FAILED: dict[tuple[int, int | None], str] = {
     (41316, 2): "a leader was looked for among controllers that still read their logs",
 }
 """Seeds that once broke an invariant, with the replicas asked for, and what was wrong: they stay for ever."""
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -13,13 +12,6 @@ from tests.simulation.scenario import run
 from tests.simulation.search import branches_of, kept_of, options_of
 from tests.simulation.shrink import Broken, broken, shrink
 from tests.simulation.story import Shape, State, shape_of
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

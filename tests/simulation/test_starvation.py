@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.starvation import run
@@ -13,13 +10,6 @@ from tests.simulation.starvation_mutations import MUTATIONS, violation
 SEEDS = 12
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.simulation.story import shape_of
@@ -14,13 +11,6 @@ from tests.simulation.timers import run_timers
 SEEDS = 8
 PATIENCE = 12
 """Seeds tried before a mutation counts as unnoticed."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ PATIENCE = 12
 """Seeds tried before a mutation counts as unnoticed."""
 NOTICING = {"no-rest": (17, 33)}
 """Seeds that notice a mutation which none of the first ones does."""
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 async def _no_rest(self: Recovery, rows: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.simulation.story import shape_of
@@ -14,13 +12,6 @@ SEEDS = 8
 KEPT = ["unconfirmed", "no-search", "early-checks", "repeats", "no-checks"]
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.simulation

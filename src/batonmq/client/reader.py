@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
@@ -33,7 +33,6 @@ from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.record import MessageExt, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.signing import Credentials
-from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S, Session
@@ -162,20 +161,7 @@ class QueueReader:
         Returns without records when there are none: at the end of the queue, or when ``offset`` is outside
         ``[min_offset, max_offset)``. Does not wait for new messages.
         """
-        header = PullMessage(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=max_count,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription=ALL_TAGS,
-            expression_type=TAG_EXPRESSION,
-            max_msg_bytes=max_bytes,
-        )
+        header = PullMessage.at_once(self._group, queue.topic, queue.queue_id, offset, max_count, max_bytes)
         ext = header.to_ext()
         answer = await self._following(queue, ext)
         found = PullMessageResponse.from_ext(answer.ext)

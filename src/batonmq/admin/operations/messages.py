@@ -14,7 +14,7 @@ from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
-from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.headers.broker import pull as wire
 from batonmq.protocol.json import decode
@@ -23,7 +23,6 @@ from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, inflate
 from batonmq.protocol.names import TOOLS_GROUP
-from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
 ALWAYS: Final = (0, (1 << 63) - 1)
 """All times, as first and last ms."""
@@ -237,19 +236,7 @@ async def _pull(
 
     The broker's own limits hold too.
     """
-    header = wire.PullMessage(
-        consumer_group=TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=ALL_TAGS,
-        expression_type=TAG_EXPRESSION,
-    )
+    header = wire.PullMessage.at_once(TOOLS_GROUP, queue.topic, queue.queue_id, offset, count)
     answer = await admin.ask(address, header, accept=_PULL_ANSWERS)
     assert isinstance(answer.header, wire.PullMessageResponse)
     delta = answer.header.offset_delta

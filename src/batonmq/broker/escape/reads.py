@@ -9,11 +9,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.escape.addresses import address_of
-from batonmq.protocol.codes import PullSysFlag, ResponseCode
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt, decode_record, scan_frames
-from batonmq.protocol.tags import ALL_TAGS
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -50,18 +49,7 @@ class RemoteReader:
                     await asyncio.get_running_loop().run_in_executor(other.readers, found.fetch)
                 return _message(b"".join(found.buffers), offset)
         address = await address_of(self._broker, broker_name, topic)
-        header = PullMessage(
-            consumer_group=self._group,
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=1,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription=ALL_TAGS,
-        )
+        header = PullMessage.at_once(self._group, topic, queue_id, offset, 1)
         answer = await self._broker.client.call(address, header, timeout_ms=TIMEOUT_MS, accept=_ANSWERS)
         return _message(bytes(answer.body), offset) if answer.code == ResponseCode.SUCCESS else None
 

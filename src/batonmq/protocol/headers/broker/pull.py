@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from batonmq.protocol.codes import RequestCode
+from typing import Self
+
+from batonmq.protocol.codes import PullSysFlag, RequestCode
 from batonmq.protocol.registry import I32, I64, Header, request
+from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
 
 class PullMessageResponse(Header):
@@ -39,6 +42,27 @@ class PullMessage(Header):
     proxy_froward_client_id: str | None = None
     lo: bool | None = None
     """False: the queue is a physical one, also of a static topic."""
+
+    @classmethod
+    def at_once(
+        cls, group: str, topic: str, queue_id: int, offset: int, count: int, max_bytes: int | None = None
+    ) -> Self:
+        """Up to `count` messages of any tag, without waiting for new ones; `group` needs no consumers and
+        commits nothing. `max_bytes`: None for what the broker allows."""
+        return cls(
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription=ALL_TAGS,
+            expression_type=TAG_EXPRESSION,
+            max_msg_bytes=max_bytes,
+        )
 
 
 @request(RequestCode.LITE_PULL_MESSAGE, response=PullMessageResponse)
