@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -36,62 +35,82 @@ TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What holds for the whole run."""
+class Seed:
+    """All scenarios with one seed."""
 
-    seed: int
-    quick: bool
-    load: str
-    out: Path
-    console: Console
-    keep: Callable[[Sequence[Result]], None]
-    """Writes the results so far: a run takes an hour, and may be broken off."""
+    def __init__(
+        self, seed: int, quick: bool, load: str, out: Path, console: Console, earlier: Sequence[Result]
+    ) -> None:
+        """`earlier`: results to keep unless this run repeats them."""
+        self._seed, self._quick, self._load = seed, quick, load
+        self._out, self._console, self._earlier = out, console, earlier
+        self._results: list[Result] = []
+        self._at_the_end = Verdict()
+        self._began = time.monotonic()
 
+    def run(self, work: Iterable[tuple[str, str, int, list[Scenario]]]) -> None:
+        """On a fresh cluster each. Raises `CannotIsolate`, `ProcessFailed`, `TimeoutError`."""
+        for system, kind, size, scenarios in work:
+            left = scenarios
+            while left:
+                before = len(self._results)
+                self._at_the_end.merge(self._run_cluster(system, kind, size, left))
+                left = left[len(self._results) - before :]
 
-def run_cluster(
-    system: str,
-    groups: str,
-    replicas: int,
-    scenarios: Sequence[Scenario],
-    options: Options,
-    results: list[Result],
-) -> Verdict:
-    """Scenarios on one fresh cluster until one does not heal; results are appended as they come.
+    def _run_cluster(self, system: str, groups: str, replicas: int, scenarios: Sequence[Scenario]) -> Verdict:
+        """Scenarios on one fresh cluster until one does not heal. No replicas: controllers alone. Returns
+        what the stores were found to hold at the end."""
+        directory = self._out / cluster_directory(system, replicas, groups)
+        shutil.rmtree(directory, ignore_errors=True)
+        network = Network(host_names(replicas, groups))
+        network.open()
+        title = f"{SYSTEMS[system]}, {cluster_title(replicas, groups)}"
+        try:
+            with self._console.status(title) as status:
+                cluster = make_cluster(system, directory, network, replicas, groups, LOADS[self._load][1])
+                ground = Ground(
+                    cluster,
+                    network,
+                    lambda text: status.update(f"{title}: {text}"),
+                )
+                run: GroupRun | ControllerRun
+                if replicas:
+                    run = GroupRun(system, ground, self._seed, quick=self._quick, load=self._load)
+                else:
+                    run = ControllerRun(system, ground, self._seed, quick=self._quick)
+                verdict = uvloop.run(run.scenarios(scenarios, self._done))
+        finally:
+            network.close()
+        if verdict.ok:
+            for store in directory.glob("store-*"):
+                shutil.rmtree(store)
+        return verdict
 
-    No replicas: controllers alone. Returns what the stores were found to hold at the end.
-    """
-    directory = options.out / cluster_directory(system, replicas, groups)
-    shutil.rmtree(directory, ignore_errors=True)
-    network = Network(host_names(replicas, groups))
-    network.open()
-    title = f"{SYSTEMS[system]}, {cluster_title(replicas, groups)}"
-    try:
-        with options.console.status(title) as status:
-            cluster = make_cluster(system, directory, network, replicas, groups, LOADS[options.load][1])
-            ground = Ground(
-                cluster,
-                network,
-                lambda text: status.update(f"{title}: {text}"),
-            )
-            run: GroupRun | ControllerRun
-            if replicas:
-                run = GroupRun(system, ground, options.seed, quick=options.quick, load=options.load)
-            else:
-                run = ControllerRun(system, ground, options.seed, quick=options.quick)
+    def _done(self, result: Result) -> None:
+        self._results.append(result)
+        self._keep()  # a run takes an hour, and may be broken off
+        self._console.print(report.line(result))
 
-            def done(result: Result) -> None:
-                results.append(result)
-                options.keep(results)
-                options.console.print(report.line(result))
+    def _keep(self) -> list[Result]:
+        everything = report.join(self._earlier, self._results)
+        report.write(self._out / RESULTS, everything)
+        return everything
 
-            verdict = uvloop.run(run.scenarios(scenarios, done))
-    finally:
-        network.close()
-    if verdict.ok:
-        for store in directory.glob("store-*"):
-            shutil.rmtree(store)
-    return verdict
+    @property
+    def failed(self) -> bool:
+        return not self._at_the_end.ok or not all(result.ok for result in self._results)
+
+    def report(self) -> list[Result]:
+        """Show the results; returns them with the earlier ones."""
+        everything = self._keep()
+        self._console.print(report.table(self._results))
+        for text in report.violations(self._results, self._at_the_end):
+            self._console.print(text, style="red", markup=False)
+        took_s = time.monotonic() - self._began
+        self._console.print(
+            f"{len(self._results)} scenarios in {took_s:.0f} s; details in {self._out / RESULTS}"
+        )
+        return everything
 
 
 def plan(
@@ -141,6 +160,13 @@ def plan(
 @click.option("--busy", default=0, help="So many other programs compute all the time.")
 @click.option("--seed", default=1, show_default=True, help="Draws victims, order and sides.")
 @click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="So many seeds one after the other, from --seed on; each has a directory seed-N in --out.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("chaos-out"),
@@ -166,6 +192,7 @@ def main(
     load: str,
     busy: int,
     seed: int,
+    seeds: int,
     out: Path,
     add: bool,
     page: bool,
@@ -191,39 +218,34 @@ def main(
     log.set_up(file=out / "clients.log")
     sizes = replicas or ((2,) if quick else (2, 3))
     systems = [only] if only else ["ours", *([peer] if peer else [])]
-    path = out / RESULTS
-    earlier = report.read(path) if add else []
-
-    def keep(results: Sequence[Result]) -> None:
-        report.write(path, report.join(earlier, results))
-
-    options = Options(seed, quick, load, out, console, keep)
-    began = time.monotonic()
-    results: list[Result] = []
-    at_the_end = Verdict()
+    work = list(plan(systems, groups, sizes, scenarios, alone=load == "plain"))
+    everything: list[Result] = []
+    failed = False
     failure: Exception | None = None
     others = BusyLoops()
     try:
         settle_in()
         others.start(busy)
-        for system, kind, size, left in plan(systems, groups, sizes, scenarios, alone=load == "plain"):
-            while left:
-                before = len(results)
-                at_the_end.merge(run_cluster(system, kind, size, left, options, results))
-                left = left[len(results) - before :]
+        for number in range(seed, seed + seeds):
+            if seeds > 1:
+                console.rule(f"seed {number}")
+            place = out if seeds == 1 else out / report.seed_directory(number)
+            place.mkdir(exist_ok=True)
+            earlier = report.read(place / RESULTS) if add else []
+            done = Seed(number, quick, load, place, console, earlier)
+            try:
+                done.run(work)
+            finally:
+                # What came before a failure is worth showing.
+                everything += done.report()
+                failed = failed or done.failed
     except (CannotIsolate, ProcessFailed, TimeoutError) as error:
-        failure = error  # what came before is worth showing
+        failure = error
     except KeyboardInterrupt:
         failure = RuntimeError("interrupted; nothing is left running")
     others.stop()
-    took_s = time.monotonic() - began
-    keep(results)
-    everything = report.join(earlier, results)
-    console.print(report.table(results))
-    for text in report.violations(results, at_the_end):
-        console.print(text, style="red", markup=False)
-    failed = not at_the_end.ok or not all(result.ok for result in results)
-    console.print(f"{len(results)} scenarios in {took_s:.0f} s; details in {path}")
+    if seeds > 1:
+        console.print(report.summary(everything))
     if page:
         write_page(DOCS / "reports" / "chaos.md", DOCS / "images", everything)
     if failure is not None:

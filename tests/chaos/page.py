@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREY, RED, STYLE
 from batonmq.spark.jobs.chaos_results import SYSTEMS, WRONG, cluster_title, seconds, wrong
-from tests.chaos.report import scenario_of, where
+from tests.chaos.report import scenario_of, slowest, where, worst
 from tests.chaos.results import BUCKET_S, Result
 from tests.chaos.scenarios import CLASSIC, CONTAINERS, CONTROLLERS_ALONE, GROUP, Scenario
 
@@ -87,7 +87,7 @@ def parts(results: Sequence[Result]) -> list[Part]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    by_key = {result.key: result for result in results}
+    """Of several seeds the cells have the longest times."""
     lines: list[str] = []
     for part in parts(results):
         heads = " | ".join(map(part.head, part.columns))
@@ -96,7 +96,8 @@ def markdown(results: Sequence[Result]) -> str:
             aims = [scenario.aim_s, *([scenario.read_aim_s] if part.reads else [])]
             aim = " / ".join("–" if each is None else f"{each:g} s" for each in aims)
             cells = " | ".join(
-                cell(by_key.get((part.groups, *column, scenario.name))) for column in part.columns
+                cell([each for each in results if each.key == (part.groups, *column, scenario.name)])
+                for column in part.columns
             )
             lines.append(f"| {scenario.title} | {aim} | {cells} |")
         lines += ["", f"![acknowledgements over time]({IMAGES}/chaos-{part.name}.png)", ""]
@@ -112,12 +113,14 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cell(result: Result | None) -> str:
+def cell(results: Sequence[Result]) -> str:
     """Longest time without acknowledgement, without a read if somebody looked, and time until whole again."""
-    if result is None:
+    if not results:
         return "–"
-    reads = "" if result.longest_read_gap_s is None else f"{seconds(result.longest_read_gap_s)} / "
-    return f"{seconds(result.longest_gap_s)} / {reads}{seconds(result.whole_s)}"
+    gap_s = max(result.longest_gap_s for result in results)
+    read_gaps = [each.longest_read_gap_s for each in results if each.longest_read_gap_s is not None]
+    reads = f"{seconds(max(read_gaps))} / " if read_gaps else ""
+    return f"{seconds(gap_s)} / {reads}{seconds(slowest(results))}"
 
 
 def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str, list[int]]]:
@@ -144,8 +147,9 @@ def tallies(results: Sequence[Result], systems: Sequence[str]) -> list[tuple[str
 
 
 def draw(results: Sequence[Result], part: Part) -> Figure:
-    """A row for each scenario, a column for each cluster: acknowledgements over time, faults in red."""
-    by_key = {result.key: result for result in results}
+    """A row for each scenario, a column for each cluster: acknowledgements over time, faults in red. Of
+    several seeds the one with the longest time without an acknowledgement."""
+    by_key = worst(results)
     columns, scenarios = part.columns, part.scenarios
     with mpl.rc_context({**STYLE, "font.size": 7, "axes.titlesize": 7}):
         figure = Figure(figsize=(3.6 * len(columns), 0.95 * len(scenarios)), layout="constrained")

@@ -7,10 +7,11 @@ import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -111,7 +112,54 @@ def violations(results: Sequence[Result], at_the_end: Verdict) -> Iterator[str]:
         yield f"stores at the end: {kind.name.lower()} × {count}: {'; '.join(at_the_end.examples[kind])}"
 
 
+def worst(results: Iterable[Result]) -> dict[tuple[str, str, int, str], Result]:
+    """Of several seeds the result with the longest time without an acknowledgement, by `key`."""
+    found: dict[tuple[str, str, int, str], Result] = {}
+    for result in results:
+        known = found.get(result.key)
+        if known is None or result.longest_gap_s > known.longest_gap_s:
+            found[result.key] = result
+    return found
+
+
+def summary(results: Sequence[Result]) -> Table:
+    """Several seeds: median and longest times, and how many seeds met the aims."""
+    shown = Table(title="all seeds: longest time without an acknowledged send, and until whole again")
+    for name in ("scenario", "system", "cluster"):
+        shown.add_column(name)
+    for name in ("aim", "median", "longest", "whole", "within", "wrong"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for key, longest in worst(results).items():
+        mine = [result for result in results if result.key == key]
+        aim_s = scenario_of(longest).aim_s if longest.load == "plain" else None
+        met = [aim_met(result) for result in mine]
+        wrong = sum(sum(result.violations.values()) for result in mine)
+        shown.add_row(
+            title(longest),
+            SYSTEMS[longest.system],
+            str(longest.replicas or "–") if longest.groups == "controllers" else longest.groups,
+            f"{aim_s:g} s" if aim_s is not None else "–",
+            seconds(statistics.median(result.longest_gap_s for result in mine)),
+            seconds(longest.longest_gap_s),
+            seconds(slowest(mine)),
+            "–" if None in met else f"{sum(map(bool, met))} of {len(met)}",
+            f"[bold red]{wrong:,}[/]" if wrong else "0",
+        )
+    return shown
+
+
+def slowest(results: Iterable[Result]) -> float | None:
+    """The longest time until everything was whole again; None if one never was."""
+    times = [result.whole_s for result in results]
+    return None if None in times else max((each for each in times if each is not None), default=0.0)
+
+
 # -- files
+
+
+def seed_directory(seed: int) -> str:
+    """Where a run of several seeds keeps the results of one."""
+    return f"seed-{seed}"
 
 
 def where() -> str:
@@ -144,11 +192,15 @@ def write_html(out: Path) -> str:
     """Have the job write the page of all results in `out`; returns what to say about it. Without Spark there
     is no page, and nothing else is missing."""
     page = out / "report.html"
-    if not (out / RESULTS).exists():
+    places = [
+        path.parent for path in (out / RESULTS, *sorted(out.glob(f"seed-*/{RESULTS}"))) if path.exists()
+    ]
+    if not places:
         return "no report.html: there are no results"
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         return "no report.html: Spark needs a Java runtime, version 17 or newer"
-    command = [sys.executable, "-m", "batonmq", "spark", "chaos-report", "--dir", str(out), "--to", str(page)]
+    command = [sys.executable, "-m", "batonmq", "spark", "chaos-report", "--to", str(page)]
+    command += [word for place in places for word in ("--dir", str(place))]
     began_ns = time.time_ns()
     try:
         done = subprocess.run(

@@ -115,3 +115,34 @@ def test_results_name_their_scenario_and_its_aims() -> None:
     none_allowed = result(scenario="controllers-killed")
     none_allowed.describe(report.scenario_of(none_allowed))
     assert none_allowed.aim_s == NO_PAUSE_S
+
+
+def of_seeds(*gaps: tuple[float, float | None]) -> list[Result]:
+    """Results of one scenario: longest time without an acknowledgement, and until whole again."""
+    found = []
+    for seed, (gap_s, whole_s) in enumerate(gaps):
+        one = Result("ours", 2, "hang", seed=seed, quick=True, acked=10)
+        one.rounds = [RoundResult("SIGSTOP broker-0", 1.0, 2.0, 0, whole_s=whole_s, longest_gap_s=gap_s)]
+        found.append(one)
+    return found
+
+
+def rows_of(results: list[Result]) -> list[tuple[object, ...]]:
+    return list(zip(*(list(column.cells) for column in report.summary(results).columns), strict=True))
+
+
+def test_several_seeds_are_summed_up() -> None:
+    results = of_seeds((1.5, 0.1), (2.6, 0.3), (1.6, 0.2))
+    assert rows_of(results) == [
+        ("a replica hangs", "BatonMQ", "2", "2.5 s", "1.60 s", "2.60 s", "0.30 s", "2 of 3", "0")
+    ]
+    results[0].violations = {"lost": 2}
+    assert rows_of(results)[0][-2:] == ("2 of 3", "[bold red]2[/]")
+    assert rows_of(of_seeds((1.5, 0.1), (1.5, None)))[0][6:8] == ("never", "1 of 2")
+
+
+def test_the_page_has_the_longest_times_of_several_seeds() -> None:
+    text = markdown(of_seeds((1.5, 0.4), (2.6, 0.3)))
+    assert "| a replica hangs | 2.5 s | 2.60 s / 0.40 s |" in text
+    assert "| messages acknowledged and checked | 20 |" in text
+    assert "Seed 0, 1;" in text
