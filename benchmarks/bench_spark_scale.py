@@ -209,7 +209,8 @@ def main(
                         if name.startswith("MiB ")
                     )
                     click.echo(
-                        f"{source:8} {schema.split()[0]:12} {number_of_cores} cores {found['rows/s']:12,.0f} rows/s; "
+                        f"{source:8} {schema.split()[0]:12} {number_of_cores} cores "
+                        f"{found['rows/s']:12,.0f} rows/s; "
                         f"most anonymous memory, MiB: {memory}"
                     )
 

@@ -39,10 +39,11 @@ from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
 from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import check_group, check_topic, retry_topic
 from batonmq.protocol.signing import Credentials
-from batonmq.protocol.tags import ALL_TAGS, tag_subscription
+from batonmq.protocol.tags import tag_subscription
 from batonmq.routing.routes import TopicRoute
 
 __all__ = ["BatchHandler", "Consumer", "Handler", "RetryLater"]

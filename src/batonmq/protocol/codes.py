@@ -324,6 +324,19 @@ class PullSysFlag:
     LITE_PULL = 0x10
 
 
+class ExpressionType:
+    """What a subscription's expression is written in (`ExpressionType` of RocketMQ)."""
+
+    TAG = "TAG"
+    """Tags, and what a missing type means."""
+    SQL92 = "SQL92"
+    """Conditions on properties."""
+
+
+ALL_TAGS = "*"
+"""The expression of tags that every message matches."""
+
+
 class TopicSysFlag:
     """Bits of a topic's ``topicSysFlag``."""
 

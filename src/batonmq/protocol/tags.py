@@ -9,14 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from batonmq.protocol.bodies.clients import SubscriptionData
-
-ALL_TAGS = "*"
-"""The expression that every message matches."""
-TAG_EXPRESSION = "TAG"
-"""The type of an expression of tags, and what a missing type means."""
-SQL_EXPRESSION = "SQL92"
-"""The type of an expression over properties."""
-
+from batonmq.protocol.codes import ALL_TAGS, ExpressionType
 
 MAX_EXPRESSION = 65_536
 """Characters of an expression of tags, as of one of SQL92."""
@@ -50,7 +43,7 @@ _long_hash = lru_cache(maxsize=64)(_hash)
 
 def is_tag_type(expression_type: str | None) -> bool:
     """Whether an expression of this type is one of tags."""
-    return not expression_type or expression_type == TAG_EXPRESSION
+    return not expression_type or expression_type == ExpressionType.TAG
 
 
 def _parse(expression: str) -> tuple[tuple[str, ...], tuple[int, ...]]:

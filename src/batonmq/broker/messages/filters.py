@@ -13,7 +13,8 @@ from batonmq.broker.sql import weight_of
 from batonmq.broker.sql.one_property import OneProperty
 from batonmq.broker.tables.filters import compile_filter
 from batonmq.protocol.bodies.clients import SubscriptionData
-from batonmq.protocol.tags import ALL_TAGS, is_tag_type, tag_subscription
+from batonmq.protocol.codes import ALL_TAGS
+from batonmq.protocol.tags import is_tag_type, tag_subscription
 from batonmq.store.policy import MessageFilter
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import field
 
 from batonmq.broker.sql import SqlError, compile_expression, weight_of
+from batonmq.protocol.codes import ExpressionType
 from batonmq.protocol.json import Body, decode, encode
 from batonmq.protocol.names import topic_error
-from batonmq.protocol.tags import SQL_EXPRESSION, is_tag_type
+from batonmq.protocol.tags import is_tag_type
 
 if TYPE_CHECKING:
     from batonmq.broker.tables.consumers import ConsumerTable
@@ -39,7 +40,7 @@ class ConsumerFilterData(Body):
     consumer_group: str = ""
     topic: str = ""
     expression: str = ""
-    expression_type: str | None = SQL_EXPRESSION
+    expression_type: str | None = ExpressionType.SQL92
     born_time: int = 0
     dead_time: int = 0
     client_version: int = 0
@@ -78,9 +79,9 @@ class ConsumerFilter:
 
 def compile_filter(expression: str | None, expression_type: str | None) -> Callable[[bytes], bool]:
     """The function for a filter that is not by tags. Raises `SqlError`."""
-    if expression_type != SQL_EXPRESSION:
+    if expression_type != ExpressionType.SQL92:
         raise SqlError(
-            f"expression type {expression_type!s:.40} is unknown, there are TAG and {SQL_EXPRESSION}"
+            f"expression type {expression_type!s:.40} is unknown, there are TAG and {ExpressionType.SQL92}"
         )
     if not expression:
         raise SqlError("the expression is empty")

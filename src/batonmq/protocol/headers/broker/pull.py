@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from batonmq.protocol.codes import PullSysFlag, RequestCode
+from batonmq.protocol.codes import ALL_TAGS, ExpressionType, PullSysFlag, RequestCode
 from batonmq.protocol.registry import I32, I64, Header, request
-from batonmq.protocol.tags import ALL_TAGS, TAG_EXPRESSION
 
 
 class PullMessageResponse(Header):
@@ -60,7 +59,7 @@ class PullMessage(Header):
             suspend_timeout_millis=0,
             sub_version=0,
             subscription=ALL_TAGS,
-            expression_type=TAG_EXPRESSION,
+            expression_type=ExpressionType.TAG,
             max_msg_bytes=max_bytes,
         )
 
