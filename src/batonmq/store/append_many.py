@@ -64,7 +64,9 @@ def encode_many(
     offsets = ends - sizes
     begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
     bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
-    properties = [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
+    tail_sizes = after - tails
+    equal = bool((tail_sizes == tail_sizes[0]).all())
+    properties = [] if equal else [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
     queue_offset = queue.next_offset
 
     records = np.empty(count, RECORD_HEAD)
@@ -83,23 +85,58 @@ def encode_many(
     records["reconsume_times"] = message.reconsume_times
     records["prepared_transaction_offset"] = message.prepared_transaction_offset
     records["body_size"] = body_sizes
-    parts = [topic] * (4 * count)
-    parts[0::4] = _each(records)
-    parts[1::4] = bodies
-    parts[3::4] = properties
+    if equal:
+        rows = _items(data, int(tail_sizes[0]))[tails]
+        texts = rows.tobytes()
+        pieces = _joined_rows(records, bodies, topic, rows)
+    else:
+        texts = b"".join(properties)
+        pieces = _joined(records, bodies, topic, properties)
 
     units = np.empty(count, UNIT_ROW)
     units["offset"] = offsets
     units["size"] = sizes
     code = queue.unit_code
-    if code is None and TAGS_START not in b"".join(properties):
+    if code is None and TAGS_START not in texts:
         units["code"] = 0
-    elif code is None:
-        units["code"] = [tags_code(text[2:]) for text in properties]
     else:
-        units["code"] = [code(text[2:], now) for text in properties]
+        if equal:
+            properties = _each(rows)
+        if code is None:
+            units["code"] = [tags_code(text[2:]) for text in properties]
+        else:
+            units["code"] = [code(text[2:], now) for text in properties]
     pending = end, queue, queue_offset, units.tobytes()
-    return Records(b"".join(parts), tuple(offsets.tolist()), pending, end)
+    return Records(pieces, tuple(offsets.tolist()), pending, end)
+
+
+def _joined(records: np.ndarray, bodies: list[bytes], topic: bytes, properties: list[bytes]) -> bytes:
+    parts = [topic] * (4 * len(bodies))
+    parts[0::4] = _each(records)
+    parts[1::4] = bodies
+    parts[3::4] = properties
+    return b"".join(parts)
+
+
+def _joined_rows(records: np.ndarray, bodies: list[bytes], topic: bytes, properties: np.ndarray) -> bytes:
+    """As `_joined`, for properties of one size: what is between two bodies is one piece, so there are half as
+    many. That saves a third of `encode_many`."""
+    count, head = len(bodies), RECORD_HEAD.itemsize
+    between = np.empty(count, [("topic", f"V{len(topic)}"), ("tail", properties.dtype), ("head", f"V{head}")])
+    between["topic"] = np.void(topic)
+    between["tail"] = properties
+    between["head"][:-1] = records.view(f"V{head}")[1:]
+    parts = [b""] * (2 * count + 1)
+    parts[0] = records[:1].tobytes()
+    parts[1::2] = bodies
+    parts[2::2] = _each(between)
+    parts[-1] = parts[-1][:-head]
+    return b"".join(parts)
+
+
+def _items(data: bytes, size: int) -> np.ndarray:
+    """A view of `data` with an item of so many bytes at every place of it."""
+    return np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
 
 
 def _each(items: np.ndarray) -> list[bytes]:

@@ -29,11 +29,11 @@ TAGS = (
 )
 
 
-def items(rng: random.Random, count: int) -> list[BatchItem]:
+def items(rng: random.Random, count: int, tags: tuple[bytes, ...] = TAGS) -> list[BatchItem]:
     return [
         BatchItem(
             body=rng.randbytes(rng.choice([0, 1, 50, 300])),
-            properties=b"UNIQ_KEY\x01" + rng.randbytes(16).hex().encode() + b"\x02" + rng.choice(TAGS),
+            properties=b"UNIQ_KEY\x01" + rng.randbytes(16).hex().encode() + b"\x02" + rng.choice(tags),
             flag=rng.choice([0, 7, -1]),
         )
         for _ in range(count)
@@ -116,6 +116,22 @@ def test_the_same_bytes(
     results, *_ = compare(messages, tmp_path, monkeypatch)
     assert {result.status for result in results} == {PutStatus.PUT_OK}  # type: ignore[attr-defined]
     assert taken[:4] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("tags", [b"", b"TAGS\x01t\x02", b"MYTAGS\x01t\x02"])
+def test_the_same_bytes_with_properties_of_one_size(
+    tags: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    joined: list[int] = []
+    join = append_many._joined_rows
+    monkeypatch.setattr(append_many, "_joined_rows", lambda *given: joined.append(1) or join(*given))
+    rng = random.Random(tags)
+    one, other = (message_of(encode_batch(items(rng, 500, (tags,)))) for _ in range(2))
+    _, _, units, *_ = compare([one, other], tmp_path, monkeypatch)
+    assert taken[:2] == [True, True]
+    assert len(joined) == 2
+    codes = {unit[2] for _, _, unit in units}  # type: ignore[attr-defined]
+    assert codes == {0 if tags != b"TAGS\x01t\x02" else ord("t")}
 
 
 def test_a_batch_over_the_end_of_a_file(
