@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -15,6 +14,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.spark.fetch import UnknownTopic
 from batonmq.spark.options import ClearError
 from batonmq.spark.plan import DataLoss
+from batonmq.spark.worker import in_spark_worker
 from batonmq.store.errors import StoreError
 
 P = ParamSpec("P")
@@ -35,14 +35,9 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except _COMPLETE:
-        if _in_spark_worker():
+        if in_spark_worker():
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-def _in_spark_worker() -> bool:
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and str(spec.name).startswith("pyspark.")
 
 
 def with_clear_errors(function: Callable[P, R]) -> Callable[P, R]:

@@ -50,6 +50,7 @@ from batonmq.spark.plan import (
     with_new_queues,
 )
 from batonmq.spark.sink.writer import batch_writer, checked, stream_writer
+from batonmq.spark.worker import settle
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, RangePartition):
         return  # without ranges Spark plans one empty task
+    settle()
     with clear_errors(), fetcher(options) as fetch:
         for wanted in partition.wanted:
             yield from fetch.read(wanted, columns)

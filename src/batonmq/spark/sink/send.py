@@ -38,6 +38,7 @@ from batonmq.spark.options import ClearError
 from batonmq.spark.sink.encode import Encoded, Encoder, QueueChoice, Queues, RowError, Single
 from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.tls import tls_context
+from batonmq.spark.worker import settle
 
 Send = Callable[[int], Awaitable[None]]
 """Sends once, within so many ms."""
@@ -60,6 +61,7 @@ class Written:
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Written:
     """Send all rows, and return once all are acknowledged. Raises `SinkError`, `RowError`, `NetError`."""
+    settle()
     with Sending(options) as sending:
         return sending.send_all(batches)
 

@@ -38,6 +38,7 @@ from batonmq.spark.store.options import (
 )
 from batonmq.spark.store.pieces import Piece, Selection, cut, cut_points, in_time, narrowed, selection_of
 from batonmq.spark.store.read import STORE_COLUMNS, read_piece
+from batonmq.spark.worker import settle
 from batonmq.store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
+            settle()
             with clear_errors():
                 yield from read_piece(
                     partition.work,
@@ -161,6 +163,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
+            settle()
             with clear_errors():
                 for what, broker, root in partition.work:
                     yield from self._read(what, broker, root)

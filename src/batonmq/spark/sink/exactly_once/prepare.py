@@ -22,6 +22,7 @@ from batonmq.spark.sink.encode import MARK_PROPERTY, Encoded, Single
 from batonmq.spark.sink.exactly_once.core import Mark, Unit, is_left_over
 from batonmq.spark.sink.options import SinkOptions
 from batonmq.spark.sink.send import Send, Sending, Written, message_of, producer_options
+from batonmq.spark.worker import settle
 
 SINGLES_IN_FLIGHT: Final = 256
 """Most pending half messages of one row, for brokers that do not accept batches."""
@@ -38,6 +39,7 @@ class Prepared:
 
 def prepare_rows(batches: Iterator[pa.RecordBatch], options: SinkOptions, mark: Mark) -> Prepared:
     """Store all rows as half messages, and return once all are acknowledged. Raises as `write_rows`."""
+    settle()
     with _Preparing(options, mark) as preparing:
         written = preparing.send_all(batches)
         return Prepared(preparing.units(), written)
