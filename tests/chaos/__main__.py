@@ -33,6 +33,8 @@ from tests.chaos.scenarios import CONTROLLERS_ALONE, GROUP, GROUPS, NAMES, Scena
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE_WIDTH = 130
 """Columns when the output is no terminal."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM, as of a shell."""
 
 
 class Seed:
@@ -208,7 +210,7 @@ def main(
             code = run_inside(sys.argv[1:])
         except CannotIsolate as error:
             raise click.ClickException(str(error)) from None
-        if with_report:
+        if with_report and code != INTERRUPTED:  # who interrupts it does not want to wait for Spark
             click.echo(report.write_html(out))
         sys.exit(code)
     console = Console()
@@ -220,7 +222,7 @@ def main(
     systems = [only] if only else ["ours", *([peer] if peer else [])]
     work = list(plan(systems, groups, sizes, scenarios, alone=load == "plain"))
     everything: list[Result] = []
-    failed = False
+    failed = interrupted = False
     failure: Exception | None = None
     others = BusyLoops()
     try:
@@ -242,12 +244,15 @@ def main(
     except (CannotIsolate, ProcessFailed, TimeoutError) as error:
         failure = error
     except KeyboardInterrupt:
-        failure = RuntimeError("interrupted; nothing is left running")
+        interrupted = True
     others.stop()
     if seeds > 1:
         console.print(report.summary(everything))
     if page:
         write_page(DOCS / "reports" / "chaos.md", DOCS / "images", everything)
+    if interrupted:
+        click.echo("Error: interrupted; nothing is left running", err=True)
+        sys.exit(INTERRUPTED)
     if failure is not None:
         raise click.ClickException(str(failure) or f"{type(failure).__name__} broke off the run")
     sys.exit(1 if failed else 0)
