@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.unit.store.test_store import Filter
+from tests.unit.store.helpers import Filter
 
 from batonmq.broker.sql.one_property import OneProperty
 from batonmq.protocol.message.properties import find_value, property_start

@@ -1,0 +1,69 @@
+"""A store is opened, flushed and opened again; one that is only read."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.store.helpers import numbered
+
+from batonmq.protocol.message.record import decode_record
+from batonmq.store import mapped
+from batonmq.store.errors import StoreError, StoreLocked
+from batonmq.store.verify import read_store, verify
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_reopened_store_goes_on_where_it_was(opener, clean):
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2, KEYS=f"k{n}") for n in range(101)])
+    end = store.max_offset
+    if clean:
+        store.close()
+    else:
+        store.abandon()
+    again = opener()
+    assert (again.max_offset, again.dispatched_offset) == (end, end)
+    (result,) = opener.put(again, opener.message(b"new"))
+    assert (result.queue_offset, result.physical_offset) == (51, end)
+    assert opener.bodies(again) == [b"%d" % n for n in range(0, 101, 2)] + [b"new"]
+    assert [decode_record(r).body for r in again.query_by_key("T", "k77", 5).records] == [b"77"]
+    assert verify(opener.root / "store").ok
+
+
+def test_flush_tells_what_is_durable(opener):
+    store = opener()
+    assert store.flush() == 0
+    (result,) = opener.put(store, opener.message())
+    assert store.flushed_offset == 0
+    assert store.flush() == store.flushed_offset == result.end_offset
+    assert store.flush_queues() == result.end_offset
+
+
+def test_one_store_a_directory(opener):
+    opener()
+    with pytest.raises(StoreLocked):
+        opener()
+
+
+def test_a_wrong_file_size_is_named(opener):
+    store = opener()
+    opener.put(store, opener.message())
+    store.close()
+    with pytest.raises(StoreError, match="00000000000000000000 has 8192 bytes"):
+        opener(mapped_file_size_commit_log=4096)
+
+
+def test_a_read_only_store_reads_all_records(opener):
+    store = opener()
+    opener.put(store, *numbered(opener, 150, 2, TAGS="t"))
+    report = verify(opener.root / "store")
+    assert (report.ok, report.records, report.queues, report.units, report.waiting) == (True, 150, 2, 150, 0)
+    assert [decode_record(view).body for _, view in read_store(opener.root / "store")] == [
+        b"%d" % n for n in range(150)
+    ]
+    file = store._log.files.files[0]
+    mapped.write_all(file._fd, b"!", 300)
+    report = verify(opener.root / "store")
+    assert not report.ok
+    assert file.base <= report.damage.physical_offset <= file.base + 300
+    with pytest.raises(StoreError, match="no commit log"):
+        verify(opener.root / "nothing")
