@@ -81,17 +81,23 @@ def test_messages_wait_for_confirmation_but_have_their_offsets(opener):
     assert opener.bodies(again) == [b"%d" % n for n in range(100)] + [b"next"]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 60, 150])
+FIRST_OF_A_FILE = 87
+
+
+@pytest.mark.parametrize("kept", [0, 1, 60, FIRST_OF_A_FILE, 150])
 def test_a_torn_record_is_cut_when_a_slave_becomes_master(opener, kept):
+    """Whole records before it stay, and so does the filler between two files."""
     master, slave = opener("master"), opener("slave", confirm=True)
     results = opener.put(master, *numbered(opener, 150))
-    end = results[kept].physical_offset + 50 if kept < 150 else master.max_offset
+    assert results[FIRST_OF_A_FILE].physical_offset == opener.file_size
+    assert results[FIRST_OF_A_FILE - 1].end_offset < opener.file_size, "a filler ends the first file"
+    whole = results[kept].physical_offset if kept < len(results) else master.max_offset
+    end = whole + 50 if kept < len(results) else whole
     while slave.max_offset < end:
         slave.append_raw(slave.max_offset, master.read(slave.max_offset, end - slave.max_offset))
-    expected = results[kept].physical_offset if kept < 150 else end
-    if kept and results[kept - 1].end_offset != expected:
-        expected = results[kept - 1].end_offset if end < expected + 0 else expected
-    assert slave.cut_torn_tail() == expected
+    assert slave.max_offset == end
+    assert slave.cut_torn_tail() == whole
+    assert slave.max_offset == whole
     slave.confirm_offset = 1 << 60
     (result,) = opener.put(slave, opener.message(b"mine"))
     assert result.queue_offset == kept
