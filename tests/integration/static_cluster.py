@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from tests.integration.test_broker import ALL, PULLED, configs, v2
+from tests.integration.broker.rig import ALL, PULLED, configs, v2
 
 from batonmq.broker.service import BrokerService
 from batonmq.namesrv.config import NamesrvConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_broker import configs, v2
+from tests.integration.broker.rig import configs, v2
 
 from batonmq.broker.auth.needs import OPEN, RULES, SUPER_ONLY
 from batonmq.broker.auth_config import AuthConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.integration.test_broker import v2
+from tests.integration.broker.rig import v2
 
 from batonmq.admin.main import admin
 from batonmq.broker.config import BrokerConfig

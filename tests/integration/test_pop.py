@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_broker import configs, program, v2, write_conf
+from tests.integration.broker.rig import configs, program, v2, write_conf
 
 from batonmq.broker.pop import looks as pop_looks
 from batonmq.broker.pop import reviver

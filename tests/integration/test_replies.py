@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_broker import Rig, configs
+from tests.integration.broker.rig import Rig, configs
 
 from batonmq.broker.messages import replies
 from batonmq.broker.messages.part import MessagesPart

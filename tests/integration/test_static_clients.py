@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from tests.integration.broker.rig import v2
 from tests.integration.static_cluster import cluster
-from tests.integration.test_broker import v2
 
 from batonmq import (
     ConsumeFromWhere,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.broker.rig import ALL, v2
 from tests.integration.static_cluster import BLOCK, cluster
-from tests.integration.test_broker import ALL, v2
 
 from batonmq.broker.context import Broker
 from batonmq.broker.escape.addresses import route_of

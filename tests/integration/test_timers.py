@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_broker import Rig, configs
+from tests.integration.broker.rig import Rig, configs
 
 from batonmq import Message, Producer, QueueReader
 from batonmq.broker.admin.runtime_info import runtime_info

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.integration.test_broker import v2
+from tests.integration.broker.rig import v2
 from tests.scrape import scrape
 
 from batonmq.broker.config import BrokerConfig

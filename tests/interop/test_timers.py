@@ -22,7 +22,7 @@ from batonmq.protocol.headers.broker.pull import PullMessage
 from batonmq.protocol.headers.broker.send import RecallMessage, SendMessageResponse
 from batonmq.protocol.message.record import MessageExt, decode_records
 from batonmq.store.config import StoreConfig
-from tests.integration.test_broker import v2
+from tests.integration.broker.rig import v2
 from tests.interop.conftest import Peer, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

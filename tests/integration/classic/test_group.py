@@ -240,7 +240,7 @@ async def test_the_master_is_found_by_haMasterAddress_and_without_a_name_server(
 async def test_a_slave_refuses_sends(start: Starter) -> None:
     group = await start()
     await group.serving()
-    from tests.integration.test_broker import v2
+    from tests.integration.broker.rig import v2
 
     with pytest.raises(MQError) as refused:
         await group.client.call(group.brokers[1].address, v2(TOPIC, 0), b"x")

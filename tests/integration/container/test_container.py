@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.broker.rig import v2
 from tests.integration.container.files import BrokerConf
 from tests.integration.group import anonymous_mib
-from tests.integration.test_broker import v2
 from tests.scrape import scrape
 
 from batonmq import Message, Producer

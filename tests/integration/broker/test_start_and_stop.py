@@ -1,0 +1,80 @@
+"""Starts and stops: a whole process, what prevents a start, a stop in the middle of work."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.integration.broker.rig import Starter, configs, program, write_conf
+
+from batonmq.broker.service import BrokerService
+from batonmq.store import queues
+
+
+def test_a_process_is_ready_within_a_second_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
+    conf = write_conf(tmp_path / "b.conf", storePathRootDir=tmp_path / "store", namesrvAddr="127.0.0.1:1")
+    with subprocess.Popen(
+        program(conf), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("The broker[b, 127.0.0.1:")
+        assert line.endswith("] boot success. serializeType=JSON and name server is 127.0.0.1:1\n")
+        anonymous = next(
+            int(row.split()[1])
+            for row in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            if row.startswith("Anonymous:")
+        )
+        assert anonymous < 100 * 1024, f"{anonymous} KiB of anonymous memory"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: Path) -> None:
+    rig = await start()
+    (tmp_path / "file").write_text("")
+    for keys, expected in (
+        ({"storePathRootDir": tmp_path / "s2", "listenPort": rig.broker.port}, str(rig.broker.port)),
+        ({"storePathRootDir": tmp_path / "store"}, str(tmp_path / "store")),
+        ({"storePathRootDir": tmp_path / "file" / "x"}, str(tmp_path / "file")),
+        ({"storePathRootDir": tmp_path / "s3", "slaveTimeout": "soon"}, "slaveTimeout=soon"),
+        ({"storePathRootDir": tmp_path / "s3", "messageDelayLevel": "1s 2x"}, "messageDelayLevel"),
+        ({"storePathRootDir": tmp_path / "s3", "brokerRole": "SLAVE"}, "brokerId=0"),
+    ):
+        conf = write_conf(tmp_path / "bad.conf", **keys)
+        done = await asyncio.to_thread(
+            subprocess.run, program(conf), capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 1, (keys, done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("broker: ")]
+        assert len(lines) == 1 and expected in lines[0], (keys, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert (await rig.send()).queue_offset == 0
+
+
+async def test_stopped_as_soon_as_it_has_started(start: Starter, tmp_path: Path) -> None:
+    """All tasks that it has started end without a warning (which is an error in these tests)."""
+    service = BrokerService(
+        *configs(tmp_path / "quick", enable_controller_mode=True, controller_addr="127.0.0.1:1")
+    )
+    await service.start()
+    await service.stop()
+    gc.collect()
+
+
+async def test_a_stop_while_queues_are_being_flushed_is_clean(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads took from one list of queues to flush."""
+    sync = queues.sync_path
+    monkeypatch.setattr(queues, "sync_path", lambda path: (time.sleep(0.01), sync(path))[1])
+    rig = await start()
+    await asyncio.gather(*(rig.send(topic=f"T{number}") for number in range(60)))
+    while not rig.broker.broker.store._flushing_queues.locked():
+        await asyncio.sleep(0.005)
+    await rig.broker.stop()
+    assert not (tmp_path / "store" / "abort").exists()
