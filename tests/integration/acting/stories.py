@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from tests.integration.acting.group import CLUSTER, QUEUES, TOPIC, Asks, until
-from tests.integration.test_pop import Popped
-from tests.integration.test_pop import Rig as PopRig
+from tests.integration.pop.rig import Popped
+from tests.integration.pop.rig import Rig as PopRig
 from tests.integration.transactions import COMMIT, ROLLBACK, RawProducer, raw_producer
 
 from batonmq.net import RemotingClient

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.container.trio import SETS, SLAVES, Trio
-from tests.integration.test_pop import Rig as PopRig
+from tests.integration.pop.rig import Rig as PopRig
 
 from batonmq import Message, MessageExt, MessageQueue, PopConsumer, TransactionProducer, TransactionState
 from batonmq.broker.timer.layout import decode_checkpoint

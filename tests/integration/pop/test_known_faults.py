@@ -1,11 +1,11 @@
-"""Faults of RocketMQ that its users reported, and that BatonMQ must not have.
+"""Faults of RocketMQ's pop that its users reported, and that BatonMQ must not have.
 
 A number in a name is that of the issue at apache/rocketmq.
 
-Elsewhere:
+Tests of other reported faults:
 
-- #9500, a bad half message freezes the rounds of checks: `test_transactions.py`, "a message that cannot be
-  handled does not stop the round".
+- #9500, a bad half message freezes the rounds of checks: `tests/integration/test_transactions.py`, "a message
+  that cannot be handled does not stop the round".
 - #10668, timers after a cut of the log: `tests/unit/broker/test_timer_files.py`, "a cut of the commit log
   takes its messages back".
 - rocketmq-clients #913, a receive waits at one broker: `tests/unit/client/test_simple_consumer.py`.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.test_pop import Starter, start  # noqa: F401 -- a fixture
+from tests.integration.pop.rig import Starter
 
 from batonmq.broker.messages.appender import PutStatus
 from batonmq.broker.pop import reviver
@@ -26,7 +26,7 @@ OLD_MESSAGES = 5
 REFUSALS = 20
 
 
-async def test_7914_a_message_stored_after_the_pop_began_is_revived(start: Starter) -> None:  # noqa: F811
+async def test_7914_a_message_stored_after_the_pop_began_is_revived(start: Starter) -> None:
     """The pop waits. RocketMQ took its time before the message was stored, and ignored the message."""
     rig = await start()
     waiting = asyncio.ensure_future(rig.pop(poll_time=5_000, invisible_time=1_000))
@@ -37,7 +37,7 @@ async def test_7914_a_message_stored_after_the_pop_began_is_revived(start: Start
 
 
 async def test_8479_pops_of_a_deleted_topic_do_not_stop_the_revival_of_others(
-    start: Starter,  # noqa: F811
+    start: Starter,
 ) -> None:
     """The check points name offsets that the topic, created again, does not have."""
     rig = await start(revive_queue_num=1)
@@ -55,7 +55,7 @@ async def test_8479_pops_of_a_deleted_topic_do_not_stop_the_revival_of_others(
 
 
 async def test_10827_a_repeated_ordered_pop_gets_its_batch_whoever_else_pops(
-    start: Starter,  # noqa: F811
+    start: Starter,
 ) -> None:
     """The answer was lost. The same attempt waits neither for others nor for the invisible time."""
     rig = await start()
@@ -72,7 +72,7 @@ async def test_10827_a_repeated_ordered_pop_gets_its_batch_whoever_else_pops(
 
 
 async def test_a_message_is_not_dropped_after_16_refused_revivals(
-    start: Starter,  # noqa: F811
+    start: Starter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RocketMQ gives up a check point whose message its store refused so often."""
