@@ -28,16 +28,16 @@ GUARDED = {
         f"{HERE}/test_sync_state.py::test_a_member_without_a_link_holds_the_confirm_offset_6662"
     ],
     "shrink-alone": [
-        f"{HERE}/test_service.py"
+        f"{HERE}/test_members.py"
         "::test_without_the_controllers_word_a_lost_slave_holds_the_confirm_offset_7017"
     ],
     "offsets-twice": [
         f"{HERE}/test_known_losses.py::test_queue_offsets_go_on_behind_what_was_not_confirmed_7689"
     ],
-    "links-kept": [f"{HERE}/test_service.py::test_a_new_term_of_the_same_master_reaches_slaves_9689"],
+    "links-kept": [f"{HERE}/test_terms.py::test_a_new_term_of_the_same_master_reaches_slaves_9689"],
     "forged-ack": [
         f"{HERE}/test_core.py::test_forged_frames_from_a_slave_3015",
-        f"{HERE}/test_service.py::test_a_forged_ack_confirms_nothing_3015",
+        f"{HERE}/test_links.py::test_a_forged_ack_confirms_nothing_3015",
     ],
     "unregistered-count": [
         f"{HERE}/test_sync_state.py::test_acks_of_unregistered_ids_move_nothing_3015",
@@ -48,10 +48,10 @@ GUARDED = {
     ],
     "confirm-forgotten": [f"{HERE}/test_known_losses.py::test_the_confirm_offset_outlives_a_restart"],
     "confirm-unflushed": [
-        f"{HERE}/test_service.py"
+        f"{HERE}/test_copying.py"
         "::test_with_sync_flush_nothing_is_confirmed_before_the_masters_own_disk_has_it"
     ],
-    "torn-tail": [f"{HERE}/test_service.py::test_a_torn_record_is_cut_before_a_new_term"],
+    "torn-tail": [f"{HERE}/test_terms.py::test_a_torn_record_is_cut_before_a_new_term"],
     "no-truncation": [
         f"{HERE}/test_core.py::test_a_tail_that_nobody_else_has_is_cut_even_below_the_masters_end"
     ],
