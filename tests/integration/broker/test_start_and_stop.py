@@ -56,13 +56,17 @@ async def test_what_cannot_start_says_why_in_one_line(start: Starter, tmp_path: 
     assert (await rig.send()).queue_offset == 0
 
 
-async def test_stopped_as_soon_as_it_has_started(start: Starter, tmp_path: Path) -> None:
+async def test_stopped_as_soon_as_it_has_started(tmp_path: Path) -> None:
     """All tasks that it has started end without a warning (which is an error in these tests)."""
+    before = asyncio.all_tasks()
     service = BrokerService(
         *configs(tmp_path / "quick", enable_controller_mode=True, controller_addr="127.0.0.1:1")
     )
     await service.start()
+    assert asyncio.all_tasks() > before
     await service.stop()
+    assert asyncio.all_tasks() == before
+    assert not (tmp_path / "quick" / "abort").exists()
     gc.collect()
 
 

@@ -60,16 +60,22 @@ async def test_a_forged_ack_confirms_nothing_3015(replicas):
 
 
 async def test_one_link_per_broker_id(replicas):
+    """A twin takes the place of the slave's link, and the slave, which connects again, that of the twin's."""
     master, slave = await replicas(2)
     await master.lead(1)
     await slave.follow(master, 1)
     await until(lambda: slave.ha.following)
+    first = slave.ha.link
     twin_reader, twin = await asyncio.open_connection("127.0.0.1", master.ha.port)
     twin.write(SlaveHandshake(2).encode() + Ack(0).encode())
-    await until(lambda: len(master.ha.replicas()) == 1)
-    await until(lambda: slave.ha.following and len(master.ha.listener.links) == 1, 10)
-    assert await twin_reader.read() is not None
+    async with asyncio.timeout(10):
+        await twin_reader.read()  # to its end: the master closes the twin's connection
     twin.close()
+    await until(lambda: slave.ha.following and len(master.ha.listener.links) == 1, 10)
+    assert len(master.ha.replicas()) == 1
+    assert first.closed and slave.ha.link is not first
+    (link,) = master.ha.listener.links
+    assert link.peer == slave.ha.link.local_address
     master.put(b"x")
     await until(lambda: slave.store.max_offset == master.store.max_offset)
 

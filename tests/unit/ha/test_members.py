@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from batonmq.ha.autoswitch.service import REPEAT_MS
 from batonmq.ha.config import HAConfig
 
 from .conftest import until
@@ -65,10 +66,13 @@ async def test_a_slave_reports_a_master_that_sends_nothing(replicas):
     assert reports == [4, 4]
     master.ha._tick()
     await until(lambda: slave.ha.silent_master is None)
-    reported = len(reports)
+    master.ha._tick_timer.cancel()
+    await until(lambda: slave.ha.silent_master == 4)
     await slave.ha.become_slave(None, 1, 5)
     assert slave.ha.silent_master is None
-    assert len(reports) == reported
+    reported = len(reports)
+    await asyncio.sleep(3 * REPEAT_MS / 1000)
+    assert len(reports) == reported, "a master without a link is not reported"
 
 
 async def test_a_slave_that_sends_nothing_leaves_the_set_until_it_speaks(replicas):
