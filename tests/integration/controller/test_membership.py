@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.integration.controller.test_service import Group, brokers, free_ports, until
+from tests.integration.controller.group import Group, brokers, until
 
 from batonmq.admin.operations import controllers
 from batonmq.admin.session import Admin, AdminError
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.service import ControllerService
+from batonmq.demo.ports import free_ports
 from batonmq.protocol.bodies.controller import ControllerMembers
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
