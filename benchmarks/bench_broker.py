@@ -32,7 +32,7 @@ QUEUES = 4
 
 
 class Generator(asyncio.Protocol):
-    """Keeps a number of requests in flight; each answer's length field tells where the next one begins."""
+    """Keeps a number of requests in flight; each answer's length field shows where the next one begins."""
 
     def __init__(self, frames: list[bytes], in_flight: int, until: float) -> None:
         self.frames = frames

@@ -7,7 +7,7 @@
     pull       32 messages a request, 16 in flight
     replicate  a slave that receives the log from a master: append, dispatch, acknowledge
 
-Requests have binary headers, as those of RocketMQ's benchmark. The program under test is a process of its own
+Requests have binary headers, as those of RocketMQ's benchmark. The program under test is a separate process
 (`BrokerService`, or `HAService` with a store) that reports its own CPU time; the load comes over loopback
 from this process. Counts are fixed, so that runs are comparable. Printed: the least user time and the least
 user and system time of the rounds, in microseconds a message. An install with compiled modules is measured

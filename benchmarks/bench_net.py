@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_net [--seconds 3] [--in-flight 64] [--connections 1] [--loop uvloop|asyncio]
 
-The server runs in a process of its own; a client process keeps `in-flight` requests going, batched as a
+The server runs in a separate process; a client process keeps `in-flight` requests going, batched as a
 pipelining client does. Printed for each header serialisation and kind of handler: requests a second, and
 server CPU microseconds a request, whole and without the frame codec (measured alone in this process).
 """

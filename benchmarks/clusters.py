@@ -51,7 +51,7 @@ def make_cluster(system: str, directory: Path, *, replicas: int = 2) -> LocalClu
     cluster = LocalCluster(directory, replicas=replicas, broker_settings=SETTINGS)
     if system == JAVA:
         for program in cluster.programs:
-            # Each program believes in a home directory of its own, where it keeps what no key moves.
+            # Each program gets its own home directory, for files that no key moves.
             home = f"PEER_USER_HOME={directory / program.name}"
             program.command = ("env", home, str(PEER))
             program.start_timeout_s = JAVA_START_TIMEOUT_S

@@ -50,7 +50,7 @@ class Failover:
     gaps_ms: list[float]
     """The longest time between two acknowledgements, whoever gave them, in each round."""
     unknown: int
-    """Sends that ended in an error; none is lost, the sender was told."""
+    """Sends that ended in an error; none is lost, the sender got the error."""
 
 
 class Sender:

@@ -195,7 +195,7 @@ def measure_timers(cluster: LocalCluster, work: Work, say: Say) -> Timers:
         *("timers", cluster.namesrv_address, topic, THREADS, TIMER_BYTES),
         *(work.timers, work.timer_lead, work.timer_span),
     ) as driver:
-        result = driver.result(meter.hear)
+        result = driver.result(meter.on_line)
     return Timers(
         [number(result["sends_s"])],
         [number(result["p50_ms"])],

@@ -138,15 +138,15 @@ class Driver:
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
 
-    def result(self, heard: Callable[[str], None] | None = None) -> dict[str, object]:
-        """The next result; `heard` is given each line before it. Raises `DriverFailed`."""
+    def result(self, on_line: Callable[[str], None] | None = None) -> dict[str, object]:
+        """The next result; `on_line` is given each line before it. Raises `DriverFailed`."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
                 found: dict[str, object] = json.loads(line)
                 return found
-            if heard is not None:
-                heard(line.strip())
+            if on_line is not None:
+                on_line(line.strip())
         self._errors.seek(0)
         said = self._errors.read()[-2000:]
         raise DriverFailed(f"{' '.join(self._command)}: exit code {self._process.wait()}\n{said}")
@@ -161,7 +161,7 @@ class CostMeter:
         self.cpu_us: dict[str, float] = {}
         """Microseconds a message, by broker."""
 
-    def hear(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         word, _, count = line.partition(" ")
         if word == "measuring":
             self._before = {broker.name: sample(broker.pid).cpu_s for broker in self._brokers}
@@ -199,7 +199,7 @@ def measure_send(
             say(f"{topic}: round {number + 1} of {rounds}")
             meter = CostMeter(cluster.brokers)
             driver.order(AGAIN_S, seconds)
-            found.results.append(driver.result(meter.hear))
+            found.results.append(driver.result(meter.on_line))
             found.cpu_us.append(meter.cpu_us)
     return found.throughput()
 
@@ -231,7 +231,7 @@ def measure_consume(
             prepare(group)
         meter = CostMeter(cluster.brokers)
         with Driver("consume", cluster.namesrv_address, topic, group, count, kind) as driver:
-            rates.append(int(str(driver.result(meter.hear)["messages_s"])))
+            rates.append(int(str(driver.result(meter.on_line)["messages_s"])))
         costs.append(meter.cpu_us)
     cpu_us = {name: statistics.median(cost[name] for cost in costs[1:]) for name in costs[0]}
     return Throughput(rates[1:], [float(rate) for rate in rates[1:]], cpu_us=cpu_us)

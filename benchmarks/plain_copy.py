@@ -1,7 +1,7 @@
 """A copy of files that knows nothing of messages, to compare a catch-up with: what any copy costs a machine.
 
 Two processes: one reads the files and sends them over loopback, in pieces as large as those a master sends,
-no faster than told; the other writes them. `python -m benchmarks.plain_copy MB MB_PER_S TARGET FILE...`
+no faster than MB_PER_S; the other writes them. `python -m benchmarks.plain_copy MB MB_PER_S TARGET FILE...`
 prints a line when it begins, and one with the bytes and the seconds when it has ended.
 """
 

@@ -26,7 +26,7 @@ from benchmarks.load import BATCH, THREADS, Throughput
 from benchmarks.startup import Startup
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
-"""What stands between them in the page is replaced by each run that is told to."""
+"""Each run with `--page` replaces what stands between them in the page."""
 
 
 @dataclass

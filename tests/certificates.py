@@ -14,7 +14,7 @@ from batonmq.net.tls import TlsConfig
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority in a directory of its own."""
+    """A certificate authority and its directory."""
 
     directory: Path
 

@@ -1,7 +1,7 @@
 """Brokers as controllers see them: `python -m benchmarks.controller.fleet`, a process with many of them.
 
-Each broker has connections of its own to all controllers, sends its heartbeat to each of them once a second
-(oneway, as Java's and ours do), and takes role change notices at an address of its own: all of 127.0.0.0/8
+Each broker has its own connections to all controllers, sends its heartbeat to each of them once a second
+(oneway, as Java's and ours do), and takes role change notices at its own address: all of 127.0.0.0/8
 leads to one listening socket. The parent sends one JSON object on stdin, then commands, one a line; answers
 are JSON lines on stdout.
 """
@@ -65,7 +65,7 @@ def broker_address(number: int, broker_id: int, port: int) -> str:
 
 
 @dataclass
-class Told:
+class Notice:
     """The first notice of a master epoch that a replica got."""
 
     number: int
@@ -87,7 +87,7 @@ class Fleet:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self._crews: list[_Crew] = []
-        self._told: dict[tuple[int, int], Told] = {}
+        self._notices: dict[tuple[int, int], Notice] = {}
         self._beating = False
         self._late_s = 0.0
         self._sent = 0
@@ -150,9 +150,9 @@ class Fleet:
         if answer.code:
             raise Refused(f"{set_name(self.orders.sets[index])}: {answer.code} {answer.remark}")
 
-    async def told(self) -> dict[str, Any]:
+    async def notices(self) -> dict[str, Any]:
         """The notices that came, by set and epoch."""
-        return {"told": [asdict(each) for each in self._told.values()]}
+        return {"notices": [asdict(each) for each in self._notices.values()]}
 
     async def load(self) -> dict[str, Any]:
         """Heartbeats sent, and by how much the worst tick was late, since this was last asked."""
@@ -222,13 +222,13 @@ class Fleet:
         number = _number_of(request.connection)
         epoch = header.master_epoch or 0
         key = (number, epoch)
-        if key not in self._told:
-            self._told[key] = Told(number, time.monotonic(), header.master_broker_id or 0, epoch)
+        if key not in self._notices:
+            self._notices[key] = Notice(number, time.monotonic(), header.master_broker_id or 0, epoch)
         return Reply()
 
 
 def _number_of(connection: Connection) -> int:
-    """The set whose replica was told: its address is where the connection came in."""
+    """The set whose replica was notified: its address is where the connection came in."""
     transport = connection._transport
     assert transport is not None
     _, _, high, low = transport.get_extra_info("sockname")[0].split(".")

@@ -73,7 +73,7 @@ class Group:
             if kind == BARE:
                 program.command = (sys.executable, "-m", "benchmarks.controller.bare", rpc[i])
             elif kind != OURS:
-                # Each believes in a home directory of its own, where it keeps what no key moves.
+                # Each gets its own home directory, for files that no key moves.
                 program.command = ("env", f"PEER_USER_HOME={directory / f'home-{i}'}", str(PEER))
                 program.start_timeout_s = JAVA_START_TIMEOUT_S
             self.programs.append(program)

@@ -1,6 +1,6 @@
 """Many broker sets at one group of controllers: what heartbeats cost, how soon what broke is mended.
 
-All brokers have connections of their own and beat once a second to each of three controllers; see `fleet.py`.
+Each broker has its own connections and beats once a second to each of three controllers; see `fleet.py`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def watch(group: Group, leader: str, sets: int, fleets: list[FleetProcess], seco
 
 @dataclass(frozen=True)
 class Deaths:
-    """`kill -9` of a process with many masters: ms until the slave of each was told that it is master."""
+    """`kill -9` of a process with many masters: ms until the slave of each was notified that it is master."""
 
     sets: int
     ms: list[float]
@@ -158,16 +158,16 @@ def measure_deaths(sets: int, doomed: int, seconds: float, say: Say) -> Deaths:
             killed_at = time.monotonic()
             fleets[0].kill()
             deadline = time.monotonic() + NOTICE_LIMIT_S
-            told: dict[int, float] = {}
-            while len(told) < doomed and time.monotonic() < deadline:
+            notified_ms: dict[int, float] = {}
+            while len(notified_ms) < doomed and time.monotonic() < deadline:
                 time.sleep(0.5)
-                for answer in do_all(slaves, "told"):
-                    for each in answer["told"]:
+                for answer in do_all(slaves, "notices"):
+                    for each in answer["notices"]:
                         if each["master_id"] == 2 and each["number"] < doomed:
-                            told.setdefault(each["number"], (each["at_s"] - killed_at) * 1000)
+                            notified_ms.setdefault(each["number"], (each["at_s"] - killed_at) * 1000)
             fleets.pop(0)
             kept = asyncio.run(group.leader()) == leader
-            return Deaths(sets, sorted(told.values()), doomed - len(told), before, kept)
+            return Deaths(sets, sorted(notified_ms.values()), doomed - len(notified_ms), before, kept)
 
 
 # -- controllers that die and come back --------------------------------------------------------------------

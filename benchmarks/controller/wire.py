@@ -138,7 +138,7 @@ def replica_info(name: str) -> Template:
 
 
 class Line(asyncio.Protocol):
-    """One connection to a controller. Calls under way when it breaks are forgotten: `lost` is told."""
+    """One connection to a controller. When it breaks, calls under way are dropped and `lost` is called."""
 
     def __init__(self, *, lost: Callable[[Line], None] | None = None) -> None:
         self.closed = False

@@ -84,7 +84,7 @@ def make_cluster(
         )
     if system == "java":
         for program in cluster.programs:
-            # Each program believes in a home directory of its own, where it keeps what no key moves.
+            # Each program gets its own home directory, for files that no key moves.
             home = f"PEER_USER_HOME={directory / program.name}"
             program.command = ("env", home, f"PEER_HEAP={HEAPS[program.verb]}", str(PEER))
         if isinstance(cluster, LocalCluster):

@@ -118,8 +118,8 @@ def _check_time(verdict: Verdict, name: str, decisions: Iterable[Decision]) -> N
             position += 1
         if newest is None:
             continue
-        told = f"{name}: {newest.kind} told epoch {newest.epoch}, a later {decision.kind} {decision.epoch}"
+        what = f"{name}: {newest.kind} showed epoch {newest.epoch}, a later {decision.kind} {decision.epoch}"
         if decision.is_write and decision.epoch <= newest.epoch:
-            verdict.violated(Wrong.BACKWARDS, told)
+            verdict.violated(Wrong.BACKWARDS, what)
         elif decision.epoch < newest.epoch:
-            verdict.violated(Wrong.STALE, told)
+            verdict.violated(Wrong.STALE, what)

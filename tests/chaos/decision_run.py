@@ -25,7 +25,7 @@ class ControllerRun:
         self._seed = seed
         self._quick = quick
         self._silent = ""
-        """Why the controllers told nobody their state at the end."""
+        """Why no controller reported its state at the end."""
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
         """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal, or

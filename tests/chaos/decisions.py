@@ -69,7 +69,7 @@ class Leader:
     async def call(
         self, header: Header, body: bytes = b"", *, accept: Container[int] = (ResponseCode.SUCCESS,)
     ) -> Response:
-        """One call to the leader. Raises `NetError`, `MQError`; the leader is looked for anew then."""
+        """One call to the leader. Raises `NetError`, `MQError`; then the leader is looked for again."""
         leader = self._leader
         if leader is None:
             if self._finding is None or self._finding.done():

@@ -42,7 +42,7 @@ class Prepared:
     acked_us: int | None = None
     """When the half message was acknowledged; None: the local transaction did not run."""
     commits: bool = False
-    """The decision: told to the broker, or kept for its check."""
+    """The decision: sent to the broker, or kept for its check."""
     ended_us: int | None = None
     """When the broker confirmed the end."""
     error: str = ""

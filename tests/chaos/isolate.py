@@ -49,7 +49,7 @@ def check_tools() -> None:
 
 
 def unshare_command() -> list[str]:
-    """What to put before a command so that it runs in a corner of its own. Raises `CannotIsolate`."""
+    """What to put before a command to isolate it. Raises `CannotIsolate`."""
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if os.geteuid() != 0:
         command.append("--map-root-user")  # enough where users may make namespaces

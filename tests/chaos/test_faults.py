@@ -1,4 +1,4 @@
-"""Who is hit by a fault, and what the switch is told."""
+"""Which hosts a fault hits, and which commands the switch gets."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_containers_hold_a_master_and_the_other_sets_slave(tmp_path: Path) -> No
     assert len({path for paths in stores_of(cluster) for path in paths}) == 4
 
 
-def test_messages_of_two_broker_sets_are_told_apart(tmp_path: Path) -> None:
+def test_messages_of_two_broker_sets_are_distinguished(tmp_path: Path) -> None:
     cluster = groups("containers", tmp_path)
     places = places_of(cluster)
     master = cluster.sets["broker-b"][0]

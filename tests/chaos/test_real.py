@@ -89,11 +89,12 @@ def test_cuts_and_losses_are_between_pairs_of_hosts() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    heard = {words[0]: (int(words[1]), int(words[2])) for words in map(str.split, done.stdout.splitlines())}
-    assert heard["free"] == heard["healed"] == (200, 200)
-    assert heard["cut"] == (0, 200)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    received = {name: (int(first), int(second)) for name, first, second in rows}
+    assert received["free"] == received["healed"] == (200, 200)
+    assert received["cut"] == (0, 200)
     # 20 % there and 20 % of those back: 4 % of 200 are 8 on average.
-    assert all(0 < answers < 30 for answers in heard["loss"])
+    assert all(0 < answers < 30 for answers in received["loss"])
 
 
 def descendants(pid: int) -> list[int]:

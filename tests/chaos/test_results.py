@@ -68,14 +68,14 @@ def test_the_page_gets_tables_and_plots(tmp_path: Path) -> None:
         write_page(tmp_path / "other.md", tmp_path, [result()])
 
 
-def test_a_violation_is_told_with_its_example() -> None:
+def test_a_violation_is_reported_with_its_example() -> None:
     bad = result()
     verdict = Verdict()
     verdict.violated(Kind.TAKEN_BACK, "k7 at 0/3, now nothing")
     bad.take(verdict)
     assert not bad.ok
-    told = list(report.violations([bad], verdict))
-    assert told == [
+    reported = list(report.violations([bad], verdict))
+    assert reported == [
         "kill (ours, 2): taken_back × 1: k7 at 0/3, now nothing",
         "stores at the end: taken_back × 1: k7 at 0/3, now nothing",
     ]

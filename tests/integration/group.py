@@ -54,7 +54,7 @@ async def exchange(address: str, data: bytes, *, then_close: bool = False, timeo
 
 @dataclass
 class Group:
-    """See the module. What `send` was told is stored is in `acked`; `check` demands it back."""
+    """See the module. `acked` has what brokers acknowledged to `send`; `check` demands it back."""
 
     directory: Path
     settings: dict[str, object] = field(default_factory=dict)

@@ -330,19 +330,19 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     assert file.read_text() == "# ours\nfileReservedTime=9\ntraceOn=false\n", "once it is answered"
     change = ("updateBrokerConfig", "-b", broker, "-k")
     file.rename(tmp_path / "elsewhere")
-    told = await run(*change, "fileReservedTime", "-v", "39", fails=True)
-    assert "in force until a restart" in told and not file.exists()
+    error = await run(*change, "fileReservedTime", "-v", "39", fails=True)
+    assert "in force until a restart" in error and not file.exists()
     file.mkdir()
-    told = await run(*change, "fileReservedTime", "-v", "40", fails=True)
-    assert "in force until a restart" in told and "broker.conf" in told
+    error = await run(*change, "fileReservedTime", "-v", "40", fails=True)
+    assert "in force until a restart" in error and "broker.conf" in error
     file.rmdir()
     (tmp_path / "elsewhere").rename(file)
     assert "cannot change while" in await run(*change, "listenPort", "-v", "1", fails=True)
     assert "did you mean fileReservedTime" in await run(*change, "fileReservdTime", "-v", "1", fails=True)
     assert (await run("haStatus", "-b", broker))[0]["role"] == "master"
     for named, shown in (("broker-a", f"broker-a {broker}"), (broker, broker)):
-        told = await run("getBrokerEpoch", "-b", named, fails=True)
-        assert f'{shown} answered "this request only for controllerMode' in told
+        error = await run("getBrokerEpoch", "-b", named, fails=True)
+        assert f'{shown} answered "this request only for controllerMode' in error
     assert "no text that can be sent" in await run("topicRoute", "-t", "\udcff", fails=True)
     assert "no broker nobody is registered" in await run("getBrokerEpoch", "-b", "nobody", fails=True)
     assert (await run("wipeWritePerm", "-b", "broker-a"))[0]["topicsWiped"] > 0
@@ -356,7 +356,7 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
         await run(command, "-b", broker)
 
 
-async def test_an_address_of_another_kind_of_program_is_told(cluster: tuple[Run, str]) -> None:
+async def test_an_address_of_another_kind_of_program_is_reported(cluster: tuple[Run, str]) -> None:
     run, broker = cluster
     namesrv = next(row for row in await run("getNamesrvConfig") if row["key"] == "listenPort")
     (name_server,) = (key for key in namesrv if key != "key")

@@ -98,7 +98,7 @@ def test_a_file_for_mqadmin_does_instead_of_options(secured: Secured, tmp_path: 
     assert CliRunner().invoke(admin, ask, env={CONFIG_VARIABLE: str(file)}).exit_code == 0
 
 
-def test_who_does_not_get_in_is_told_what_to_give(secured: Secured, tmp_path: Path) -> None:
+def test_who_is_refused_learns_which_options_are_missing(secured: Secured, tmp_path: Path) -> None:
     stranger = authority(tmp_path / "stranger")
     plain = LocalCluster(tmp_path / "plain", replicas=0, controllers=0).namesrv
     plain.start()

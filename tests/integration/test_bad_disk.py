@@ -395,7 +395,7 @@ async def register_until_it_ends(program: Program) -> None:
         await client.close()
 
 
-def told_in_one_line(program: Program, path: Path, error: str) -> None:
+def reported_in_one_line(program: Program, path: Path, error: str) -> None:
     """Exit code 1, and a last line with the path and the system's words; no traceback."""
     assert program.process is not None and program.process.returncode == 1
     text = read(program.log_path)
@@ -412,7 +412,7 @@ async def test_a_controller_whose_disk_is_full_ends_in_a_line(tmp_path: Path, di
         fill(disk / "ballast")
         await register_until_it_ends(program)
         (path,) = (disk / "controller/raft-n0").glob("log-*")
-        told_in_one_line(program, path, "No space left on device")
+        reported_in_one_line(program, path, "No space left on device")
         (disk / "ballast").unlink()
         program.start()
         assert program.stop() == 0
@@ -428,7 +428,7 @@ async def test_a_controller_that_may_not_write_any_more_ends_in_a_line(tmp_path:
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (limit, limit))
         await register_until_it_ends(program)
         (path,) = (tmp_path / "store/raft-n0").glob("log-*")
-        told_in_one_line(program, path, "File too large")
+        reported_in_one_line(program, path, "File too large")
     finally:
         program.kill()
 

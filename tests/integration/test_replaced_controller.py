@@ -28,7 +28,7 @@ SMALL = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 1_000, "maxIndex
 
 @dataclass
 class Load:
-    """One producer that never stops; what it was told is stored is in `acked`."""
+    """One producer that never stops; `acked` has what was acknowledged."""
 
     cluster: LocalCluster
     acked: list[bytes] = field(default_factory=list)

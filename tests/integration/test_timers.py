@@ -451,7 +451,7 @@ async def test_messages_wait_through_restarts(start: Starter) -> None:
     assert [message.body for message in found] == [b"early", *(b"%d" % n for n in range(100))]
 
 
-async def test_lost_timer_files_are_made_again_from_the_log(start: Starter, tmp_path: Path) -> None:
+async def test_lost_timer_files_are_rebuilt_from_the_log(start: Starter, tmp_path: Path) -> None:
     rig = await start()
     due = now_ms() + 4_000
     await rig.send(b"soon", properties=timed("soon", TIMER_DELAY_MS=200))

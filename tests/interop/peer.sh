@@ -60,7 +60,7 @@ launch() { # default heap, then what java is to run
   for program in broker namesrv tools; do # 4.9 does not start without them
     echo '<configuration/>' >"$java_home_dir/conf/logback_$program.xml"
   done
-  # RocketMQ reaches into the JDK for unsafe memory and direct buffers; Java 17 asks to be told so.
+  # RocketMQ uses unsafe memory and direct buffers of the JDK; Java 17 opens these packages on request only.
   local open=() package
   for package in java.base/java.nio java.base/java.lang java.base/java.util java.base/sun.nio.ch; do
     open+=("--add-opens=$package=ALL-UNNAMED")

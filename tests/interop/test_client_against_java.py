@@ -50,7 +50,7 @@ async def start_cluster(peer: Peer) -> str:
 
 
 async def _queues(reader: QueueReader, topic: str) -> list[MessageQueue]:
-    """A broker that made a topic for a send tells the name server soon, not before it answers."""
+    """A broker that created a topic for a send registers it soon, not before it answers."""
     async with asyncio.timeout(10):
         while True:
             try:

@@ -86,7 +86,7 @@ async def test_our_brokers_go_to_our_controllers_and_back(peer: Peer, tmp_path: 
             assert (master, members) == (1, (1, 2)) and epoch > before
             await load.grows("under our controllers")
             for broker in cluster.brokers:
-                # The move wrote it into the brokers' files; LocalCluster writes these anew at each start.
+                # The move wrote it into the brokers' files; LocalCluster rewrites these at each start.
                 assert f"controllerAddr={';'.join(ours)}" in broker.config_path.read_text()
                 broker.settings = {**broker.settings, "controllerAddr": ";".join(ours)}
             cluster.brokers[0].kill()

@@ -92,18 +92,18 @@ def described(record: MessageExt) -> dict[str, object]:
 
 async def story(producer: RawProducer) -> dict[str, object]:
     """The same requests to any broker; what it answers, asks and delivers."""
-    told: dict[str, object] = {}
+    seen: dict[str, object] = {}
 
     async def end(name: str, *arguments: Any, **fields: Any) -> None:
         try:
             await producer.end(*arguments, **fields)
-            told[name] = 0
+            seen[name] = 0
         except MQError as error:
-            told[name] = (int(error.code), error.remark)
+            seen[name] = (int(error.code), error.remark)
 
     await producer.connect()
     committed = await producer.prepare("A", TAGS="t", KEYS="k")
-    told["prepared"] = (
+    seen["prepared"] = (
         committed.answer.queue_id,
         committed.answer.transaction_id,
         committed.physical_offset >= 0,
@@ -126,12 +126,12 @@ async def story(producer: RawProducer) -> dict[str, object]:
 
     await until(read, "three messages")
     records = [described(message) for message in await producer.messages()]
-    told["delivered"] = sorted((str(each["body"]), each["properties"]) for each in records)
-    told["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks} - {"A", "B"})
+    seen["delivered"] = sorted((str(each["body"]), each["properties"]) for each in records)
+    seen["asked"] = sorted({header.msg_id or "" for header, _ in producer.checks} - {"A", "B"})
     header, record = next(each for each in producer.checks if each[0].msg_id == "D")
-    told["check"] = (header.topic, header.msg_id, header.transaction_id, header.broker_name)
-    told["checked record"] = {k: v for k, v in described(record).items() if k != "queue"}
-    return told
+    seen["check"] = (header.topic, header.msg_id, header.transaction_id, header.broker_name)
+    seen["checked record"] = {k: v for k, v in described(record).items() if k != "queue"}
+    return seen
 
 
 async def test_the_same_requests_have_the_same_effect(peer: Peer, tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ async def test_the_same_requests_have_the_same_effect(peer: Peer, tmp_path: Path
         await ours.client.close()
         await theirs.client.close()
         await service.stop()
-    for name, told in their_story.items():
-        assert our_story[name] == told, name
+    for name, seen in their_story.items():
+        assert our_story[name] == seen, name
     assert our_story.keys() == their_story.keys()
 
 

@@ -81,7 +81,7 @@ class History:
 
 
 class Client:
-    """One client: a connection of its own to each controller, one request at a time."""
+    """One client: a connection to each controller, one request at a time."""
 
     def __init__(
         self,

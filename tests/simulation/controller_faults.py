@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Faults:
-    """`prober`, who runs on a host of its own, asks two leaders where there are two."""
+    """`prober`, who runs on a separate host, asks two leaders where there are two."""
 
     def __init__(self, group: ControllerGroup, prober: Client) -> None:
         self.group, self.random, self.prober = group, group.random, prober
@@ -189,7 +189,7 @@ class Faults:
         self._later(self.random.uniform(0.7, 2.0), self.group.reconnect)
 
     def _mute(self, node: Node) -> None:
-        """It hears its peers, but none of them hears it."""
+        """It receives from its peers, but none of them receives from it."""
         for other in self.group.controllers:
             if other is not node:
                 self.group.partition(node, other, both=False)

@@ -50,7 +50,7 @@ class Shape:
 
 
 class DriftingLoop(SimLoop):
-    """Each host has a clock of its own speed: timers and `time` go by it."""
+    """The clocks of hosts differ in speed: timers and `time` go by it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -3,7 +3,7 @@
 It says what RocketMQ's controller mode promises (seeds 000 and 001), independently of the state machine's
 code: who may change a SyncStateSet, what each answer must show, in which order refusals are found. What it
 leaves open is who is alive: an election may go to any member of the SyncStateSet, and a refusal because
-somebody is not alive tells nothing.
+somebody is not alive means nothing.
 
 Decisions that no client asked for (a connection closed, a master that restarted) are operations too,
 `Decided`, taken from the log: what they changed is known exactly.

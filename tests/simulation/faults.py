@@ -214,7 +214,7 @@ class Faults:
         self._later(self.random.uniform(0.1, 2.5), lambda: self._end(master))
 
     def _deafen(self, master: Node) -> None:
-        """The controllers hear the master, but it does not hear them: answers get lost."""
+        """The controllers receive from the master, but it does not receive from them: answers get lost."""
         for node in self.cluster.controllers:
             self.cluster.partition(node, master, both=False)
         self._later(self.random.uniform(0.5, 6), lambda: self._end(master))

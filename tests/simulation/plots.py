@@ -92,7 +92,7 @@ class Plots(Operators):
         await asyncio.sleep(self.random.uniform(1, 4))
 
     async def _forget(self, master: Node) -> None:
-        """The controllers hear of no broker for so long that they give all of them up; nothing else happens.
+        """The controllers receive nothing from brokers until they give all of them up; nothing else happens.
 
         The same master may be elected for a new term, with all its links intact.
         """
@@ -234,7 +234,7 @@ class Plots(Operators):
 
     async def _depose(self, master: Node) -> None:
         """The master is cut off from the controllers only. It rules on for its slaves and clients, until
-        they follow another one; then it hears of it."""
+        they follow another one; then it learns of it."""
         cluster, pick = self.cluster, self.random
         for node in cluster.controllers:
             cluster.partition(node, master)
@@ -248,7 +248,7 @@ class Plots(Operators):
 
     async def _rejoin(self, master: Node, slave: Node) -> bool:
         """`slave` leaves the SyncStateSet and comes back, until the master asks the controllers to take it
-        in again, which it cannot hear them answer."""
+        in again; it does not receive their answer."""
         cluster, tracker = self.cluster, master.broker.replication.tracker
         whole = tracker.agreed.members
         self._end(slave, cut=0.0)
@@ -260,8 +260,8 @@ class Plots(Operators):
         return await self._until(lambda: bool((tracker.proposal or set()) - tracker.agreed.members), 4, 0.002)
 
     async def _refused(self, master: Node) -> None:
-        """The controllers have taken a slave into the SyncStateSet. The master does not hear it, asks again,
-        is refused, and the slave is cut off from it."""
+        """The controllers have taken a slave into the SyncStateSet. The master does not learn of it, and asks
+        again. It is refused, and the slave is cut off from it."""
         cluster, pick = self.cluster, self.random
         slave = pick.choice(self._slaves(master))
         if not await self._rejoin(master, slave):

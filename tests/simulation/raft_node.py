@@ -1,7 +1,7 @@
 """One node of a simulated Raft group: the real core and storage, and a shell on virtual time.
 
-It does what `batonmq.raft.node` does with asyncio, on a disk that can lose power and a clock that runs at a
-speed of its own.
+It does what `batonmq.raft.node` does with asyncio, on a disk that can lose power and a clock that runs
+faster or slower than others.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Simulation:
             self.loss = self.duplication = 0.0
             self.delay_ms, self.disk_mean_ms = rng.choice([0.3, 1.0, 3.0]), 0.2
         self.closings = random.Random(~seed)
-        """Of its own: what is not looked at does not change the schedule."""
+        """A separate source: what is not looked at does not change the schedule."""
         self.forger = random.Random(seed + 1)
         self.faults = True
         self.now = 0.0
@@ -109,7 +109,7 @@ class Simulation:
         self.nodes[name] = Node(self, name, members, clock)
 
     def _add_fresh(self) -> str:
-        """A machine that may join: it knows of no membership until the log tells it."""
+        """A machine that may join: it knows of no membership until the log has it."""
         name = f"m{self._fresh}"
         self._fresh += 1
         self._add(name, Members({}))
@@ -139,7 +139,7 @@ class Simulation:
             return
         node = self.nodes[target]
         if node.alive:
-            # Each message has a delay of its own: they overtake each other.
+            # Messages have different delays: they overtake each other.
             mean = self.delay_ms * max(self.slow.get(sender, 1), self.slow.get(target, 1))
             node.later(rng.expovariate(1 / mean), node.receive, sender, message)
             if rng.random() < self.duplication:
@@ -244,7 +244,7 @@ class Simulation:
             self.block({(one, rival), (rival, one)})
             self.isolate_when_rivalled(node, self.nodes[rival])
         elif kind.startswith("amnesia"):
-            # It is cut off; all others start anew and elect at once, if nothing holds them back.
+            # It is cut off; all others restart and elect at once, if nothing holds them back.
             self.block({(one, other) for other in names} | {(other, one) for other in names})
             for name in names:
                 if name != one:
@@ -286,7 +286,7 @@ class Simulation:
         node.receive(core.leader_id, InstallSnapshot(core.term, meta, 1, zlib.crc32(b"\xc1"), 0, b"\xc1"))
 
     def isolate_when_rivalled(self, leader: Node, rival: Node) -> None:
-        """When a lease would be wrong: another one is elected, and the old leader cannot hear of it."""
+        """When a lease would be wrong: another one is elected, and the old leader cannot learn of it."""
         end = self.now + 3 * ELECTION_MS
 
         def look() -> None:

@@ -111,7 +111,7 @@ def play(
 
     Raises `Violation`, with the last of `events`, if the story does, or if its programs failed.
     """
-    # Memory is collected only afterwards: a collection at a moment of its own choosing would run `finally`
+    # Memory is collected only afterwards: a collection during the story would run `finally`
     # clauses of programs that were killed long ago.
     collecting = gc.isenabled()
     gc.disable()

@@ -27,7 +27,7 @@ def play(
     *,
     lease_read: bool = False,
 ) -> None:
-    """Three controllers and nothing else, on a loop of its own."""
+    """Three controllers and nothing else, on a new loop."""
     loop = SimLoop(seed)
     root = Path(tempfile.mkdtemp(prefix=f"batonmq-sim-{seed}-"))
     collecting = gc.isenabled()

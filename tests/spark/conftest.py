@@ -1,6 +1,6 @@
 """Real PySpark against a real cluster: one Spark session and one two-replica cluster for all these tests.
 
-Every test works on topics of its own. A test that kills brokers starts a cluster of its own (`cluster_of`).
+Every test creates its topics. A test that kills brokers starts a separate cluster (`cluster_of`).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def cluster_of(brokers: str, directory: Path) -> LocalCluster | JavaCluster:
     cluster = LocalCluster(directory)
     if brokers == JAVA_REPLICAS:
         for program in cluster.programs:
-            # Each program believes in a home directory of its own, where it keeps what no key moves.
+            # Each program gets its own home directory, for files that no key moves.
             home = f"PEER_USER_HOME={directory / program.name}"
             program.command = ("env", home, f"PEER_HEAP={HEAPS[program.verb]}", str(SCRIPT))
             program.start_timeout_s = JAVA_START_TIMEOUT_S

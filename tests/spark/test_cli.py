@@ -135,10 +135,10 @@ def test_mistakes_are_one_line(session, topics):
         ("nowhere", "Error: name server address 'nowhere': expected host:port"),
     ],
 )
-def test_a_wrong_name_server_is_told_before_spark_is_started(tmp_path, address, says):
+def test_a_wrong_name_server_is_reported_before_spark_is_started(tmp_path, address, says):
     ran = batonmq_spark("archive", "-n", address, "-t", "t", "--to", tmp_path / "archive")
     assert ran.returncode == 1
-    (line,) = ran.stderr.splitlines()  # Spark would have logged something of its own
+    (line,) = ran.stderr.splitlines()  # Spark would have logged more lines
     assert line.startswith(says)
     assert not (tmp_path / "archive").exists()
 

@@ -55,7 +55,7 @@ def test_available_now_in_limited_batches_then_only_what_is_new(session, topics,
     assert written(session, tmp_path) == Counter(bodies("a", 70) + bodies("b", 12) + bodies("c", 1))
 
 
-def test_starts_at_the_end_unless_told_otherwise(session, topics, tmp_path):
+def test_starts_at_the_end_by_default(session, topics, tmp_path):
     topic = topics.make(queues=1)
     topics.fill(topic, {0: bodies("before", 5)})
     query = (
@@ -86,7 +86,7 @@ def test_queues_added_later_are_read_from_their_first_message(session, topics, t
     assert written(session, tmp_path) == Counter(bodies("a", 3) + bodies("b", 4))
 
 
-def test_a_topic_made_anew_is_data_loss_or_a_fresh_beginning(session, topics, tmp_path):
+def test_a_recreated_topic_is_data_loss_or_a_new_start(session, topics, tmp_path):
     topic = topics.make(queues=1)
     topics.fill(topic, {0: bodies("old", 20)})
     available_now(session, topics, topic, tmp_path)

@@ -1,4 +1,4 @@
-"""What happens to clients of a broker set whose master dies: told with processes and in the simulator."""
+"""What happens to clients of a broker set whose master dies: with processes and in the simulator."""
 
 from __future__ import annotations
 

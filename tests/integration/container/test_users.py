@@ -1,4 +1,4 @@
-"""Brokers of one container, each with the access control of its own file."""
+"""Brokers of one container, each with the access control of its file."""
 
 from __future__ import annotations
 

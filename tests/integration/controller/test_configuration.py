@@ -76,7 +76,7 @@ async def test_a_change_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> Non
         await group.stop_all()
 
 
-async def test_jraft_family_has_a_port_of_its_own_for_raft(tmp_path: Path) -> None:
+async def test_jraft_family_has_a_separate_port_for_raft(tmp_path: Path) -> None:
     raft_1, raft_2, rpc_1, rpc_2 = free_ports(4)
     configs = [
         ControllerConfig(

@@ -13,7 +13,7 @@ from tests.integration.controller.group import CLUSTER, Group, brokers, until
 from batonmq.protocol.headers import controller as wire
 
 
-async def test_a_closed_connection_elects_within_milliseconds_and_all_replicas_hear_of_it(one: Group) -> None:
+async def test_a_closed_connection_elects_within_milliseconds_and_notifies_all_replicas(one: Group) -> None:
     service = await one.leader()
     address = one.address(service)
     first, second = await brokers(address)
@@ -25,7 +25,7 @@ async def test_a_closed_connection_elects_within_milliseconds_and_all_replicas_h
         await first.drop_connections()
         await until(lambda: service.machine.broker_sets["s"].master_id == 2, "the second is master", 1)
         assert time.monotonic() - started < 0.5
-        await until(lambda: any(h.master_epoch == 2 for h, _ in second.notices), "the second is told")
+        await until(lambda: any(h.master_epoch == 2 for h, _ in second.notices), "the second is notified")
         header, body = second.notices[-1]
         assert (header.master_broker_id, header.master_address) == (2, second.address)
         assert body.sync_state_set == (2,) and body.sync_state_set_epoch == 3
@@ -57,11 +57,11 @@ async def test_notices_are_repeated_until_a_heartbeat_shows_the_epoch(one: Group
     first, second = await brokers(address)
     try:
         await first.elect(address)
-        await until(lambda: len(second.notices) >= 2, "the second is told again", 5)
+        await until(lambda: len(second.notices) >= 2, "the second is notified again", 5)
         for broker in (first, second):
             broker.epoch = 1
             await broker.beat(address)
-        await until(lambda: service.notices.pending == 0, "nobody is left to be told", 5)
+        await until(lambda: service.notices.pending == 0, "no notice is pending", 5)
     finally:
         await first.stop()
         await second.stop()
@@ -85,7 +85,7 @@ async def test_a_replica_that_does_not_answer_delays_nobody(one: Group) -> None:
         await first.beat(address)
         started = time.monotonic()
         await first.elect(address)
-        await until(lambda: second.notices, "the second is told")
+        await until(lambda: second.notices, "the second is notified")
         assert time.monotonic() - started < 1.0
         deaf.close()
     finally:

@@ -51,7 +51,7 @@ async def test_followers_answer_consistent_reads_where_they_may(tmp_path: Path) 
         await first.elect(address)
         for follower in followers:
             await until(lambda s=follower: s.leader_id is not None, "followers know the leader")
-            # At once after the answer to a write, while the follower may not have heard of it.
+            # At once after the answer to a write, while the follower may not know of it.
             for header in (wire.GetReplicaInfo("s"), wire.GetNextBrokerId("s", CLUSTER)):
                 reply = await first.client.call(group.address(follower), header)
                 seen = reply.header
@@ -169,7 +169,7 @@ async def test_a_new_leader_listens_as_long_as_it_was_deaf_before_it_judges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats that come before its first entry is committed count for nothing, which is not the brokers'
-    fault: disks were slow here, and the first that is heard afterwards was no better than the master."""
+    fault: disks were slow here, and the first received afterwards was no better than the master's."""
     group = Group(tmp_path, 1, scan_not_active_broker_interval=20)
     await group.start()
     service = await group.leader()

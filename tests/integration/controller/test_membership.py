@@ -115,7 +115,7 @@ async def test_a_newcomer_waits_without_disturbing_and_then_knows_everything(ope
         await until(lambda: "s" in new.machine.broker_sets, "the newcomer knows the broker set")
         await until(lambda: new.membership.standing == "voter", "it knows that it is a voter")
         assert leader.node.term == term
-        # Whoever is asked, tools and brokers hear of the newcomer.
+        # Whichever controller they ask, tools and brokers learn of the newcomer.
         meta = (await first.client.call(operator.group.address(new), wire.GetMetadata())).header
         assert isinstance(meta, wire.GetMetadataReply)
         assert f"n3:{operator.group.address(new)};" in meta.peers
@@ -145,9 +145,9 @@ async def test_who_is_removed_says_so_once_and_disturbs_nobody(
     with caplog.at_level(logging.WARNING):
         await operator.remove(own)
         await operator.remove(own)
-        # By somebody whom a controller without a leader told an old membership, as in an election.
+        # By somebody who got an old membership from a controller without a leader, as in an election.
         await operator.admin.ask(operator.group.address(leader), wire.RemoveController(own))
-        await until(lambda: gone.membership.standing == "removed", "the removed one is told")
+        await until(lambda: gone.membership.standing == "removed", "the removed one is notified")
         await asyncio.sleep(2.5 * CALM_MS / 1000)
         said = [r.getMessage() for r in caplog.records if "was removed from the group" in r.getMessage()]
     assert len(said) == 1 and own in said[0]
@@ -167,7 +167,7 @@ async def test_a_learner_that_is_removed_learns_of_it(
     term = leader.node.term
     with caplog.at_level(logging.WARNING):
         await operator.remove("n3")
-        await until(lambda: new.membership.standing == "removed", "the removed learner is told")
+        await until(lambda: new.membership.standing == "removed", "the removed learner is notified")
         await asyncio.sleep(2.5 * CALM_MS / 1000)
     said = [r.getMessage() for r in caplog.records if "was removed from the group" in r.getMessage()]
     assert len(said) == 1 and "n3" in said[0]
@@ -179,7 +179,7 @@ async def test_a_leader_that_is_to_be_removed_hands_over_first(operator: Operato
     new = await operator.newcomer("n3")
     await operator.add(new)
     await operator.remove(leader.topology.self_id)
-    await until(lambda: leader.membership.standing == "removed", "the former leader is told")
+    await until(lambda: leader.membership.standing == "removed", "the former leader is notified")
     heir = await operator.leader()
     assert heir is not leader and len(heir.node.members.voters) == 3
     # And the newcomer counts: with one more of the old ones gone it makes the majority.
@@ -231,8 +231,8 @@ async def test_what_would_be_a_mistake_is_refused(
     await until(lambda: founder.membership.standing == "removed", "the group has said that n3 is no member")
     with pytest.raises(AdminError, match="was not started to join it"):
         await operator.add(founder)
-    told = [record.getMessage() for record in caplog.records if "controller n3 " in record.getMessage()]
-    assert [text.split(",")[0] for text in told] == ["controller n3 is no member of the group g"]
+    lines = [record.getMessage() for record in caplog.records if "controller n3 " in record.getMessage()]
+    assert [text.split(",")[0] for text in lines] == ["controller n3 is no member of the group g"]
 
 
 async def test_the_log_says_who_belongs_to_it_after_a_restart(
@@ -255,10 +255,10 @@ async def test_the_log_says_who_belongs_to_it_after_a_restart(
     assert set(leader.node.members.voters) == set(again.node.members.voters) == {"n1", "n2", "n3"}
     warned = [r.getMessage() for r in caplog.records if "bring it up to date" in r.getMessage()]
     assert len(warned) == 3 and all("the group consists of n1-" in text for text in warned)
-    # Whoever was away when it was removed is told when it comes back.
+    # A controller that was away when it was removed is notified when it comes back.
     caplog.clear()
     returned = await operator.start(gone)
-    await until(lambda: returned.membership.standing == "removed", "it is told", 5)
+    await until(lambda: returned.membership.standing == "removed", "it is notified", 5)
     assert sum("was removed from the group" in r.getMessage() for r in caplog.records) == 1
     assert leader.leading
 

@@ -46,7 +46,7 @@ from batonmq.raft.transport import SharedSecret
 
 SECRET = "of the controllers"
 ATTEMPTS = 20
-"""Of each stranger at each controller: were each told in a line, the log would be full of them."""
+"""Of each stranger at each controller: with a line for each, the log would be full of them."""
 NAMES = ("n0", "n1", "n2")
 
 
@@ -98,13 +98,13 @@ class Controllers:
 
     async def seen(self) -> list[tuple[str | None, int, int, list[str]]]:
         """Leader, term, commit index and members, as each of them says."""
-        told = []
+        found = []
         for program in self.programs:
             answer = await self.client.call(program.address, GetControllerMembers())
             shown = decode_controller_members(bytes(answer.body))
             ids = [member.controller_id for member in shown.members]
-            told.append((shown.leader_id, shown.term, shown.commit_index, ids))
-        return told
+            found.append((shown.leader_id, shown.term, shown.commit_index, ids))
+        return found
 
     def logs(self) -> str:
         return "".join(read(program.log_path) for program in self.programs)
@@ -157,7 +157,7 @@ def shared(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
 
 @pytest.fixture
 def separate(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
-    """Raft on a port of its own with certificates on both sides; brokers speak plain text."""
+    """Raft on a separate port with certificates on both sides; brokers speak plain text."""
     ports = free_ports(6)
     raft = [f"127.0.0.1:{port}" for port in ports[:3]]
     programs = []

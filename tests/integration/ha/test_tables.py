@@ -260,7 +260,7 @@ async def produce(group: ReplicaGroup, name: str, *bodies: bytes) -> None:
             await producer.send(Message(name, body), queue=queue)
 
 
-async def test_of_a_topic_that_was_made_again_a_new_master_shows_the_new_messages(
+async def test_of_a_recreated_topic_a_new_master_shows_the_new_messages(
     group: ReplicaGroup,
 ) -> None:
     master = await group.master()
@@ -311,7 +311,7 @@ async def test_a_deleted_topic_stays_deleted_when_the_slave_restarts_and_takes_o
     assert (await tables(group, slave)).topics == {"Made": 2, "MadeToo": 2}
 
 
-async def test_offsets_in_a_topic_that_was_made_again_are_forgotten_also_if_the_master_dies_at_once(
+async def test_offsets_in_a_recreated_topic_are_forgotten_also_if_the_master_dies_at_once(
     group: ReplicaGroup,
 ) -> None:
     """Who goes on from where it was in the former topic passes over as many of the new one's messages."""

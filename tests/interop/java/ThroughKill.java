@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * ThroughKill NAMESRV TOPIC SENDERS STOPFILE: each sender sends keyed messages to a queue of its own, one after the
+ * ThroughKill NAMESRV TOPIC SENDERS STOPFILE: each sender sends keyed messages to its own queue, one after the
  * other, each until it is acknowledged, while an orderly push consumer reads; masters may be killed meanwhile. When
  * STOPFILE exists it stops sending, waits for the consumer and prints what it saw as key=value lines.
  */

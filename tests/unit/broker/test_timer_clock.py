@@ -144,7 +144,7 @@ async def test_a_recall_holds_after_a_long_absence(timed: Timed, recall_after_ms
     timed.lead()
     looks = 0
     while timed.state.timers.waiting or timed.state.queue_offset < timed.waiting_end:
-        timed.clock.advance(1_000)  # each of them is stored again in a second of its own
+        timed.clock.advance(1_000)  # each of them is stored again in a separate second
         await asyncio.sleep(0.01)
         looks += 1
         assert looks < 300
@@ -212,8 +212,8 @@ class Following(Timed):
         become_slave(self.broker)
         self.part.role_changed(self.broker.role)
 
-    def told(self, read_ms: int, queue_offset: int) -> None:
-        """The master's checkpoint."""
+    def receive_checkpoint(self, read_ms: int, queue_offset: int) -> None:
+        """From the master."""
         checkpoint = Checkpoint(read_ms, 0, queue_offset, queue_offset)
         self.part.service.replace(checkpoint.encode())
 
@@ -250,12 +250,12 @@ async def test_what_the_former_master_had_still_to_roll_is_rolled(
     slot_ms, roll = parking_slot(Following.OUT_MS, START_MS, following.state.wheel)
     assert roll
     if not late:
-        following.told(START_MS, 2)
+        following.receive_checkpoint(START_MS, 2)
         await following.until(lambda: following.state.timers.waiting == 2)
     # The master parked both a second later. It has rolled b.
     following.clock.set_wall(slot_ms + 2_000)
     following.replicate("b", TIMER_ROLL_TIMES="1")
-    following.told(slot_ms + 1_000, 2)
+    following.receive_checkpoint(slot_ms + 1_000, 2)
     await following.until(lambda: following.state.queue_offset == 2)
     await following.until(lambda: not following.state.timers.waiting)
     following.take_over()
@@ -270,9 +270,9 @@ async def test_what_was_rolled_long_ago_is_not_looked_at_again(served: Served, t
     following = Following(served)
     following.follow()
     following.replicate("a")
-    following.told(START_MS, 1)
+    following.receive_checkpoint(START_MS, 1)
     await following.until(lambda: following.state.timers.waiting == 1)
     slot_ms, _ = parking_slot(Following.OUT_MS, START_MS, following.state.wheel)
-    following.told(slot_ms + 11_000, 1)
+    following.receive_checkpoint(slot_ms + 11_000, 1)
     await following.until(lambda: not following.state.timers.waiting)
     assert not following.state.doubtful

@@ -248,7 +248,7 @@ def test_a_torn_tail_is_cut(store: TimerStore, tmp_path: Path, reopen: Callable[
     assert numbers(reopen(), 0) == [*range(12), 20]
 
 
-def test_a_wheel_that_points_behind_the_log_is_built_anew(
+def test_a_wheel_that_points_behind_the_log_is_rebuilt(
     store: TimerStore, tmp_path: Path, reopen: Callable[..., TimerStore]
 ) -> None:
     store.put([entry(n, n % 2) for n in range(15)])

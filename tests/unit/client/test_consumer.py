@@ -596,8 +596,8 @@ async def test_a_tool_has_messages_consumed_directly_and_asks_for_offsets() -> N
 
             async def result(data: bytes) -> tuple[object, str | None]:
                 answer = await connection.call(ConsumeMessageDirectly("g", consumer.client_id), data)
-                told = decode(answer.body, ConsumeMessageDirectlyResult)
-                return told.consume_result, told.remark
+                shown = decode(answer.body, ConsumeMessageDirectlyResult)
+                return shown.consume_result, shown.remark
 
             kinds = ConsumeResult
             assert await result(record(b"fine")) == (kinds.SUCCESS, None)

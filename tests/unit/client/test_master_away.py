@@ -36,7 +36,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 
 
 class Replica(FakeBroker):
-    """A replica with offsets of its own. A slave sends pulls of what it does not have to its master."""
+    """A replica with separate offsets. A slave sends pulls of what it does not have to its master."""
 
     is_slave = False
 
@@ -182,9 +182,9 @@ async def test_a_broker_that_restarted_gets_the_offset_again() -> None:
         async with consumer_of(cluster, []):
             await until(lambda: master.log.offsets.get(("g", QUEUE)) == 3)
             await asyncio.sleep(0.3)
-            told = len(master.commits)
+            sent = len(master.commits)
             await asyncio.sleep(0.3)
-            assert len(master.commits) == told, "what did not change is not sent"
+            assert len(master.commits) == sent, "what did not change is not sent"
             master.log.offsets["g", QUEUE] = 1
             master.kill()
             await until(lambda: master.log.offsets["g", QUEUE] == 3)

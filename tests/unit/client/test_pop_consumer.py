@@ -375,8 +375,8 @@ async def test_a_tool_has_a_pop_consumer_handle_a_message() -> None:
 
             async def result(data: bytes) -> tuple[object, str | None]:
                 answer = await connection.call(ConsumeMessageDirectly("g", consumer.client_id), data)
-                told = decode(answer.body, ConsumeMessageDirectlyResult)
-                return told.consume_result, told.remark
+                shown = decode(answer.body, ConsumeMessageDirectlyResult)
+                return shown.consume_result, shown.remark
 
             failed = ConsumeResult.THROW_EXCEPTION
             assert await result(record(b"fine")) == (ConsumeResult.SUCCESS, None)

@@ -127,7 +127,7 @@ async def test_kill_of_the_master_costs_little_more_than_the_election() -> None:
 
 
 async def test_a_master_that_hangs_is_left_as_soon_as_there_is_another_one() -> None:
-    """Its connections stay open: only the route tells that nothing more is to be expected of it."""
+    """Its connections stay open: only the route shows that nothing more is to be expected of it."""
     async with FakeCluster() as cluster:
         master = await cluster.broker("a")
         slave = await cluster.broker("a", 1)

@@ -137,7 +137,7 @@ async def test_nobody_there_and_unknown_topics() -> None:
 
 
 def test_synchronous_clients() -> None:
-    """The cluster runs in a thread of its own, as it would elsewhere."""
+    """The cluster runs in another thread, as it would elsewhere."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

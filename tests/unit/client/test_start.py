@@ -1,4 +1,4 @@
-"""A wrong name server address is told when a client starts: one clear line within seconds, all closed."""
+"""A client reports a wrong name server address when it starts: one clear line within seconds, all closed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def strange() -> AsyncIterator[dict[str, str]]:
         ("a broker", "something listens there, but it is no name server"),
     ],
 )
-async def test_a_wrong_address_is_told_at_the_start(
+async def test_a_wrong_address_is_reported_at_the_start(
     strange: dict[str, str], client: str, where: str, words: str
 ) -> None:
     before = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
@@ -118,7 +118,7 @@ async def test_a_name_server_that_is_just_coming_up_is_waited_for() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":9876", "host:port", "host:70000", "a:1;b"])
-async def test_what_is_no_address_is_told_before_anything_else(client: str, address: str) -> None:
+async def test_what_is_no_address_is_reported_before_anything_else(client: str, address: str) -> None:
     with pytest.raises(ValueError, match=r"expected host:port, such as 127\.0\.0\.1:9876"):
         CLIENTS[client](address)
 
@@ -136,7 +136,7 @@ def test_clients_without_an_event_loop_tell_it_too(monkeypatch: pytest.MonkeyPat
         pass
 
 
-async def test_the_first_send_without_a_start_tells_it_within_its_timeout() -> None:
+async def test_the_first_send_without_a_start_reports_it_within_its_timeout() -> None:
     producer = Producer("g", "127.0.0.1:1", send_timeout_ms=500)
     with pytest.raises(Exception, match=r"no name server answers \(127\.0\.0\.1:1: .*[Rr]efused"):
         from batonmq import Message

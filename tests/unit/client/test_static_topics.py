@@ -1,4 +1,4 @@
-"""Clients with static topics: queues that have no broker of their own, and move."""
+"""Clients with static topics: queues that belong to no broker, and move."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Net:
     listen_port: int = 10911
     """Port that clients connect to."""
     broker_ip1: str | None = field(default=None, metadata={"key": "brokerIP1"})
-    """Address that clients are told.
+    """Address that clients get.
 
     Guessed when absent.
     """
@@ -162,7 +162,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(
 
 
 def test_a_file_for_others_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Java's name server has keys of its own, and a key may stand before its value without a sign."""
+    """Java's name server has additional keys, and a key may stand before its value without a sign."""
     assert load(write(tmp_path, "serverWorkerThreads=8\n"), Net) == (Net(),)
     assert len(caplog.records) == 1
     assert load(write(tmp_path, "listenPort 7\n"), Net) == (Net(listen_port=7),)
@@ -203,7 +203,7 @@ def test_describe() -> None:
     infos = {info.key: info for info in describe(Net)}
     assert list(infos) == ["listenPort", "brokerIP1", "flushDiskType", "ratio", "autoCreateTopicEnable"]
     assert infos["listenPort"].doc == "Port that clients connect to."
-    assert infos["brokerIP1"].doc == "Address that clients are told. Guessed when absent."
+    assert infos["brokerIP1"].doc == "Address that clients get. Guessed when absent."
     assert infos["flushDiskType"].type_name == "SYNC_FLUSH|ASYNC_FLUSH"
     assert infos["brokerIP1"].type_name == "str"
     assert infos["ratio"].default == 0.5

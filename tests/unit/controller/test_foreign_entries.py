@@ -49,7 +49,7 @@ async def test_a_follower_refuses_an_entry_that_it_cannot_apply(
 ) -> None:
     last = follower.node.core.log.last_index
     for _ in range(5):
-        follower.hear(append(follower, registered("b"), {**FOREIGN, **NEWER}[case]))
+        follower.receive(append(follower, registered("b"), {**FOREIGN, **NEWER}[case]))
         await asyncio.sleep(0.01)
     assert follower.node.core.log.last_index == last == follower.node.applied_index
     (line,) = warnings(caplog)
@@ -62,7 +62,7 @@ async def test_a_follower_refuses_an_entry_that_it_cannot_apply(
 
 async def test_messages_beside_a_refused_entry_count(follower: Follower) -> None:
     before = len(follower.ears.said)
-    follower.hear(append(follower, b"forged"), Heartbeat(1, 0, 7, 7))
+    follower.receive(append(follower, b"forged"), Heartbeat(1, 0, 7, 7))
     await asyncio.sleep(0.01)
     (answer,) = follower.ears.said[before:]
     assert getattr(answer, "round", None) == 7
@@ -75,7 +75,7 @@ async def test_an_entry_that_is_no_event_in_the_log_is_ignored_in_one_line(
     caplog.clear()
     again = Follower(follower.directory)
     await again.node.start()
-    again.hear(Append(1, 5, 1, 5, []))
+    again.receive(Append(1, 5, 1, 5, []))
     await again.until_applied(5)
     assert set(again.machine.broker_sets) == {"a", "b"}
     (line,) = warnings(caplog)
@@ -93,7 +93,7 @@ async def test_an_entry_of_a_newer_version_in_the_log_stops_the_node_in_one_line
     failures: list[BaseException] = []
     again.node.on_failure = failures.append
     await again.node.start()
-    again.hear(Append(1, 2, 1, 2, []))
+    again.receive(Append(1, 2, 1, 2, []))
     async with asyncio.timeout(5):
         while not failures:
             await asyncio.sleep(0.002)

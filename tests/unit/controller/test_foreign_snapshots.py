@@ -94,7 +94,7 @@ class Ears:
 
 
 class Follower:
-    """The node n0, which hears what it is told in the name of n1, the leader of term 1."""
+    """The node n0, which receives messages in the name of n1, the leader of term 1."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -112,14 +112,14 @@ class Follower:
             rng=random.Random(1),
         )
 
-    def hear(self, *messages: Message) -> None:
+    def receive(self, *messages: Message) -> None:
         self.node.receive("n1", encode(Envelope("g", "n1", "n0", list(messages))))
 
     async def learn(self, name: str) -> None:
         """By an entry that is committed."""
         last = self.node.core.log.last_index
         entry = Entry(1, Kind.DATA, registered(name))
-        self.hear(Append(1, last, self.node.core.log.last_term, last + 1, [entry]))
+        self.receive(Append(1, last, self.node.core.log.last_term, last + 1, [entry]))
         await self.until_applied(last + 1)
 
     async def until_applied(self, index: int) -> None:
@@ -151,9 +151,9 @@ async def test_what_is_no_state_is_refused_and_the_node_goes_on(
     data, why = UNREADABLE[case]
     before = follower.machine.snapshot()
     for _ in range(5):
-        follower.hear(forged(data))
+        follower.receive(forged(data))
         await asyncio.sleep(0.01)
-    follower.hear(forged(data, 51), forged(data, 52))
+    follower.receive(forged(data, 51), forged(data, 52))
     await asyncio.sleep(0.01)
     assert follower.node._running, caplog.text
     assert follower.machine.snapshot() == before
@@ -167,7 +167,7 @@ async def test_what_is_no_state_is_refused_and_the_node_goes_on(
     await follower.node.stop()
     again = Follower(follower.directory)
     await again.node.start()
-    again.hear(Append(1, 2, 1, 2, []))
+    again.receive(Append(1, 2, 1, 2, []))
     await again.until_applied(2)
     assert set(again.machine.broker_sets) == {"a", "b"}
     await again.node.stop()
@@ -177,7 +177,7 @@ async def test_a_state_is_taken_and_there_after_a_restart(follower: Follower) ->
     """Else the refusals above would prove nothing."""
     other = ControllerMachine()
     other.apply(1, registered("z"))
-    follower.hear(forged(other.snapshot()))
+    follower.receive(forged(other.snapshot()))
     await follower.until_applied(50)
     assert follower.machine.snapshot() == other.snapshot()
     assert len(follower.snapshots()) == 1
@@ -194,7 +194,7 @@ async def test_entries_that_came_with_it_are_not_applied_on_top(follower: Follow
     log = follower.node.core.log
     entry = Entry(1, Kind.DATA, registered("b"))
     append = Append(1, log.last_index, log.last_term, log.last_index + 1, [entry])
-    follower.hear(append, forged(other.snapshot()))
+    follower.receive(append, forged(other.snapshot()))
     await follower.until_applied(50)
     assert follower.machine.snapshot() == other.snapshot() and follower.node.applied_index == 50
 

@@ -129,7 +129,7 @@ def closed(session: int) -> events.ChannelClosed:
     return events.ChannelClosed(session, (("s", 1),), False)
 
 
-def test_a_broker_heard_through_another_controller_outlives_its_former_connection() -> None:
+def test_a_broker_that_beats_through_another_controller_outlives_its_former_connection() -> None:
     made, broker_set = machine()
     made.apply(3, events.encode(3_000, (beat(FORWARDED),)))
     assert broker_set.live[1].updated_ms == 3_000

@@ -96,7 +96,7 @@ def check(machine: ControllerMachine) -> None:
 
 
 class Watcher:
-    """Remembers masters and epochs of each life of a broker set: a cleaned set begins anew."""
+    """Remembers masters and epochs of each life of a broker set: a cleaned set starts over."""
 
     def __init__(self) -> None:
         self.masters: dict[tuple[str, int], int] = {}
@@ -148,7 +148,7 @@ def test_invariants_hold_after_every_event(history: list[tuple[int, list[events.
             outcomes = machine.apply(index, events.encode(now_ms, (one,)))
             check(machine)
             watcher.look(machine, outcomes)
-            # A controller refuses snapshots that break its rules: none of its own may.
+            # A controller refuses snapshots that break its rules: those it takes itself never do.
             ControllerMachine().restore(machine.snapshot())
 
 

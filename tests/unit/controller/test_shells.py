@@ -44,7 +44,7 @@ from batonmq.raft.errors import (
 
 
 class FakeLog:
-    """Applies entries to a machine when told to, or fails them."""
+    """Applies entries to a machine on request, or fails them."""
 
     def __init__(self) -> None:
         self.machine = ControllerMachine()

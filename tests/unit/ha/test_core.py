@@ -168,7 +168,7 @@ def test_sync_from_last_file_begins_at_the_last_file():
     assert behind.data == master.data, "a slave that has data goes on where it ends"
 
 
-def test_an_idle_new_master_tells_its_epoch_at_once():
+def test_an_idle_new_master_sends_its_epoch_at_once():
     master = Log(b"a" * 100, [(1, 0), (4, 100)])
     slave = Log(b"a" * 100, [(1, 0)])
     replicate(master, slave)
@@ -297,7 +297,7 @@ def test_transfer_where_the_epochs_changed_behind_the_links_back_9689():
 
 @st.composite
 def histories(draw):
-    """Logs of two replicas: a common history, then terms of their own. A byte tells its epoch and offset."""
+    """Logs of two replicas: a common history, then different terms. Each byte shows its epoch and offset."""
     epoch, logs = 0, (Log(), Log())
 
     def write(log: Log, size: int) -> None:
@@ -378,7 +378,7 @@ def test_a_frame_ends_with_a_record():
         "the largest limit, amid a record"
     )
     assert whole(log, 2 * size + 7) == 2 * size
-    assert whole(log, 3 * size + 7) == 3 * size, "the filler goes in a frame of its own"
+    assert whole(log, 3 * size + 7) == 3 * size, "the filler goes in a separate frame"
     assert whole(log, 7) == size, "one record may be longer"
     assert whole(log[: size - 1], 7) == 7, "the rest of it is not to be had"
     assert whole(log[: size - 1], 7, ends=False) == 7

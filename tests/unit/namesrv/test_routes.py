@@ -205,7 +205,7 @@ def test_topics_of_the_members_among_themselves_show_no_acting_master() -> None:
     assert route is not None and route.broker_datas[0].broker_addrs == {1: "a1:1"}
 
 
-def test_members_are_told_when_their_least_id_changes() -> None:
+def test_members_are_notified_when_their_least_id_changes() -> None:
     table = RouteTable(notify_min_broker_id=True)
 
     def come(broker_id: int) -> tuple[tuple[str, ...], object]:

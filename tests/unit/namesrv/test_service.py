@@ -235,10 +235,10 @@ async def test_a_short_timeout_counts_right_after_the_name_server_s_start(ns: Ru
     await its.close()
 
 
-async def test_members_are_told_of_a_new_least_id(tmp_path: Path) -> None:
-    told: list[NotifyMinBrokerIdChange] = []
+async def test_members_are_notified_of_a_new_least_id(tmp_path: Path) -> None:
+    notices: list[NotifyMinBrokerIdChange] = []
     table = Dispatcher()
-    table.on(NotifyMinBrokerIdChange, lambda request, header: told.append(header) or Reply())
+    table.on(NotifyMinBrokerIdChange, lambda request, header: notices.append(header) or Reply())
     member = RemotingServer(table, "127.0.0.1", 0)
     await member.start()
     slave = broker(broker_id=2, broker_addr=f"127.0.0.1:{member.port}", enable_acting_master=True)
@@ -247,10 +247,10 @@ async def test_members_are_told_of_a_new_least_id(tmp_path: Path) -> None:
         master = broker(enable_acting_master=True)
         await ns.ask(master, encode(registration()))
         await ns.ask(wire.UnregisterBroker("a", master.broker_addr, "c", 0))
-        while len(told) < 2:
+        while len(notices) < 2:
             await asyncio.sleep(0.005)
     await member.stop()
-    assert [(each.min_broker_id, each.offline_broker_addr) for each in told] == [(0, None), (2, "a0:1")]
+    assert [(each.min_broker_id, each.offline_broker_addr) for each in notices] == [(0, None), (2, "a0:1")]
 
 
 # Configuration

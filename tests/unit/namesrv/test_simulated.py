@@ -85,7 +85,7 @@ def test_brokers_come_and_go(seed: int) -> None:
         with pytest.raises((ConnectFailed, CallTimeout)):
             await network.run_on(hosts["b"], lambda: loop.create_task(live()))
         beat = wire.BrokerHeartbeat("c", "b:1", "b")
-        with pytest.raises(CallTimeout):  # the old connection: nothing heard, so it is given up
+        with pytest.raises(CallTimeout):  # the old connection: nothing received, so it is given up
             await network.run_on(hosts["b"], lambda: loop.create_task(brokers["b"].call(ADDRESS, beat)))
         assert brokers["b"].connected(ADDRESS) is None
         network.heal()

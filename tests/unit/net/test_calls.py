@@ -59,7 +59,7 @@ def test_each_call_ends_at_its_own_deadline_with_few_timers(loop: SimLoop) -> No
     assert timers <= 5 and len(calls) == 0
 
 
-def test_an_answer_that_nobody_waits_for_is_told_from_one_that_is_awaited(loop: SimLoop) -> None:
+def test_an_answer_that_nobody_waits_for_is_distinguished_from_one_that_is_awaited(loop: SimLoop) -> None:
     calls = Calls(loop, "a:1")
     future = calls.expect(7, 1.0)
     assert not calls.complete(Command(0, opaque=8))

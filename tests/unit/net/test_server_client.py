@@ -536,7 +536,7 @@ async def test_stop_drains_what_is_in_flight() -> None:
     await client.close()
 
 
-async def test_stop_without_drain_tells_the_caller_at_once() -> None:
+async def test_stop_without_drain_ends_calls_at_once() -> None:
     async def slow(request: Request) -> Reply:
         await asyncio.sleep(60)
         return Reply()

@@ -141,7 +141,7 @@ def test_a_client_that_does_not_trust_the_server_fails_to_connect(certificate: t
     on_both_loops(main)
 
 
-def test_a_server_that_speaks_plain_text_only_is_told_from_one_that_is_down() -> None:
+def test_a_server_that_speaks_plain_text_only_is_distinguished_from_one_that_is_down() -> None:
     async def main() -> None:
         server = make_server(TlsConfig(server_mode="disabled"))
         await server.start()

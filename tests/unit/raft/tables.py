@@ -81,7 +81,7 @@ class Script:
             key: value == "true" if types[key].type == "bool" else int(value)
             for key, value in options.items()
         }
-        # Commits are told at once where a table does not say otherwise: it is then all about messages.
+        # Commits are announced at once where a table does not say otherwise: it is then all about messages.
         self.config = RaftConfig(**{"commit_notice_ms": 0, **values})
         for name in names:
             self.start(name, Members(dict.fromkeys(names, "")))

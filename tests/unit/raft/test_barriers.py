@@ -1,4 +1,4 @@
-"""Reads on their way: asked together, held until their index is applied, told when all is given up."""
+"""Reads on their way: asked together, held until their index is applied, refused when all is given up."""
 
 from __future__ import annotations
 

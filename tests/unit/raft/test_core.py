@@ -202,7 +202,7 @@ def test_a_lease_counts_only_followers_that_honour_it(honoured: bool) -> None:
 
 
 def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() -> None:
-    """The leader counts on its last word, and cannot know that it lives anew and has forgotten it."""
+    """The leader counts on its last word, and cannot know that it restarted and has forgotten it."""
     for seed in range(50):
         leader = core(lease_read=True, max_clock_drift=0.0)
         leader.become_candidate(transfer=False)
@@ -214,7 +214,7 @@ def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() 
         due_ms = restarted.next_deadline_ms()
         restarted.tick(due_ms)
         assert restarted.role is Role.PRE_CANDIDATE
-        # n2, if it has not heard of n0 for long, votes for it at once.
+        # n2, if n0 has been silent for long, votes for it at once.
         leader.tick(due_ms)
         assert not leader.heartbeats.has_lease, f"both could answer at {due_ms} ms"
 

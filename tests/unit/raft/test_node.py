@@ -43,7 +43,7 @@ CONFIG = RaftConfig(
 
 
 class Words:
-    """A state machine that remembers what it was told and answers how much that is."""
+    """A state machine that keeps the entries it applied, and answers their number."""
 
     def __init__(self) -> None:
         self.words: list[bytes] = []
@@ -289,7 +289,7 @@ async def test_a_node_is_replaced(group: Group) -> None:
     leader = await group.leader()
     await leader.node.propose(b"before")
     new = await group.open_port("m0")
-    # A node that joins is told of the group and that it has no vote yet.
+    # A node that joins gets the members of the group, and that it has no vote yet.
     address = f"127.0.0.1:{new.server.port}"
     await new.join(Members(group.members.voters, {"m0": address}))
     old = next(p for p in group.running() if p not in (leader, new))
@@ -384,8 +384,8 @@ async def test_a_disk_that_fails_when_its_files_are_closed_is_logged_in_a_line(
 
     monkeypatch.setattr(node._storage, "close", broken)
     await node.stop()
-    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [record.getMessage() for record in told] == [
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage() for record in errors] == [
         "raft g/n0: its disk failed as it stopped: /data/log-1.raft: Input/output error"
     ]
 

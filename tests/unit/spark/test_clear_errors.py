@@ -76,7 +76,7 @@ def test_a_program_of_the_users_is_left_as_it_is() -> None:
 
 @pytest.mark.usefixtures("in_worker")
 @pytest.mark.parametrize("kind", ["reader", "streamReader"])
-def test_a_wrong_name_server_is_told_when_a_query_is_planned(kind: str) -> None:
+def test_a_wrong_name_server_is_reported_when_a_query_is_planned(kind: str) -> None:
     source = RocketMQSource({"namesrvAddr": "127.0.0.1:1", "subscribe": "t"})
     began = time.monotonic()
     with pytest.raises(NoNameServer) as caught:

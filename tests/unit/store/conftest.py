@@ -103,7 +103,7 @@ def opener(tmp_path):
 
 @pytest.fixture
 def new_opener(tmp_path_factory):
-    """Makes openers of their own directories: for property tests, which run a test many times."""
+    """Makes openers of new directories: for property tests, which run a test many times."""
     made = []
 
     def make() -> Opener:

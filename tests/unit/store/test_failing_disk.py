@@ -196,7 +196,7 @@ def test_a_failed_fsync_ends_the_service(opener, monkeypatch):
 
 
 def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
-    """The limit stands for a full disk in a process of its own: a store through a map would be killed."""
+    """The limit stands for a full disk. In a separate process: a store through a map would be killed."""
     program = """
 import sys, resource, signal
 from batonmq.common.clock import SystemClock
@@ -259,7 +259,7 @@ print("survived")
 @pytest.fixture
 def small_disk(tmp_path):
     if os.geteuid() != 0:
-        pytest.skip("a file system of its own can only be mounted by root")
+        pytest.skip("only root can mount a file system")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True, text=True
     )
@@ -270,7 +270,7 @@ def small_disk(tmp_path):
 
 
 def test_a_really_full_disk_kills_nothing_and_loses_nothing(small_disk):
-    """In a process of its own: SIGBUS, the danger of maps on a full disk, would end the test run."""
+    """In a separate process: SIGBUS, the danger of maps on a full disk, would end the test run."""
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK_PROGRAM, str(small_disk)], capture_output=True, text=True
     )

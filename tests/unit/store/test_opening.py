@@ -29,7 +29,7 @@ def test_a_reopened_store_goes_on_where_it_was(opener, clean):
     assert verify(opener.root / "store").ok
 
 
-def test_flush_tells_what_is_durable(opener):
+def test_flush_returns_what_is_durable(opener):
     store = opener()
     assert store.flush() == 0
     (result,) = opener.put(store, opener.message())

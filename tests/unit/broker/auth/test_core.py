@@ -108,7 +108,7 @@ def test_remembered_decisions_are_bounded() -> None:
     assert len(kept._decisions) <= MAX_DECISIONS
 
 
-def test_a_deleted_user_that_is_made_again_has_no_list() -> None:
+def test_a_deleted_user_that_is_recreated_has_no_list() -> None:
     kept = table()
     kept.delete_user("alice")
     kept.create_user("alice", UserInfo(password="secret"))

@@ -133,7 +133,7 @@ async def test_logs_that_differ_only_in_the_store_time_are_not_merged(replicas, 
     assert master.ha.acked_by(2) == -1 or master.ha.acked_by(2) < len(before)
 
 
-async def test_a_slave_that_lacks_deleted_files_is_told_to_start_over(replicas, caplog):
+async def test_a_slave_that_lacks_deleted_files_is_asked_to_start_over(replicas, caplog):
     master, slave = await replicas(2, QUICK)
     master.ha.serve()
     slave.ha.follow(master.address)
@@ -274,18 +274,18 @@ async def test_strangers_on_the_port_move_nothing(replicas, data):
 )
 async def test_what_a_false_master_sends_does_not_break_the_slave(replicas, frames):
     (slave,) = await replicas(1)
-    told = asyncio.Event()
+    received = asyncio.Event()
 
     async def serve(reader, writer):
         writer.write(frames)
         while await reader.read(100):
             pass
-        told.set()
+        received.set()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     slave.ha.follow(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(received.wait(), 5)
     assert slave.store.max_offset in (0, 4)
     server.close()
 
