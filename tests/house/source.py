@@ -21,7 +21,7 @@ _TEXTS = frozenset(
 
 @dataclass(frozen=True)
 class Module:
-    """One file of `src/batonmq`."""
+    """One file of Python, most often of `src/batonmq`."""
 
     path: Path
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from .source import ROOT, modules
+from .source import ROOT, Module
 
 IDIOM = re.compile(
     r"\b("
@@ -18,17 +19,22 @@ IDIOM = re.compile(
     re.IGNORECASE,
 )
 PAGES = ("README.md", "docs/**/*.md")
+PROGRAMS = ("src/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
 
 
 def found() -> Iterator[str]:
-    """``place:line: words`` for pages, and for comments and strings (docstrings, log lines) of the source."""
+    """``place:line: words`` for pages, and for comments and strings (docstrings, log lines) of programs."""
     texts = [
         (path.relative_to(ROOT).as_posix(), 1, path.read_text())
         for pattern in PAGES
         for path in sorted(ROOT.glob(pattern))
     ]
     texts += [
-        (f"src/batonmq/{module.place}", first, text) for module in modules() for first, text in module.texts()
+        (path.relative_to(ROOT).as_posix(), first, text)
+        for pattern in PROGRAMS
+        for path in sorted(ROOT.glob(pattern))
+        if path != Path(__file__)
+        for first, text in Module(path).texts()
     ]
     for place, first, text in texts:
         for match in IDIOM.finditer(text):
