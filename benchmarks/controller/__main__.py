@@ -42,10 +42,10 @@ def compare(kinds: list[str], sets: int, seconds: float, rounds: int) -> dict[st
     return found
 
 
-def curve(points: list[int], seconds: float, sharing: int) -> list[dict[str, Any]]:
+def curve(points: list[int], seconds: float, sharing: int, interval_ms: int) -> list[dict[str, Any]]:
     found = []
     for sets in points:
-        beating = scale.measure_beating(sets, seconds, sharing=sharing)
+        beating = scale.measure_beating(sets, seconds, sharing=sharing, interval_ms=interval_ms)
         found.append(beating.as_json())
         followers = " ".join(f"{percent:.0f}" for percent in beating.follower_percent)
         click.echo(
@@ -73,6 +73,13 @@ def leader_loss(sets: int, rounds: int, *, hang: bool) -> dict[str, Any]:
 @click.option("--sets", default=0, help="Broker sets; each part has its own default.")
 @click.option("--points", default="500,1000,2000,5000", show_default=True, help="Broker sets, for curve.")
 @click.option("--sharing", default=1, show_default=True, help="Brokers a connection, for curve.")
+@click.option(
+    "--interval",
+    "interval_ms",
+    default=scale.INTERVAL_MS,
+    show_default=True,
+    help="brokerHeartbeatInterval, ms, for curve.",
+)
 @click.option("--doomed", default=1000, show_default=True, help="Masters that die, for deaths.")
 @click.option("--rounds", default=0, help="Of load (5), kill and hang (20) or restart (5).")
 @click.option("--seconds", default=5.0, show_default=True, help="Of each measurement.")
@@ -89,6 +96,7 @@ def main(
     sets: int,
     points: str,
     sharing: int,
+    interval_ms: int,
     doomed: int,
     rounds: int,
     seconds: float,
@@ -111,7 +119,7 @@ def main(
             kinds = [SYSTEMS[name] for name in systems] or list(SYSTEMS.values())
             found[part] = {**found.get(part, {}), **compare(kinds, sets or 64, seconds, rounds or 5)}
         elif part == "curve":
-            found[part] = curve([int(each) for each in points.split(",")], seconds, sharing)
+            found[part] = curve([int(each) for each in points.split(",")], seconds, sharing, interval_ms)
         elif part == "deaths":
             deaths = scale.measure_deaths(sets or 5000, doomed, seconds, say)
             found[part] = deaths.as_json()

@@ -1,6 +1,6 @@
 """Many broker sets at one group of controllers: what heartbeats cost, how soon what broke is mended.
 
-Each broker has its own connections and beats once a second to each of three controllers; see `fleet.py`.
+Each broker has its own connections, and sends each of three controllers a heartbeat a second; see `fleet.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Say = Callable[[str], None]
 SETS_A_PROCESS = 5_000
 """Each set is one broker of a process, and each broker three connections."""
 SETTLE_S = 3.0
+INTERVAL_MS = 1_000
+"""The default of brokerHeartbeatInterval."""
 NOTICE_LIMIT_S = 60.0
 ELECTION_TIMEOUT_MS = 1_000
 """The default of jRaftElectionTimeoutMs."""
@@ -64,7 +66,9 @@ class Beating:
 
 
 @contextmanager
-def brokers(group: Group, leader: str, sets: int, doomed: int, sharing: int) -> Iterator[list[FleetProcess]]:
+def brokers(
+    group: Group, leader: str, sets: int, doomed: int, sharing: int, interval_ms: int = INTERVAL_MS
+) -> Iterator[list[FleetProcess]]:
     """Both replicas of all sets, beating; the first fleet has the masters of sets 0 to `doomed` - 1."""
     fleets: list[FleetProcess] = []
 
@@ -76,6 +80,7 @@ def brokers(group: Group, leader: str, sets: int, doomed: int, sharing: int) -> 
                 port=free_ports(1)[0],
                 sets=list(numbers[first : first + SETS_A_PROCESS]),
                 broker_id=broker_id,
+                interval_ms=interval_ms,
                 sharing=sharing,
             )
             for first in range(0, len(numbers), SETS_A_PROCESS)
@@ -99,10 +104,12 @@ def brokers(group: Group, leader: str, sets: int, doomed: int, sharing: int) -> 
             fleet.kill()
 
 
-def measure_beating(sets: int, seconds: float, *, sharing: int = 1) -> Beating:
+def measure_beating(
+    sets: int, seconds: float, *, sharing: int = 1, interval_ms: int = INTERVAL_MS
+) -> Beating:
     with running(OURS) as group:
         leader = asyncio.run(group.leader())
-        with brokers(group, leader, sets, 0, sharing) as fleets:
+        with brokers(group, leader, sets, 0, sharing, interval_ms) as fleets:
             return watch(group, leader, sets, fleets, seconds)
 
 
