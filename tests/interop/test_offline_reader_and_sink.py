@@ -21,10 +21,9 @@ from batonmq.protocol.send.request import send_ext
 from batonmq.routing.session import Session
 from batonmq.spark.sink.options import parse_sink_options
 from batonmq.spark.sink.send import write_rows
+from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.options import parse_store_options
-from batonmq.spark.store.read import STORE_COLUMNS
 from batonmq.spark.store.source import StoreReader, TableReader
-from batonmq.spark.store.tables import TABLE_COLUMNS
 from tests.interop.conftest import Peer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 
 _FORM = "not an address of the form host:port"
 
@@ -18,6 +19,25 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(_FORM)
     return host.strip("[]"), int(port)
+
+
+def name_server_addresses(namesrv: str | Iterable[str]) -> list[str]:
+    """``"a:9876;b:9876"``, or a list of addresses, as a list without repetitions.
+
+    Raises:
+        ValueError: there is no address, or one is not ``host:port``.
+    """
+    addresses = split_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv))
+    if not addresses:
+        raise ValueError("no name server address was given (expected host:port, several joined by ';')")
+    for address in addresses:
+        try:
+            host_and_port(address)
+        except ValueError:
+            raise ValueError(
+                f"name server address {address!r}: expected host:port, such as 127.0.0.1:9876"
+            ) from None
+    return addresses
 
 
 def is_address(text: str) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body
@@ -39,25 +38,6 @@ class NoNameServer(NetError):
         if closed:
             advice += "; if it wants TLS, or a certificate, give tls= (Spark: tls.enable, commands: --tls)"
         self.args = (f"no name server answers ({reasons}); {advice}",)
-
-
-def name_server_addresses(namesrv: str | Iterable[str]) -> list[str]:
-    """``"a:9876;b:9876"``, or a list of addresses, as a list without repetitions.
-
-    Raises:
-        ValueError: there is no address, or one is not ``host:port``.
-    """
-    addresses = split_addresses(namesrv if isinstance(namesrv, str) else ";".join(namesrv))
-    if not addresses:
-        raise ValueError("no name server address was given (expected host:port, several joined by ';')")
-    for address in addresses:
-        try:
-            host_and_port(address)
-        except ValueError:
-            raise ValueError(
-                f"name server address {address!r}: expected host:port, such as 127.0.0.1:9876"
-            ) from None
-    return addresses
 
 
 class NameServers:

@@ -12,6 +12,7 @@ import random
 import ssl
 from collections.abc import Callable, Iterable
 
+from batonmq.common.addresses import name_server_addresses
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
@@ -25,7 +26,7 @@ from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_light
 from batonmq.protocol.registry import Header
 from batonmq.protocol.signing import Credentials
-from batonmq.routing.name_servers import NameServers, name_server_addresses
+from batonmq.routing.name_servers import NameServers
 from batonmq.routing.routes import TopicRoute, light_route, parse_route, vanished_masters
 
 log = logging.getLogger(__name__)

@@ -8,20 +8,11 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from batonmq.common.config import ConfigError
-from batonmq.net.errors import NetError
-from batonmq.protocol.errors import MQError
-from batonmq.spark.fetch import UnknownTopic
-from batonmq.spark.options import ClearError
-from batonmq.spark.plan import DataLoss
 from batonmq.spark.worker import in_spark_worker
 from batonmq.store.errors import StoreError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_COMPLETE = (ClearError, UnknownTopic, DataLoss, NetError, MQError, StoreError, ConfigError)
-"""Errors with a complete text; a traceback adds nothing."""
 
 
 @contextmanager
@@ -34,10 +25,26 @@ def clear_errors() -> Iterator[None]:
     """
     try:
         yield
-    except _COMPLETE:
-        if in_spark_worker():
+    except Exception as error:
+        if in_spark_worker() and isinstance(error, _complete()):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+
+
+def _complete() -> tuple[type[Exception], ...]:
+    """Errors with a complete text; a traceback adds nothing.
+
+    Imported when there is an error: the processes in which Spark plans a query are new for most queries, and
+    importing the network takes them longer than planning.
+    """
+    from batonmq.common.config import ConfigError
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+    from batonmq.spark.fetch import UnknownTopic
+    from batonmq.spark.options import ClearError
+    from batonmq.spark.plan import DataLoss
+
+    return ClearError, UnknownTopic, DataLoss, NetError, MQError, StoreError, ConfigError
 
 
 def with_clear_errors(function: Callable[P, R]) -> Callable[P, R]:

@@ -16,8 +16,8 @@ import click
 
 from batonmq.access.credentials import credentials_option, find_credentials
 from batonmq.access.tls import tls_options, tls_settings
+from batonmq.common.addresses import name_server_addresses
 from batonmq.common.config import ConfigError
-from batonmq.routing.name_servers import name_server_addresses
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.options import TlsOptions
 

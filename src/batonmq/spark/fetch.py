@@ -23,7 +23,6 @@ from batonmq.protocol.message.record import scan_frames
 from batonmq.protocol.names import is_dead_letter_topic, is_retry_topic, is_system_topic
 from batonmq.routing.session import Session
 from batonmq.routing.static_topics import is_mock
-from batonmq.spark.decode import Decoder, OffsetGap
 from batonmq.spark.options import ReadOptions, Times
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
 from batonmq.spark.tls import tls_context
@@ -204,6 +203,8 @@ class Fetcher:
         """Exactly the messages ``[begin, end)`` of one queue, or an exception: `DataLoss` when some are gone,
         a `NetError` when no master answered for `pollTimeoutMs`."""
         queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue_id)
+        from batonmq.spark.decode import Decoder, OffsetGap  # not needed to plan a query
+
         decoder = Decoder(columns, topic=wanted.topic, broker=wanted.broker)
         position = wanted.begin
         while position < wanted.end:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from batonmq.common.addresses import name_server_addresses
 from batonmq.protocol.names import group_error
 from batonmq.protocol.signing import Credentials
-from batonmq.routing.name_servers import name_server_addresses
 
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, with the numbers Kafka's connector gives them in JSON."""

@@ -1,4 +1,8 @@
-"""``format("rocketmq")``: reads and writes of RocketMQ topics in Spark (Python data source API)."""
+"""``format("rocketmq")``: reads and writes of RocketMQ topics in Spark (Python data source API).
+
+Spark plans most queries in new processes, three one after the other, and each imports this module. What only
+some of them need is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from pyspark.sql.types import StructType
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.decode import COLUMNS, schema_ddl
+from batonmq.spark.columns import COLUMNS, schema_ddl
 from batonmq.spark.fetch import Fetcher, fetcher
 from batonmq.spark.options import ERROR_STRATEGY, OptionError, ReadOptions, Times, parse_read_options
 from batonmq.spark.plan import (
@@ -49,7 +53,6 @@ from batonmq.spark.plan import (
     tasks,
     with_new_queues,
 )
-from batonmq.spark.sink.writer import batch_writer, checked, stream_writer
 from batonmq.spark.worker import settle
 
 log = logging.getLogger(__name__)
@@ -98,6 +101,8 @@ class RocketMQSource(DataSource):
     @with_clear_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A wrong name server is an error here, as for readers."""
+        from batonmq.spark.sink.writer import batch_writer, checked
+
         options = checked(dict(self.options), schema, overwrite)
         with fetcher(
             ReadOptions(namesrv=options.namesrv, topics=(), tls=options.tls, credentials=options.credentials)
@@ -107,6 +112,8 @@ class RocketMQSource(DataSource):
 
     @with_clear_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from batonmq.spark.sink.writer import checked, stream_writer
+
         return stream_writer(checked(dict(self.options), schema, overwrite, streaming=True))
 
     def _checked(self, *, streaming: bool) -> ReadOptions:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from batonmq.common.addresses import name_server_addresses
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
-from batonmq.routing.name_servers import name_server_addresses
 from batonmq.routing.picker import FAULT_MS, QueuePicker
 from batonmq.routing.routes import parse_route, vanished_masters
 

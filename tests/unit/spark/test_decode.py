@@ -13,7 +13,8 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
-from batonmq.spark.decode import COLUMNS, Decoder, OffsetGap, schema_ddl
+from batonmq.spark.columns import COLUMNS, schema_ddl
+from batonmq.spark.decode import Decoder, OffsetGap
 
 V4, V6 = pack_host("127.0.0.1", 1), pack_host("2001:db8::1", 2)
 ALL = tuple(COLUMNS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from batonmq.spark.decode import COLUMNS, DEFAULT_COLUMNS
+from batonmq.spark.columns import COLUMNS, DEFAULT_COLUMNS
 from batonmq.spark.options import option_table
 from batonmq.spark.sink.encode import SINK_COLUMNS
 from batonmq.spark.sink.options import sink_option_table
+from batonmq.spark.store.columns import TABLE_COLUMNS
 from batonmq.spark.store.options import store_option_table
-from batonmq.spark.store.tables import TABLE_COLUMNS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 

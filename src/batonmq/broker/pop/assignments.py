@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.pop.assignment_core import STRATEGIES, allocate, allocate_for_pop
 from batonmq.broker.requests import required_body
 from batonmq.broker.role import rejected
+from batonmq.common.addresses import name_server_addresses
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (
@@ -36,7 +37,7 @@ from batonmq.protocol.headers.broker.clients import (
 from batonmq.protocol.headers.namesrv import GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import RETRY_PREFIX, is_light, topic_error
-from batonmq.routing.name_servers import NameServers, name_server_addresses
+from batonmq.routing.name_servers import NameServers
 from batonmq.routing.routes import parse_route
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
 from batonmq.protocol.message.properties import PROPERTY_TAGS
-from batonmq.spark.decode import COLUMNS, Decoder, Records, frame_starts, property_column
+from batonmq.spark.decode import Decoder, Records, frame_starts, property_column
 from batonmq.spark.store.directory import read_at
 from batonmq.spark.store.pieces import Piece, Selection
 from batonmq.store.errors import StoreError
@@ -26,8 +26,6 @@ CHUNK = 4 << 20
 """Bytes read and decoded at a time."""
 MOST_RECORD = 1 << 30
 """A record of more bytes is damage: no store accepts it."""
-STORE_COLUMNS = {**COLUMNS, "store": ("string", pa.string())}
-"""Columns of the offline reader: name -> (Spark type, Arrow type)."""
 
 
 def read_piece(

@@ -1,4 +1,8 @@
-"""``format("rocketmq-store")``: batch reads of store directories in Spark (Python data source API)."""
+"""``format("rocketmq-store")``: batch reads of store directories in Spark (Python data source API).
+
+Spark plans most queries in new processes, three one after the other, and each imports this module. What only
+some of them need is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from pyspark.sql.types import StructType
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.decode import DEFAULT_COLUMNS
+from batonmq.spark.columns import DEFAULT_COLUMNS
 from batonmq.spark.options import OptionError
-from batonmq.spark.store import tables
+from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import (
     StoreLog,
     beginnings,
@@ -37,7 +41,6 @@ from batonmq.spark.store.options import (
     parse_store_options,
 )
 from batonmq.spark.store.pieces import Piece, Selection, cut, cut_points, in_time, narrowed, selection_of
-from batonmq.spark.store.read import STORE_COLUMNS, read_piece
 from batonmq.spark.worker import settle
 from batonmq.store.errors import StoreError
 
@@ -72,14 +75,14 @@ class RocketMQStoreSource(DataSource):
     def schema(self) -> str:
         options = parse_store_options(dict(self.options))
         if options.table != MESSAGES:
-            return ", ".join(f"{n} {kind}" for n, (kind, _) in tables.TABLE_COLUMNS[options.table].items())
+            return ", ".join(f"{n} {kind}" for n, (kind, _) in TABLE_COLUMNS[options.table].items())
         names = (*DEFAULT_COLUMNS, "properties") if options.include_properties else DEFAULT_COLUMNS
         return ", ".join(f"{name} {STORE_COLUMNS[name][0]}" for name in names)
 
     @with_clear_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_store_options(dict(self.options))
-        known = STORE_COLUMNS if options.table == MESSAGES else tables.TABLE_COLUMNS[options.table]
+        known = STORE_COLUMNS if options.table == MESSAGES else TABLE_COLUMNS[options.table]
         for field in schema.fields:
             if field.name not in known:
                 raise OptionError(f"no column {field.name!r}; there are: {', '.join(known)}")
@@ -120,6 +123,8 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
+            from batonmq.spark.store.read import read_piece
+
             settle()
             with clear_errors():
                 yield from read_piece(
@@ -147,6 +152,8 @@ class TableReader(DataSourceReader):
 
     @with_clear_errors
     def partitions(self) -> Sequence[InputPartition]:
+        from batonmq.spark.store import tables
+
         options = self._options
         work: list[tuple[Any, str, str]] = []
         for root in store_roots(options.paths):
@@ -169,6 +176,8 @@ class TableReader(DataSourceReader):
                     yield from self._read(what, broker, root)
 
     def _read(self, what: Any, broker: str, root: str) -> Iterator[pa.RecordBatch]:
+        from batonmq.spark.store import tables
+
         options, columns = self._options, self._columns
         if options.table == CONSUME_QUEUES:
             yield from tables.units_of(what, broker, root, columns)

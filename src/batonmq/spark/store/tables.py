@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from batonmq.ha.autoswitch.epoch_file import EpochFile
+from batonmq.spark.store.columns import TABLE_COLUMNS
 from batonmq.spark.store.directory import EPOCH_FILE, QueueFile, StoreLog, broker_name, read_at
 from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX
 from batonmq.store.config import UNIT_SIZE
@@ -18,47 +19,6 @@ from batonmq.store.dtypes import UNIT_ROW
 from batonmq.store.errors import StoreError
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-TABLE_COLUMNS: Final[dict[str, dict[str, tuple[str, pa.DataType]]]] = {
-    CONSUME_QUEUES: {
-        "topic": ("string", pa.string()),
-        "queueId": ("int", pa.int32()),
-        "queueOffset": ("bigint", pa.int64()),
-        "physicalOffset": ("bigint", pa.int64()),
-        "size": ("int", pa.int32()),
-        "tagsCode": ("bigint", pa.int64()),
-        "broker": ("string", pa.string()),
-        "store": ("string", pa.string()),
-    },
-    INDEX: {
-        "file": ("string", pa.string()),
-        "entry": ("int", pa.int32()),
-        "keyHash": ("int", pa.int32()),
-        "physicalOffset": ("bigint", pa.int64()),
-        "timestamp": ("timestamp", _TIMESTAMP),
-        "previous": ("int", pa.int32()),
-        "broker": ("string", pa.string()),
-        "store": ("string", pa.string()),
-    },
-    EPOCHS: {
-        "epoch": ("int", pa.int32()),
-        "startOffset": ("bigint", pa.int64()),
-        "endOffset": ("bigint", pa.int64()),
-        "broker": ("string", pa.string()),
-        "store": ("string", pa.string()),
-    },
-    FILES: {
-        "file": ("string", pa.string()),
-        "baseOffset": ("bigint", pa.int64()),
-        "size": ("bigint", pa.int64()),
-        "endOffset": ("bigint", pa.int64()),
-        "confirmOffset": ("bigint", pa.int64()),
-        "problem": ("string", pa.string()),
-        "broker": ("string", pa.string()),
-        "store": ("string", pa.string()),
-    },
-}
-"""Table -> its columns: name -> (Spark type, Arrow type)."""
-
 _INDEX_HEAD = np.dtype(
     [
         ("begin_ms", ">i8"),
