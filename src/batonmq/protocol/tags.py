@@ -1,4 +1,4 @@
-"""Tags: their hash codes, and the expressions by which a subscription names them (``*``, ``a``, ``a || b``).
+"""The expressions by which a subscription names tags (``*``, ``a``, ``a || b``).
 
 A consume queue unit keeps the hash code of a message's tags, so brokers filter by codes; the client compares
 the tags themselves. Source: `FilterAPI` and `ExpressionType` of Apache RocketMQ 5.
@@ -10,35 +10,11 @@ from functools import lru_cache
 
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.codes import ALL_TAGS, ExpressionType
+from batonmq.protocol.java_hash import java_hash
 
 MAX_EXPRESSION = 65_536
 """Characters of an expression of tags, as of one of SQL92."""
-_SHORT = 64
-"""Characters of texts whose hash codes are remembered in great number: tags and topics in use."""
-_LONG = 32_767
-"""Characters of texts whose hash codes are remembered at all."""
 _SHORT_EXPRESSION = 2_048
-
-
-def java_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, 32 bits, signed."""
-    size = len(text)
-    if size <= _SHORT:
-        return _short_hash(text)
-    return _long_hash(text) if size <= _LONG else _hash(text)
-
-
-def _hash(text: str) -> int:
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-# Clients choose the texts: what is remembered must not take all memory.
-_short_hash = lru_cache(maxsize=65_536)(_hash)
-_long_hash = lru_cache(maxsize=64)(_hash)
 
 
 def is_tag_type(expression_type: str | None) -> bool:

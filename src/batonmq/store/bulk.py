@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.layout import BODY_POSITION_V4, FIELDS, MAGIC_V1, POSITIONS
 from batonmq.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
-from batonmq.protocol.tags import java_hash
 from batonmq.store.dtypes import NUMPY_TYPES
 from batonmq.store.index import Ints, Keys, key_hashes, keys_of
 from batonmq.store.scan import Record, read_records, record_starts

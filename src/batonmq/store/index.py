@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.properties import (
     PROPERTY_KEYS,
     PROPERTY_UNIQUE_KEY,
     find_property,
     property_start,
 )
-from batonmq.protocol.tags import java_hash
 from batonmq.store.mapped import sync_path
 from batonmq.store.scan import Record
 

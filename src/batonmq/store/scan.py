@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.layout import (
     BODY_POSITION_V4,
     HOST_V6_EXTRA,
@@ -29,7 +30,6 @@ from batonmq.protocol.message.properties import (
     find_property,
     property_start,
 )
-from batonmq.protocol.tags import java_hash
 
 _START = span_struct("size", "sys_flag")
 _FIELDS_V4 = fields_struct(

@@ -10,9 +10,9 @@ from batonmq.broker.delay.core import (
 )
 from batonmq.broker.messages.filters import filter_of, subscription_of
 from batonmq.common.config import ConfigError
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record
-from batonmq.protocol.tags import java_hash
 
 
 def test_default_levels_are_rocketmqs() -> None:

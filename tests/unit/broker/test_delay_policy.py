@@ -6,9 +6,9 @@ from pathlib import Path
 
 from batonmq.broker.delay.unit_codes import delay_unit_codes
 from batonmq.common.clock import ManualClock
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage
-from batonmq.protocol.tags import java_hash
 from batonmq.store.config import StoreConfig
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.policy import StorePolicy

@@ -21,7 +21,7 @@ from batonmq.broker.timer.layout import (
 from batonmq.broker.timer.timer_store import Entry, TimerStore
 from batonmq.broker.timer.timing import TimingCounts
 from batonmq.protocol.bodies.common import DataVersion
-from batonmq.protocol.tags import java_hash
+from batonmq.protocol.java_hash import java_hash
 from batonmq.store.errors import StoreError
 
 T0 = 1_700_000_000_000

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from batonmq.protocol.compression import CompressionType, decompress
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.batch import decode_batch, encode_batch, split_batch
 from batonmq.protocol.message.ids import decode_message_id, encode_message_id, pack_host
 from batonmq.protocol.message.properties import decode_properties, encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_record, encode_record
-from batonmq.protocol.tags import java_hash
 from batonmq.store.scan import tags_code
 
 DATA = Path(__file__).parents[2] / "data/message"

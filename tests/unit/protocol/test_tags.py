@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from batonmq.protocol.tags import MAX_EXPRESSION, java_hash, matches, tag_subscription
+from batonmq.protocol.java_hash import java_hash
+from batonmq.protocol.tags import MAX_EXPRESSION, matches, tag_subscription
 from batonmq.store.scan import tags_code
 
 HASHES = [

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.batch import decode_batch
 from batonmq.protocol.message.ids import UniqueIds, unique_id_time_ms
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.signing import Credentials
-from batonmq.protocol.tags import java_hash
 from batonmq.spark.options import OptionError
 from batonmq.spark.sink.encode import (
     Encoded,

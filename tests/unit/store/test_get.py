@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.store.helpers import Filter, numbered
 
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import decode_records
-from batonmq.protocol.tags import java_hash
 from batonmq.store import collector, mapped
 from batonmq.store.errors import StoreError
 from batonmq.store.results import Boundary, GetStatus

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import load
-from batonmq.protocol.tags import java_hash
+from batonmq.protocol.java_hash import java_hash
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.disk import expired_count, judge, used_ratio

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage
-from batonmq.protocol.tags import java_hash
 from batonmq.store import dispatch
 from batonmq.store.consumequeue import UNIT
 from batonmq.store.policy import StorePolicy

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.store.helpers import Filter, numbered
 
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.record import StoredMessage, decode_record
-from batonmq.protocol.tags import java_hash
 from batonmq.store.results import PutStatus
 
 

@@ -11,9 +11,9 @@ from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.json import encode
 from batonmq.protocol.message.properties import PROPERTY_TAGS
-from batonmq.protocol.tags import java_hash
 
 log = logging.getLogger(__name__)
 

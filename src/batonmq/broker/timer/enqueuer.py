@@ -15,6 +15,7 @@ from batonmq.broker.timer.core import Wheel, parking_slot, parse_long, write_tim
 from batonmq.broker.timer.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, NO_UNIT
 from batonmq.broker.timer.timer_store import Entry, unit_of
 from batonmq.common.files import reason
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.protocol.message.properties import (
     PROPERTY_REAL_TOPIC,
@@ -23,7 +24,6 @@ from batonmq.protocol.message.properties import (
     find_property,
 )
 from batonmq.protocol.names import TIMER_TOPIC
-from batonmq.protocol.tags import java_hash
 from batonmq.store.results import GetResult, GetStatus
 from batonmq.store.scan import Record, read_record
 

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.tags import java_hash
 
 MOST_TOPICS: Final = 10_000
 """Topics that are counted. A client can store any name in the timer topic; messages for more topics than this
