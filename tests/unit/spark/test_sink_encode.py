@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -197,6 +197,14 @@ def test_delayed_and_large_messages_travel_alone() -> None:
     assert later[3]["DELAY"] == "3"
     assert then[3]["TIMER_DELIVER_MS"] == str(int(due.replace(microsecond=456_000).timestamp() * 1000))
     assert large[2] == b"x" * 500
+
+
+def test_a_time_in_the_hour_that_summer_time_repeats_is_delivered_then() -> None:
+    due = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    times = pa.array([due, due + timedelta(hours=1)], pa.timestamp("us", tz="Europe/Berlin"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"]), times], names=["value", "deliverAt"])
+    found = [int(message[3]["TIMER_DELIVER_MS"]) for message in encode(batch, topic="T")]
+    assert found == [1_792_888_200_000, 1_792_888_200_000 + 3_600_000]
 
 
 def test_unique_ids_carry_their_time_and_never_repeat() -> None:

@@ -304,7 +304,9 @@ class Encoder:
             delayed = pc.if_else(pc.greater(levels, 0), levels, None)
             parts.append(_property(PROPERTY_DELAY_LEVEL, delayed.cast(pa.string())))
         if "deliverAt" in columns:
-            due = pc.floor_temporal(columns["deliverAt"], unit="millisecond").cast(pa.timestamp("ms", "UTC"))
+            # Spark gives times in the session's zone, where an hour of autumn is ambiguous.
+            due = pc.floor_temporal(columns["deliverAt"].cast(pa.timestamp("us", "UTC")), unit="millisecond")
+            due = due.cast(pa.timestamp("ms", "UTC"))
             parts.append(_property(PROPERTY_TIMER_DELIVER_MS, due.cast(pa.int64()).cast(pa.string())))
         if self._include_headers and "properties" in columns:
             parts.append(_user_properties(columns["properties"]))
