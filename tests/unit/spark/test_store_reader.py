@@ -301,6 +301,23 @@ def test_a_record_that_contradicts_itself_is_an_error_with_the_file_s_name(made:
         file.write(b"\x7f\x00\x00\x01")
     with pytest.raises(StoreError, match=f"{first}: no record at {at}"):
         rows(made.root, piece=1 << 20)
+    left = rows(made.root, piece=1 << 20, keep_going=True)
+    assert [r["physicalOffset"] for r in left][:4] == [*scan_frames(first.read_bytes())[:3], FILE]
+
+
+def test_a_file_that_a_broker_deletes_meanwhile_is_an_error_or_left_out(made: Made) -> None:
+    made.put(*(b"%d" % i * 50 for i in range(200)))
+    strict, lenient = (
+        StoreReader(parse_store_options({"path": str(made.root), "failOnDataLoss": fail}), ALL)
+        for fail in ("true", "false")
+    )
+    parts = strict.partitions()
+    first = made.root / "commitlog" / f"{0:020d}"
+    first.unlink()
+    with pytest.raises(StoreError, match=f"{first} was deleted"):
+        list(strict.read(parts[0]))
+    got = [r["physicalOffset"] for part in parts for b in lenient.read(part) for r in b.to_pylist()]
+    assert got == [m.physical_offset for m in made.all_records() if m.physical_offset >= FILE]
 
 
 def test_a_missing_file_is_an_error_or_left_out(made: Made) -> None:

@@ -37,7 +37,11 @@ def read_piece(
     position, size = piece.begin, CHUNK
     while position < piece.end:
         # Records that begin before the end belong to this piece, and may go on behind it.
-        data = read_at(piece.file.path, position - piece.file.base, min(size, piece.file.end - position))
+        try:
+            data = read_at(piece.file.path, position - piece.file.base, min(size, piece.file.end - position))
+        except FileNotFoundError:  # a broker that runs deletes old files
+            _left_out(f"{piece.file.path} was deleted", position, piece, fail_on_data_loss)
+            return
         starts, whole = frame_starts(data)
         if whole == 0:
             size = _missing(piece, position, data, fail_on_data_loss)
@@ -46,29 +50,30 @@ def read_piece(
             continue
         size = CHUNK
         starts = starts[: int(np.searchsorted(starts, piece.end - position))]
-        records = _records(piece, position, data, starts)
+        records, damage = _records(position, data, starts)
         position += whole
         records = select(records, wanted)
         if len(records):
             yield decoder.batch(records)
+        if damage is not None:
+            at = damage.physical_offset
+            _left_out(f"{piece.file.path}: no record at {at}: {damage.reason}", at, piece, fail_on_data_loss)
+            return
 
 
-def _records(piece: Piece, position: int, data: bytes, starts: Any) -> Records:
+def _records(position: int, data: bytes, starts: Any) -> tuple[Records, Damage | None]:
+    """The records before the first that is wrong, and what is wrong with it."""
     try:
         records = Records(data, starts)
     except MessageFormatError:
         records = None
-    places = position + starts
-    if records is None or (records.heads["physical_offset"] != places).any():
-        for at in starts.tolist():  # find the first that is wrong, to say why
-            found = check_record(data, at, len(data), position + at, crc=False)
-            if isinstance(found, Damage):
-                raise StoreError(
-                    f"{piece.file.path}: no record at {found.physical_offset}: {found.reason}; "
-                    "restore the file from another replica"
-                )
-        raise AssertionError("one of the records was wrong")
-    return records
+    if records is not None and (records.heads["physical_offset"] == position + starts).all():
+        return records, None
+    for number, at in enumerate(starts.tolist()):
+        found = check_record(data, at, len(data), position + at, crc=False)
+        if isinstance(found, Damage):
+            return Records(data, starts[:number]), found
+    raise AssertionError("one of the records was wrong")
 
 
 def _missing(piece: Piece, position: int, data: bytes, fail_on_data_loss: bool) -> int:
@@ -85,14 +90,18 @@ def _missing(piece: Piece, position: int, data: bytes, fail_on_data_loss: bool) 
     reason = found.reason if isinstance(found, Damage) else "its parts do not add up to its size"
     if left < MIN_RECORD_SIZE and not any(data):
         return 0
-    problem = f"{piece.file.path}: no record at {position}: {reason}"
+    _left_out(f"{piece.file.path}: no record at {position}: {reason}", position, piece, fail_on_data_loss)
+    return 0
+
+
+def _left_out(problem: str, position: int, piece: Piece, fail_on_data_loss: bool) -> None:
+    """The piece cannot be read from `position` on. Raises `StoreError`, if that is an error."""
     if fail_on_data_loss:
         raise StoreError(
             f"{problem}, but the log goes on to {piece.end}; restore the file from another replica, or set "
             "failOnDataLoss=false to read what is there"
         )
-    log.warning("%s; left out: everything from there to %d", problem, piece.end)
-    return 0
+    log.warning("%s; left out: everything from %d to %d", problem, position, piece.end)
 
 
 def select(records: Records, wanted: Selection) -> Records:
