@@ -217,15 +217,15 @@ class Decoder:
         properties = records.properties() if self._wants_properties else pa.array([], pa.binary())
         make: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: _bodies(records),
-            "topic": lambda: _text(records.topics()),
+            "topic": lambda: text_of(records.topics()),
             "queueId": lambda: pa.array(heads["queue_id"].astype(np.int32)),
             "queueOffset": lambda: pa.array(heads["queue_offset"].astype(np.int64)),
             "physicalOffset": lambda: pa.array(heads["physical_offset"].astype(np.int64)),
             "timestamp": lambda: _timestamps(heads["store_timestamp"]),
             "bornTimestamp": lambda: _timestamps(heads["born_timestamp"]),
-            "keys": lambda: _text(property_column(properties, PROPERTY_KEYS)),
-            "tags": lambda: _text(property_column(properties, PROPERTY_TAGS)),
-            "msgId": lambda: _text(property_column(properties, PROPERTY_UNIQUE_KEY)),
+            "keys": lambda: text_of(property_column(properties, PROPERTY_KEYS)),
+            "tags": lambda: text_of(property_column(properties, PROPERTY_TAGS)),
+            "msgId": lambda: text_of(property_column(properties, PROPERTY_UNIQUE_KEY)),
             "reconsumeTimes": lambda: pa.array(heads["reconsume_times"].astype(np.int32)),
             "flag": lambda: pa.array(heads["flag"].astype(np.int32)),
             "sysFlag": lambda: pa.array(heads["sys_flag"].astype(np.int32)),
@@ -329,7 +329,7 @@ def _timestamps(milliseconds: Any) -> pa.Array:
     return pa.array(milliseconds.astype(np.int64) * 1_000).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _text(values: pa.Array) -> pa.Array:
+def text_of(values: pa.Array) -> pa.Array:
     """Binary as string; bytes that are no UTF-8 become U+FFFD, as in Java."""
     try:
         return values.cast(pa.string())

@@ -391,6 +391,14 @@ def test_filters_narrow_what_is_read_and_never_too_far(made: Made) -> None:
         assert [r["value"] for r in got] == [r["value"] for r in every if wanted(r)], filters
 
 
+def test_a_tag_that_is_no_text_is_found_by_what_its_column_shows(made: Made) -> None:
+    made.put(b"a", TAGS="x")
+    path = made.root / "commitlog" / f"{0:020d}"
+    path.write_bytes(path.read_bytes().replace(b"TAGS\x01x", b"TAGS\x01\xff"))
+    (shown,) = {row["tags"] for row in rows(made.root)}
+    assert len(rows(made.root, selection=narrowed(Selection(), [EqualTo(("tags",), shown)]))) == 1
+
+
 def test_a_fraction_of_a_millisecond_never_cuts_a_message_off() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
     narrow = narrowed(Selection(), [LessThan(("timestamp",), at), GreaterThan(("timestamp",), at)])
@@ -416,6 +424,29 @@ def test_pieces_far_outside_the_wanted_times_are_not_read(made: Made) -> None:
     kept = in_time(pieces, times, wanted)
     assert 1 <= len(kept) <= 3 < len(pieces)
     assert any(p.begin <= every[100]["physicalOffset"] < p.end for p in kept)
+
+
+def test_damage_does_not_hide_the_piece_before_it(made: Made) -> None:
+    for n in range(100):
+        made.clock.advance(10_000)
+        made.put(b"%d" % n * 50)
+    every = rows(made.root)
+    second = made.root / "commitlog" / f"{FILE:020d}"
+    with second.open("r+b") as file:
+        file.write(bytes(200))
+    since = int(every[0]["timestamp"].timestamp() * 1000)
+    given_options = {"path": str(made.root), "failOnDataLoss": "false", "startingTimestamp": str(since)}
+    reader = StoreReader(parse_store_options(given_options), ALL)
+    got = [
+        r["physicalOffset"] for part in reader.partitions() for b in reader.read(part) for r in b.to_pylist()
+    ]
+    wanted = [r["physicalOffset"] for r in every]
+    assert got == [at for at in wanted if not FILE <= at < 2 * FILE]
+
+
+def test_a_store_that_links_lead_to_is_read_once(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "store-latest").symlink_to(made.root)
+    assert store_roots([str(tmp_path / "store*"), f"{made.root}/../store-latest"]) == [made.root]
 
 
 # -- tables

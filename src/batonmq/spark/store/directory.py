@@ -61,8 +61,9 @@ class StoreLog:
 
 
 def store_roots(paths: Sequence[str]) -> list[Path]:
-    """The directories that paths and patterns name. Raises `StoreError` for one that names none."""
-    roots: dict[Path, None] = {}
+    """The directories that paths and patterns name, each once, whatever links lead to it. Raises `StoreError`
+    for a path that names none."""
+    roots: dict[Path, Path] = {}
     for path in paths:
         path = path.removeprefix("file://")
         whole = Path(path)
@@ -71,8 +72,9 @@ def store_roots(paths: Sequence[str]) -> list[Path]:
         directories = [directory for directory in found if directory.is_dir()]
         if not directories:
             raise StoreError(f"{path}: there is no such directory")
-        roots |= dict.fromkeys(directories)
-    return list(roots)
+        for directory in directories:
+            roots.setdefault(directory.resolve(), directory)
+    return list(roots.values())
 
 
 def broker_name(root: Path, given: str | None) -> str:

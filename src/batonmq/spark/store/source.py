@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from batonmq.protocol.codes import MessageSysFlag
-from batonmq.protocol.message.layout import POSITIONS
+from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, POSITIONS, SIZE_MAGIC
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.columns import DEFAULT_COLUMNS
 from batonmq.spark.options import OptionError
@@ -46,6 +46,7 @@ from batonmq.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_PLACE_AT = POSITIONS["physical_offset"]
 
 
 class Task(InputPartition):
@@ -216,9 +217,13 @@ def _touching(pieces: list[Piece], wanted: Selection) -> list[Piece]:
 
 
 def _first_time(piece: Piece) -> int | None:
-    """Store time of the piece's first record; None where its place depends on IPv6 addresses."""
+    """Store time of the piece's first record; None if there is none, or its place depends on IPv6
+    addresses."""
     head = read_at(piece.file.path, piece.begin - piece.file.base, POSITIONS["store_timestamp"] + 8)
     if len(head) < POSITIONS["store_timestamp"] + 8:
+        return None
+    place = int.from_bytes(head[_PLACE_AT : _PLACE_AT + 8], "big")
+    if SIZE_MAGIC.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2) or place != piece.begin:
         return None
     flags = int.from_bytes(head[POSITIONS["sys_flag"] : POSITIONS["sys_flag"] + 4], "big", signed=True)
     if flags & MessageSysFlag.BORN_HOST_V6:
