@@ -64,7 +64,6 @@ class Fetcher:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._loop = uvloop.new_event_loop()
         self._session = Session(
             options.namesrv, tls=tls_context(options.tls), credentials=options.credentials
         )
@@ -74,6 +73,7 @@ class Fetcher:
             group=options.group or READER_GROUP,
             session=self._session,
         )
+        self._loop = uvloop.new_event_loop()  # after what may fail: nothing closes it then
 
     def run(self, work: Awaitable[T]) -> T:
         return self._loop.run_until_complete(work)
@@ -90,21 +90,23 @@ class Fetcher:
 
     # -- planning -------------------------------------------------------------------------------------
 
-    def bounds(self, reach: SeenOffsets | None = None) -> Bounds:
+    def bounds(self, reach: SeenOffsets | None = None, *, existed: bool = False) -> Bounds:
         """First and end offset of every queue that the options name.
 
         `reach`: offsets that existed before. While a queue is missing or ends before its offset, this repeats
-        the request for `BOUNDS_WAIT_S` (at most ``pollTimeoutMs``), and then returns what there is."""
-        return self.run(self._bounds_reaching(reach or {}))
+        the request for `BOUNDS_WAIT_S` (at most ``pollTimeoutMs``), and then returns what there is.
+        `existed`: topics and assigned queues existed before; one that is missing is an error only after that
+        time."""
+        return self.run(self._bounds_reaching(reach or {}, existed))
 
-    async def _bounds_reaching(self, reach: SeenOffsets) -> Bounds:
+    async def _bounds_reaching(self, reach: SeenOffsets, existed: bool) -> Bounds:
         deadline = self._loop.time() + min(BOUNDS_WAIT_S, self._options.poll_timeout_ms / 1000)
         while True:
             last = self._loop.time() >= deadline
             try:
                 found = await self._bounds()
             except (UnknownTopic, DataLoss):
-                if last or not reach:
+                if last or not (reach or existed):
                     raise
             else:
                 if last or covers(found, reach):

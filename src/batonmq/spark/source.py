@@ -207,7 +207,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
         options = self._options
         with fetcher(options) as fetch:
-            bounds = fetch.bounds()
+            bounds = fetch.bounds(existed=bool(start))
         available = self._target if self._target is not None else _ends_of(bounds)
         available = self._not_back(start, keep_hidden(start, available))
         # A queue that appeared after the stream began is read from its first message.
@@ -252,7 +252,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @with_clear_errors
     def reportLatestOffset(self) -> Offsets:
-        return self._ends()
+        return self._ends(existed=True)
 
     @with_clear_errors
     def prepareForTriggerAvailableNow(self) -> None:
@@ -301,9 +301,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (MQError, NetError) as error:
             log.warning("offsets of group %s are not committed: %s", group, error)
 
-    def _ends(self) -> Offsets:
+    def _ends(self, *, existed: bool = False) -> Offsets:
         with fetcher(self._options) as fetch:
-            return _ends_of(fetch.bounds())
+            return _ends_of(fetch.bounds(existed=existed))
 
 
 def _ends_of(bounds: Bounds) -> Offsets:

@@ -7,15 +7,20 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from batonmq.client.reader import Pulled
 from batonmq.net.errors import ConnectFailed
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import TopicNotExistError
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.spark import fetch
-from batonmq.spark.fetch import fetcher
+from batonmq.spark.fetch import UnknownTopic, fetcher
 from batonmq.spark.options import parse_read_options
 from batonmq.spark.plan import DataLoss, QueueRange
+from batonmq.spark.source import RocketMQStreamReader
 
 HOST = pack_host("127.0.0.1", 1)
 
@@ -184,3 +189,37 @@ def test_the_error_of_a_pull_that_was_asked_in_advance_ends_the_read(monkeypatch
     monkeypatch.setattr(queue, "pull", failing)
     with pytest.raises(ConnectFailed):
         read(monkeypatch, queue, 0, 900)
+
+
+class Restarted(Queue):
+    """A name server that knows the topic, or its queues, only after so many requests."""
+
+    def __init__(self, requests: int, *, topic: bool) -> None:
+        super().__init__(0, 30, [9])
+        self.requests, self.topic = requests, topic
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        if self.requests:
+            self.requests -= 1
+            if self.topic:
+                return []
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "no route")
+        return [MessageQueue(topic, "b", 0)]
+
+
+@pytest.mark.parametrize("named", [{"subscribe": "t"}, {"assign": '{"t": ["b:0"]}'}])
+def test_a_stream_waits_while_a_restarted_name_server_does_not_know_its_queues(monkeypatch, named):
+    options = parse_read_options({"namesrvAddr": "h:1", "pollTimeoutMs": "5000", **named}, streaming=True)
+    stream = RocketMQStreamReader(options, ("value",))
+    start, end = {"t": {"b:0": 3}}, {"t": {"b:0": 30}}
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Restarted(2, topic="assign" in named))
+    assert stream.latestOffset(start, ReadAllAvailable()) == end
+    assert stream.reportLatestOffset() == end
+
+
+def test_a_stream_whose_topic_does_not_come_back_fails(monkeypatch):
+    options = {"namesrvAddr": "h:1", "pollTimeoutMs": "50", "subscribe": "t"}
+    stream = RocketMQStreamReader(parse_read_options(options, streaming=True), ("value",))
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Restarted(10_000, topic=False))
+    with pytest.raises(UnknownTopic):
+        stream.latestOffset({"t": {"b:0": 3}}, ReadAllAvailable())
