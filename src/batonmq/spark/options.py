@@ -385,9 +385,19 @@ def _topics(
     return tuple(assign), None, assign
 
 
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object. Raises `ValueError` for a name that is there twice; `json` drops the first value."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice")
+        found[name] = value
+    return found
+
+
 def _json(text: str, name: str, example: str) -> dict[str, object]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_each_once)
     except ValueError as e:
         raise OptionError(f"option {name!r} is not JSON like {example}: {e}") from None
     if not isinstance(value, dict):

@@ -217,17 +217,20 @@ def check_start(
 
 
 def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
-    """End at the end of the queue at the latest; a later end is `DataLoss`, unless that is allowed."""
+    """End at the end of the queue at the latest; a later end, or a queue that is gone, is `DataLoss`, unless
+    that is allowed."""
     checked: Offsets = {}
     for topic, queues in end.items():
         for queue, offset in queues.items():
-            held = bounds[topic][queue]
-            if offset > held.end and fail_on_data_loss:
+            held = bounds.get(topic, {}).get(queue)
+            if fail_on_data_loss and (held is None or offset > held.end):
+                problem = "is gone" if held is None else f"ends at {held.end}"
                 raise DataLoss(
-                    f"queue {queue} of topic {topic!r} ends at {held.end}, reading was to end at {offset}; "
+                    f"queue {queue} of topic {topic!r} {problem}, reading was to end at {offset}; "
                     "set failOnDataLoss=false to read what is there"
                 )
-            checked.setdefault(topic, {})[queue] = min(offset, held.end)
+            if held is not None:
+                checked.setdefault(topic, {})[queue] = min(offset, held.end)
     return checked
 
 

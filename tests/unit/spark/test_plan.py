@@ -85,6 +85,10 @@ def test_an_end_behind_the_queue_is_data_loss():
     assert check_end({"t": {"b:0": 31, "b:1": 4}}, BOUNDS, fail_on_data_loss=False) == {
         "t": {"b:0": 30, "b:1": 4}
     }
+    gone = {"t": {"b:0": 20}, "u": {"b:0": 1}}
+    with pytest.raises(DataLoss, match="queue b:0 of topic 'u' is gone"):
+        check_end(gone, BOUNDS, fail_on_data_loss=True)
+    assert check_end(gone, BOUNDS, fail_on_data_loss=False) == {"t": {"b:0": 20}}
 
 
 @pytest.mark.parametrize(
@@ -250,6 +254,7 @@ def test_times_must_name_every_queue_and_no_other():
         ({"subscribePattern": "("}, "no regular expression"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"b:0": -1}}'}, "must be like"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": "[]"}, "must be like"),
+        ({"subscribe": "a", "startingOffsets": '{"a": {"b:0": 1, "b:0": 9}}'}, "'b:0' is there twice"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
         ({"subscribe": "a", "maxTriggerDelay": "15 parsecs"}, "must be like 500ms"),
         ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "more than"),
