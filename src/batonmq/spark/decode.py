@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batonmq.protocol.codes import MessageSysFlag
-from batonmq.protocol.compression import decompress
+from batonmq.protocol.compression import CompressionError, decompress
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import (
     BODY_POSITION_V4,
@@ -36,6 +36,7 @@ from batonmq.protocol.message.properties import (
 )
 from batonmq.protocol.message.record import decode_record
 from batonmq.spark.columns import COLUMNS
+from batonmq.spark.options import ClearError
 from batonmq.store.dtypes import RECORD_HEAD
 
 _SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">i4")])
@@ -241,6 +242,10 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
+class BodyError(ClearError, ValueError):
+    """A body that cannot be shown as it was before it was compressed; the text says which message has it."""
+
+
 class OffsetGap(RuntimeError):
     """A queue offset that a broker skipped although it has later ones."""
 
@@ -313,7 +318,12 @@ def _bodies(records: Records) -> pa.Array:
     begins, ends = records.body_starts.tolist(), records.body_ends.tolist()
     slices = [records.data[a:b] for a, b in zip(begins, ends, strict=True)]
     for i in compressed:
-        slices[i] = decompress(slices[i], int(sys_flags[i]))
+        try:
+            slices[i] = decompress(slices[i], int(sys_flags[i]))
+        except CompressionError as error:
+            topic = records.data[records.topic_starts[i] : records.topic_ends[i]].decode("utf-8", "replace")
+            queue_id, offset = records.heads[["queue_id", "queue_offset"]][i]
+            raise BodyError(f"topic {topic!r}, queue {queue_id}, offset {offset}: {error}") from error
     return pa.array(slices, pa.binary())
 
 

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,8 @@ from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.main import _OURS
 from batonmq.spark.options import OptionError
 from batonmq.spark.source import RocketMQSource
+from batonmq.spark.store.source import RocketMQStoreSource
+from batonmq.store.errors import StoreError
 
 HIDE = "SPARK_HIDE_TRACEBACK"
 
@@ -91,6 +94,26 @@ def test_what_is_no_address_is_an_option_error(kind: str) -> None:
     source = RocketMQSource({"namesrvAddr": "localhost", "subscribe": "t"})
     with pytest.raises(OptionError, match="option 'namesrvAddr': name server address 'localhost': expected"):
         getattr(source, kind)(StructType())
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_a_wrong_option_of_the_offline_reader_is_reported_without_a_schema_too() -> None:
+    with pytest.raises(OptionError) as caught:
+        RocketMQStoreSource({"path": "/store", "tabel": "files"}).schema()
+    (line,) = reported(caught.value).splitlines()
+    assert "unknown option 'tabel'" in line
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_what_the_file_system_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    link = tmp_path / "commitlog" / f"{0:020d}"
+    link.symlink_to(tmp_path / "nowhere")
+    source = RocketMQStoreSource({"path": str(tmp_path)})
+    with pytest.raises(StoreError) as caught:
+        source.reader(StructType().add("value", "binary")).partitions()
+    (line,) = reported(caught.value).splitlines()
+    assert f"{link}: No such file or directory" in line
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
 from batonmq.spark.columns import COLUMNS, schema_ddl
-from batonmq.spark.decode import Decoder, OffsetGap
+from batonmq.spark.decode import BodyError, Decoder, OffsetGap
 
 V4, V6 = pack_host("127.0.0.1", 1), pack_host("2001:db8::1", 2)
 ALL = tuple(COLUMNS)
@@ -112,3 +112,13 @@ def test_schema_names_every_default_column_and_spark_types_match_arrow():
     assert "properties" not in schema_ddl(False)
     assert schema_ddl(True).endswith("properties map<string,string>")
     assert COLUMNS["timestamp"][1] == pa.timestamp("us", tz="UTC")
+
+
+def test_a_body_that_does_not_inflate_is_named_and_only_its_column_fails():
+    good, bad = record(0, b"a" * 50, zipped=True), bytearray(record(1, b"b" * 50, zipped=True))
+    at = bad.index(zlib.compress(b"b" * 50))
+    bad[at : at + 2] = b"\0\0"
+    with pytest.raises(BodyError, match=r"topic 't', queue 3, offset 1: ZLIB body does not inflate"):
+        Decoder(("value",), topic="t", broker="b").decode(good + bytes(bad), 0, 2)
+    batch, _ = Decoder(("queueOffset",), topic="t", broker="b").decode(good + bytes(bad), 0, 2)
+    assert batch.column(0).to_pylist() == [0, 1]

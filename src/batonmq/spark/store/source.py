@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from batonmq.common.files import reason
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, POSITIONS, SIZE_MAGIC
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
@@ -49,6 +51,15 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _PLACE_AT = POSITIONS["physical_offset"]
 
 
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    """What the file system refuses is a `StoreError`: permissions, a link that leads nowhere, a bad disk."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(reason(error)) from error
+
+
 class Task(InputPartition):
     """What one task reads: a piece of a log, or a file of a table."""
 
@@ -73,6 +84,7 @@ class RocketMQStoreSource(DataSource):
     def name(cls) -> str:
         return "rocketmq-store"
 
+    @with_clear_errors
     def schema(self) -> str:
         options = parse_store_options(dict(self.options))
         if options.table != MESSAGES:
@@ -112,6 +124,7 @@ class StoreReader(DataSourceReader):
         self._selection = selection_of(options)
 
     @with_clear_errors
+    @_file_errors()
     def partitions(self) -> Sequence[InputPartition]:
         options, pieces = self._options, []
         for root in store_roots(options.paths):
@@ -127,7 +140,7 @@ class StoreReader(DataSourceReader):
             from batonmq.spark.store.read import read_piece
 
             settle()
-            with clear_errors():
+            with clear_errors(), _file_errors():
                 yield from read_piece(
                     partition.work,
                     self._selection,
@@ -152,6 +165,7 @@ class TableReader(DataSourceReader):
         self._columns = columns
 
     @with_clear_errors
+    @_file_errors()
     def partitions(self) -> Sequence[InputPartition]:
         from batonmq.spark.store import tables
 
@@ -172,7 +186,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
             settle()
-            with clear_errors():
+            with clear_errors(), _file_errors():
                 for what, broker, root in partition.work:
                     yield from self._read(what, broker, root)
 
