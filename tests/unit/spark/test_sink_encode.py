@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,7 @@ from batonmq.spark.sink.encode import (
     check_columns,
 )
 from batonmq.spark.sink.options import parse_sink_options
-from batonmq.spark.sink.send import producer_options
+from batonmq.spark.sink.send import Sending, producer_options
 from batonmq.spark.tls import tls_context
 
 NOW = 1_790_000_000_000
@@ -326,6 +327,10 @@ def test_a_missing_certificate_is_named() -> None:
     )
     with pytest.raises(ConfigError, match=r"/none/cert\.pem"):
         tls_context(options.tls)
+    before = threading.active_count()
+    with pytest.raises(ConfigError):
+        Sending(options)
+    assert threading.active_count() == before
 
 
 def test_the_user_of_a_sink_signs_its_sends_and_its_secret_is_not_shown() -> None:

@@ -71,9 +71,6 @@ class Sending(Queues):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="batonmq-sink", daemon=True)
-        self._thread.start()
         tls = tls_context(options.tls)
         self._producer = self._new_producer(tls)
         self._reader = QueueReader(
@@ -90,6 +87,10 @@ class Sending(Queues):
         """Sends to any queue, under way."""
         self._failure: BaseException | None = None
         self._rows = self._sends = self._bytes = 0
+        # After what may fail: nothing ends the thread then.
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="batonmq-sink", daemon=True)
+        self._thread.start()
 
     def _new_producer(self, tls: ssl.SSLContext | None) -> Producer:
         return Producer(self._options.group, self._options.namesrv, **producer_options(self._options, tls))
