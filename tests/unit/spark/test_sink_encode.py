@@ -261,6 +261,8 @@ def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]],
     [
         ({}, "'namesrvAddr' is missing"),
         ({"namesrvAddr": "a:1", "deliveryGuarantee": "maybe"}, "must be atLeastOnce or exactlyOnce"),
+        ({"namesrvAddr": "a:1", "transactionId": "x"}, "no effect without deliveryGuarantee=exactlyOnce"),
+        ({"namesrvAddr": "a:1", "transactionLocation": "/t"}, "no effect without deliveryGuarantee"),
         ({"namesrvAddr": "a:1", "topic": "a b"}, "'topic': The specified topic"),
         ({"namesrvAddr": "a:1", "producerGroup": "a b"}, "'producerGroup'"),
         ({"namesrvAddr": "a:1", "maxInFlight": "0"}, "at least 1"),

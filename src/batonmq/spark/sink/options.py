@@ -115,6 +115,9 @@ def parse_sink_options(raw: Mapping[str, str], *, streaming: bool = False) -> Si
             f"{options['deliveryguarantee']!r}"
         )
     once = guarantee == EXACTLY_ONCE.lower()
+    for name in ("transactionLocation", "transactionId"):
+        if not once and name.lower() in options:
+            raise OptionError(f"option {name!r} has no effect without deliveryGuarantee=exactlyOnce")
     topic = options.get("topic")
     if topic is not None and (problem := topic_error(topic)) is not None:
         raise OptionError(f"option 'topic': {problem}")
