@@ -208,6 +208,9 @@ def test_with_epochs_reading_stops_where_consume_queues_do(tmp_path: Path) -> No
     made.store.flush_queues()  # the checkpoint knows more than consume queues that were copied earlier
     shutil.rmtree(made.root / "consumequeue")
     assert [r["value"] for r in rows(made.root)] == [b"a", b"b", b"c"]
+    epochs = made.root / "epochFileCheckpoint"
+    epochs.rename(f"{epochs}.bak")  # RocketMQ died while it wrote the file
+    assert [r["value"] for r in rows(made.root)] == [b"a", b"b", b"c"]
     made.store.abandon()
 
 
@@ -356,6 +359,8 @@ def test_any_bytes_are_an_error_that_names_the_file_or_nothing(
 def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such directory"):
         store_roots([str(tmp_path / "none*")])
+    with pytest.raises(StoreError, match=r"a\*\*b: "):
+        store_roots([str(tmp_path / "a**b")])
     with pytest.raises(StoreError, match="no commit log file"):
         inspect(tmp_path)
 

@@ -68,7 +68,12 @@ def store_roots(paths: Sequence[str]) -> list[Path]:
         path = path.removeprefix("file://")
         whole = Path(path)
         pattern = not whole.exists() and any(sign in path for sign in "*?[")
-        found = sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor)))) if pattern else [whole]
+        try:
+            found = (
+                sorted(Path(whole.anchor).glob(str(whole.relative_to(whole.anchor)))) if pattern else [whole]
+            )
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from None
         directories = [directory for directory in found if directory.is_dir()]
         if not directories:
             raise StoreError(f"{path}: there is no such directory")
@@ -117,7 +122,8 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
     pointed = _last_pointed(root)
     end, damage = _find_end(files, pointed)
     confirm = end
-    if (root / EPOCH_FILE).exists():
+    # RocketMQ renames the epoch file to .bak before it renames the new one: a copy may have that alone.
+    if any((root / name).exists() for name in (EPOCH_FILE, f"{EPOCH_FILE}.bak")):
         # Rounded to a record below: the last unit is of a whole record, and so is what was confirmed.
         confirmed = Checkpoint.load(root / "checkpoint").confirm_offset
         confirm = min(max(confirmed, sum(pointed)), end)
