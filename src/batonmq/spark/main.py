@@ -15,7 +15,7 @@ from batonmq.spark.access import Access
 from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
-from batonmq.spark.command import check_topic, session_for, spark_options, topic_option
+from batonmq.spark.command import check_topic, one_line, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.skew_command import skew
@@ -158,7 +158,8 @@ def audit(
     session = session_for("audit", master, conf)
     log = _log(session, namesrv, topic, access, archived)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
-    replicas = compare(stores) if len(stores) > 1 else None
+    with one_line():
+        replicas = compare(stores) if len(stores) > 1 else None
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
     else:

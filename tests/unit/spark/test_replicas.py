@@ -7,7 +7,7 @@ import pytest
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.record import StoredMessage, encode_record
-from batonmq.spark.jobs.replicas import compare
+from batonmq.spark.jobs.replicas import ReplicasError, compare
 
 HOST = pack_host("127.0.0.1", 1)
 FILE_SIZE = 1 << 12
@@ -84,3 +84,11 @@ def test_no_log_is_an_error_that_names_the_directory(tmp_path):
     (tmp_path / "a" / "commitlog").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match="no commit log files"):
         compare([tmp_path / "a", tmp_path / "a"])
+
+
+def test_a_missing_file_is_an_error_not_an_endless_loop(tmp_path):
+    content = files(90)
+    stores = [store(tmp_path, "a", content), store(tmp_path, "b", content)]
+    (stores[1] / "commitlog" / f"{FILE_SIZE:020d}").unlink()
+    with pytest.raises(ReplicasError, match=f"b/commitlog: the file with offset {FILE_SIZE} is missing"):
+        compare(stores)

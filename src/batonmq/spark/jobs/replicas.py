@@ -9,8 +9,13 @@ from pathlib import Path
 
 from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.record import scan_frames
+from batonmq.spark.options import ClearError
 
 CHUNK = 8 * 1024 * 1024
+
+
+class ReplicasError(ClearError):
+    """The logs cannot be compared; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Compared:
 
 
 def compare(stores: Sequence[Path]) -> Compared:
-    """Compare the commit logs below two or more store directories byte by byte."""
+    """Compare the commit logs below two or more store directories byte by byte. Raises `ReplicasError`."""
     logs = [_Log(store / "commitlog") for store in stores]
     try:
         begin = max(log.begin for log in logs)
@@ -75,6 +80,7 @@ class _Log:
         paths = sorted(p for p in directory.iterdir() if p.name.isdigit())
         if not paths:
             raise FileNotFoundError(f"no commit log files in {directory}")
+        self._directory = directory
         self._maps: list[tuple[int, mmap.mmap]] = []
         for path in paths:
             with path.open("rb") as file:
@@ -98,6 +104,8 @@ class _Log:
         while size:
             base, data = next((b, d) for b, d in reversed(self._maps) if b <= offset)
             part = data[offset - base : offset - base + size]
+            if not part:
+                raise ReplicasError(f"{self._directory}: the file with offset {offset} is missing or short")
             parts.append(part)
             offset += len(part)
             size -= len(part)
