@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batonmq.spark.jobs import audit, rollup
+from batonmq.spark.access import OPEN
+from batonmq.spark.jobs import archive, audit, restore, rollup
+from batonmq.spark.main import _log
 
 LOG_SCHEMA = "keys string, broker string, queueId int, queueOffset long"
 CLEAN = audit.AuditReport(
@@ -109,3 +111,20 @@ def test_flights_by_hour_and_carrier(session):
     assert rows == [(5, "AA", 1, None), (5, "UA", 2, 2.0), (6, "UA", 1, 0.0)]
     carriers = {r["carrier"]: r["flights"] for r in rollup.delay_by_carrier(log).collect()}
     assert carriers == {"UA": 3, "AA": 1}
+
+
+def test_an_archive_of_several_topics_keeps_them_and_their_names_apart(session, tmp_path, monkeypatch):
+    rows = [(b"a", "007", "b", 0, 0), (b"b", "12", "b", 0, 0)]
+    frame = session.createDataFrame(
+        rows, "value binary, topic string, broker string, queueId int, queueOffset long"
+    )
+    path = str(tmp_path / "archive")
+    frame.selectExpr("*", "date'2026-11-24' as date").write.partitionBy("topic", "date").parquet(path)
+    (row,) = _log(session, None, "007", OPEN, path).collect()
+    assert (row.topic, row.value) == ("007", b"a")
+    written = []
+    monkeypatch.setattr(restore, "_write", lambda *given: written.append((given[0].count(), given[3])))
+    monkeypatch.setattr(restore, "queue_map", lambda *_: {})
+    done = restore.run(session, restore.Restore("a:1", path, tmp_path / "state"), queues=lambda _: [])
+    assert written == [(1, "007"), (1, "12")] and done.rows == 2
+    assert archive.read(session, path).count() == 2

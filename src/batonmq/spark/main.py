@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batonmq.spark.access import Access
+from batonmq.spark.archive_commands import archive, compact
 from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
@@ -66,52 +67,12 @@ def _log(
 ) -> DataFrame:
     """The topic's messages, from its archive if there is one."""
     if archived:
-        return session.read.parquet(archived)
+        from batonmq.spark.jobs import archive as archives
+
+        return archives.read(session, archived, topic)
     assert namesrv is not None
     options = {"namesrvAddr": namesrv, "subscribe": topic, **access.options()}
     return session.read.format("rocketmq").options(**options).load()
-
-
-@spark.command()
-@cluster_options()
-@topic_option
-@click.option("--to", "target", required=True, help="Directory for the Parquet files.")
-@click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
-@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
-@click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
-@spark_options
-def archive(
-    namesrv: str,
-    access: Access,
-    topic: str,
-    master: str | None,
-    conf: tuple[str, ...],
-    target: str,
-    checkpoint: str | None,
-    max_offsets: int | None,
-    every: str | None,
-) -> None:
-    """Write a topic to Parquet, exactly once.
-
-    The files are partitioned by topic and date. A second run with the same --to continues where the first
-    one stopped, for whatever reason.
-    """
-    from batonmq.spark.jobs import archive as job
-
-    check_topic(namesrv, topic, access)
-    session = session_for("archive", master, conf)
-    query = job.start(
-        session,
-        namesrv=namesrv,
-        topic=topic,
-        target=target,
-        checkpoint=checkpoint,
-        max_offsets_per_trigger=max_offsets,
-        every=every,
-        access=access,
-    )
-    done = job.finish(query)
-    click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
 
 
 @spark.command()
@@ -224,5 +185,5 @@ def _minutes(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-for _command in (*COMMANDS, lag, skew, failover_report, chaos_report, bench_report):
+for _command in (archive, compact, *COMMANDS, lag, skew, failover_report, chaos_report, bench_report):
     spark.add_command(_command)

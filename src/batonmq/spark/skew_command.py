@@ -150,10 +150,11 @@ def _log(
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
+    from batonmq.spark.jobs import archive
     from batonmq.spark.jobs import skew as job
 
     if archived:
-        log = session.read.parquet(archived).where(F.col("topic") == topic)
+        log = archive.read(session, archived, topic)
         at_ms = F.unix_millis("timestamp")
         log = log if from_ms is None else log.where(at_ms >= from_ms)
         return log if until_ms is None else log.where(at_ms < until_ms)

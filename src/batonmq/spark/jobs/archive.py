@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batonmq.spark.access import OPEN, Access
+from batonmq.spark.jobs.values import ValueSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 COLUMNS = (
@@ -43,11 +44,13 @@ def start(
     max_offsets_per_trigger: int | None = None,
     every: str | None = None,
     access: Access = OPEN,
+    values: ValueSchema | None = None,
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 
     Without `every` the query reads what is there now and ends; with a processing time such as
     ``"10 seconds"`` it runs until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
+    With `values` there is also a column ``decoded``; raises `SchemaError`.
     """
     from pyspark.sql import functions as F
 
@@ -55,6 +58,8 @@ def start(
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     stream = session.readStream.format("rocketmq").schema(COLUMNS).options(**options).load()
+    if values is not None:
+        stream = stream.withColumn("decoded", values.column(session, F.col("value")))
     writer = (
         stream.withColumn("date", F.to_date("timestamp"))
         .writeStream.format("parquet")
@@ -82,3 +87,12 @@ def summary(query: StreamingQuery) -> Archived:
         batches=len(progress),
         seconds=sum(p["batchDuration"] for p in progress) / 1000,
     )
+
+
+def read(session: SparkSession, path: str, topic: str | None = None) -> DataFrame:
+    """The messages of an archive; `topic`: only this one's."""
+    from pyspark.sql import functions as F
+
+    # Without a schema Spark takes the directory topic=007 for the number 7.
+    archived = session.read.schema(f"{COLUMNS}, date date").parquet(path)
+    return archived if topic is None else archived.where(F.col("topic") == topic)

@@ -18,6 +18,7 @@ from batonmq.common.files import replace_file
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
+from batonmq.spark.jobs import archive
 from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
@@ -97,9 +98,8 @@ def run(
     from pyspark.sql import functions as F
 
     check_state(restore)
-    archived = session.read.parquet(restore.archive).withColumn("date", F.col("date").cast("string"))
-    if restore.topic is not None:
-        archived = archived.where(F.col("topic") == restore.topic)
+    archived = archive.read(session, restore.archive, restore.topic)
+    archived = archived.withColumn("date", F.col("date").cast("string"))
     if restore.first_date is not None:
         archived = archived.where(F.col("date") >= restore.first_date)
     if restore.last_date is not None:

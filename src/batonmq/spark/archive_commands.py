@@ -1,0 +1,134 @@
+"""`batonmq spark archive` and `compact`: topics as files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from batonmq.spark.access import Access
+from batonmq.spark.cluster_options import cluster_options
+from batonmq.spark.command import (
+    check_topic,
+    iso_date,
+    one_line,
+    session_for,
+    spark_options,
+    topic_option,
+)
+from batonmq.spark.jobs.values import FORMATS, ValueSchema
+
+if TYPE_CHECKING:
+    from batonmq.spark.jobs.compact import Day
+
+SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@cluster_options()
+@topic_option
+@click.option("--to", "target", required=True, help="Directory for the Parquet files.")
+@click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
+@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option(
+    "--values",
+    "values_format",
+    type=click.Choice(FORMATS),
+    help="Also decode the bodies, into the column 'decoded'; needs --schema.",
+)
+@click.option("--schema", "schema_file", type=SCHEMA_FILE, help="What the bodies are; see below.")
+@click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
+@spark_options
+def archive(
+    namesrv: str,
+    access: Access,
+    topic: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    target: str,
+    checkpoint: str | None,
+    max_offsets: int | None,
+    values_format: str | None,
+    schema_file: Path | None,
+    every: str | None,
+) -> None:
+    """Write a topic to Parquet, exactly once.
+
+    The files are partitioned by topic and date. A second run with the same --to continues where the first
+    one stopped, for whatever reason.
+
+    With --values json the file of --schema has columns as in SQL (id BIGINT, name STRING) or the JSON of a
+    Spark schema; with --values avro the schema of a record, and Spark needs its package for Avro. 'value'
+    keeps the body as it came, and 'decoded' is null where a body is not as the schema says.
+    """
+    from batonmq.spark.jobs import archive as job
+
+    if (values_format is None) != (schema_file is None):
+        raise click.UsageError("--values and --schema belong together")
+    with one_line():
+        values = ValueSchema.load(schema_file, values_format) if schema_file and values_format else None
+    check_topic(namesrv, topic, access)
+    session = session_for("archive", master, conf)
+    with one_line():
+        query = job.start(
+            session,
+            namesrv=namesrv,
+            topic=topic,
+            target=target,
+            checkpoint=checkpoint,
+            max_offsets_per_trigger=max_offsets,
+            every=every,
+            access=access,
+            values=values,
+        )
+    done = job.finish(query)
+    click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
+
+
+@click.command()
+@click.option("--archive", "archived", required=True, help="Directory that 'archive' writes.")
+@click.option("--to", "table", required=True, help="Directory of the table; another one than --archive.")
+@click.option("-t", "--topic", help="Only this topic; default: all of the archive.")
+@click.option("--until", callback=iso_date, help="Last date; default: yesterday, UTC. Later days still grow.")
+@click.option(
+    "--file-mib", type=click.IntRange(1), default=128, show_default=True, help="About the size of a file."
+)
+@spark_options
+def compact(
+    archived: str,
+    table: str,
+    topic: str | None,
+    until: str | None,
+    file_mib: int,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Write an archive's days again, in few large files.
+
+    \b
+      batonmq spark compact --archive /data/orders --to /tables/orders
+
+    The table has the columns of the archive, one directory for each topic and date, and the order of the
+    queues. Run the job once a day: it writes what the table lacks, and days that have grown since. Readers
+    see a day whole. 'restore', 'audit' and 'skew' take the table as --archive.
+    """
+    from batonmq.spark.jobs import compact as job
+
+    last = until or (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    session = session_for("compact", master, conf)
+
+    def show(day: Day, files: int) -> None:
+        click.echo(
+            f"{day.topic} {day.date}: {day.rows:,} messages, {day.files:,} files -> {files:,}", err=True
+        )
+
+    with one_line():
+        done = job.run(
+            session, archived, table, topic=topic, until=last, file_bytes=file_mib << 20, progress=show
+        )
+    click.echo(
+        f"compacted {done.rows:,} messages of {done.days} days, {done.files_before:,} files -> "
+        f"{done.files_after:,}; {done.done_before} days were done before"
+    )

@@ -1,0 +1,185 @@
+"""Archives: decoded bodies, and their days in few files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.kafka import Artifact, CannotFetch, fetch
+
+from batonmq import Message
+from batonmq.spark.jobs import archive, compact
+from batonmq.spark.jobs.compact import CompactError
+from batonmq.spark.jobs.values import SchemaError, ValueSchema
+
+from .test_cli_jobs import FAST, ran
+
+pytestmark = pytest.mark.timeout(240)
+AVRO = "spark-avro_2.13"
+DDL = "id BIGINT, name STRING"
+ROWS = "value binary, topic string, broker string, queueId int, queueOffset bigint"
+
+
+@pytest.fixture
+def archived(session, tmp_path):
+    """An archive of two topics and two days in many small files, and a function that adds rows to it."""
+    path = str(tmp_path / "archive")
+
+    def add(topic: str, date: str, first: int, count: int, files: int) -> None:
+        rows = [(b"%d" % n, topic, "b", n % 4, n // 4) for n in range(first, first + count)]
+        frame = session.createDataFrame(rows, ROWS).selectExpr("*", f"date'{date}' as date")
+        frame.repartition(files).write.mode("append").partitionBy("topic", "date").parquet(path)
+
+    add("007", "2026-11-23", 0, 400, 8)
+    add("007", "2026-11-24", 400, 100, 5)
+    add("orders", "2026-11-23", 0, 40, 4)
+    return path, add
+
+
+def rows_of(session, path: str) -> list[tuple[object, ...]]:
+    read = archive.read(session, path).select("topic", "date", "queueId", "queueOffset", "value")
+    return sorted((topic, str(date), *rest) for topic, date, *rest in read.collect())
+
+
+def files_below(path: Path) -> list[Path]:
+    return sorted(path.glob("topic=*/date=*/*.parquet"))
+
+
+def places(session, file: Path) -> list[tuple[int, int]]:
+    return [(row.queueId, row.queueOffset) for row in session.read.parquet(str(file)).collect()]
+
+
+def test_a_day_becomes_one_file_in_the_order_of_its_queues(session, archived, tmp_path):
+    path, _ = archived
+    table = tmp_path / "table"
+    done = compact.run(session, path, str(table))
+    assert (done.rows, done.days, done.files_before, done.files_after) == (540, 3, 17, 3)
+    assert rows_of(session, str(table)) == rows_of(session, path)
+    assert len(files_below(table)) == 3
+    (one,) = table.glob("topic=007/date=2026-11-23/*.parquet")
+    found = places(session, one)
+    assert found == sorted(found) and len(found) == 400
+
+
+def test_a_large_day_becomes_files_of_about_one_size(session, archived, tmp_path):
+    path, _ = archived
+    table = tmp_path / "table"
+    compact.run(session, path, str(table), topic="007", until="2026-11-23", file_bytes=2_000)
+    files = files_below(table)
+    assert len(files) > 2
+    parts = sorted(places(session, file) for file in files)
+    assert [place for part in parts for place in part] == sorted(place for part in parts for place in part)
+    assert sum(map(len, parts)) == 400
+
+
+def test_a_second_run_writes_what_has_changed(session, archived, tmp_path):
+    path, add = archived
+    table = str(tmp_path / "table")
+    compact.run(session, path, table, until="2026-11-23")
+    again = compact.run(session, path, table, until="2026-11-23")
+    assert (again.rows, again.done_before) == (0, 2)
+    untouched = [file for file in files_below(tmp_path / "table") if "orders" in str(file)]
+    add("007", "2026-11-23", 1000, 20, 3)
+    changed = compact.run(session, path, table)
+    assert (changed.rows, changed.days, changed.done_before) == (520, 2, 1)
+    assert rows_of(session, table) == rows_of(session, path)
+    assert untouched == [file for file in files_below(tmp_path / "table") if "orders" in str(file)]
+
+
+def test_an_interrupted_run_leaves_days_whole(session, archived, tmp_path):
+    path, _ = archived
+    table = str(tmp_path / "table")
+
+    class Interrupted(Exception):
+        pass
+
+    def stop(day: compact.Day, files: int) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        compact.run(session, path, table, progress=stop)
+    assert {row[:2] for row in rows_of(session, table)} == {("007", "2026-11-23")}
+    assert len(rows_of(session, table)) == 400
+    rest = compact.run(session, path, table)
+    assert (rest.days, rest.done_before) == (2, 1)
+    assert rows_of(session, table) == rows_of(session, path)
+
+
+def test_columns_that_came_later_are_kept(session, archived, tmp_path):
+    path, _ = archived
+    rows = [(b"1", "007", "b", 0, 900, (7, "x"))]
+    frame = session.createDataFrame(rows, f"{ROWS}, decoded struct<id: bigint, name: string>")
+    frame = frame.selectExpr("*", "date'2026-11-25' as date")
+    frame.write.mode("append").partitionBy("topic", "date").parquet(path)
+    compact.run(session, path, str(tmp_path / "table"))
+    read = session.read.option("mergeSchema", "true").parquet(str(tmp_path / "table"))
+    assert [row.decoded.name for row in read.where("decoded is not null").collect()] == ["x"]
+    assert read.count() == 541
+
+
+def test_what_cannot_be_compacted_is_an_error(session, archived, tmp_path):
+    path, _ = archived
+    with pytest.raises(CompactError, match="must differ"):
+        compact.run(session, path, path + "/")
+    session.range(3).write.parquet(str(tmp_path / "other"))
+    with pytest.raises(CompactError, match="is no archive: it has no column"):
+        compact.run(session, str(tmp_path / "other"), str(tmp_path / "table"))
+
+
+def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):
+    topic = topics.make()
+    bodies = [b'{"id": 1, "name": "a"}', b'{"id": 2}', b"no json", b'{"id": "x", "name": "b"}']
+    topics.fill(topic, {0: [Message(topic, body) for body in bodies]})
+    (tmp_path / "orders.ddl").write_text(DDL)
+    options = ("--values", "json", "--schema", tmp_path / "orders.ddl")
+    target = tmp_path / "archive"
+    ran("archive", "-n", topics.namesrv, "-t", topic, "--to", target, *options, *FAST)
+    rows = session.read.parquet(str(target)).select("value", "decoded").collect()
+    found = {bytes(row.value): row.decoded and tuple(row.decoded) for row in rows}
+    assert found == {bodies[0]: (1, "a"), bodies[1]: (2, None), bodies[2]: None, bodies[3]: (None, "b")}
+    done = ran("compact", "--archive", target, "--to", tmp_path / "table", "--until", "2999-01-01", *FAST)
+    assert "compacted 4 messages of 1 days" in done.stdout
+    table = session.read.parquet(str(tmp_path / "table"))
+    assert {bytes(row.value) for row in table.where("decoded.id is not null").collect()} == set(bodies[:2])
+
+
+@pytest.mark.parametrize("text", [json.dumps({"type": "struct", "fields": []}), "{", "id BIGNT", ""])
+def test_a_schema_that_cannot_be_read_is_named(session, text):
+    from pyspark.sql import functions as F
+
+    with pytest.raises(SchemaError, match=r"schema orders\.ddl: neither columns such as"):
+        ValueSchema("json", text, "orders.ddl").column(session, F.col("value"))
+
+
+def test_a_schema_as_spark_writes_it(session):
+    from pyspark.sql import functions as F
+
+    frame = session.createDataFrame([(b'{"id": 5}',)], "value binary")
+    text = session.createDataFrame([], DDL).schema.json()
+    (row,) = frame.select(ValueSchema("json", text).column(session, F.col("value")).alias("d")).collect()
+    assert (row.d.id, row.d.name) == (5, None)
+
+
+def test_avro_bodies_are_decoded(session, topics, tmp_path):
+    try:
+        # The newest one of the registry; PySpark 4.2 and 4.3 both run it.
+        (jar,) = fetch("spark-avro-4.2.0", [Artifact("org.apache.spark", AVRO, "4.2.0")], [AVRO])
+    except CannotFetch as error:
+        pytest.skip(f"Spark's package for Avro: {error}")
+    fields = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+    schema = tmp_path / "orders.avsc"
+    schema.write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
+    topic, good, bad = topics.make(), b"\x0e\x06abc", b"\xff\xff\xff"
+    topics.fill(topic, {0: [Message(topic, good), Message(topic, bad)]})
+    options = ("--values", "avro", "--schema", schema, "--conf", f"spark.jars={jar}")
+    ran("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options, *FAST)
+    rows = session.read.parquet(str(tmp_path / "archive")).select("value", "decoded").collect()
+    assert {bytes(row.value): row.decoded for row in rows} == {good: (7, "abc"), bad: None}
+
+
+def test_avro_names_the_package_that_it_needs(session):
+    from pyspark.sql import functions as F
+
+    with pytest.raises(SchemaError, match=r"spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:"):
+        ValueSchema("avro", "{}").column(session, F.col("value"))
