@@ -73,7 +73,7 @@ def written(path: Path, text: str) -> Path:
 
 def test_every_command_that_reaches_brokers_takes_the_options() -> None:
     others = set(spark.commands) - set(REACHES_BROKERS)
-    files_only = {"failover-report", "chaos-report", "bench-report"}
+    files_only = {"compact", "failover-report", "chaos-report", "bench-report"}
     assert others == files_only, "a new command: it reads files only, or it belongs to the list"
     for name in REACHES_BROKERS:
         assert set(OPTIONS) <= options_of(spark.commands[name]), name
