@@ -195,6 +195,8 @@ class Outcome:
     seconds: float
     seen: visibility.Findings
     """What the reader saw meanwhile."""
+    whole_at_once: bool
+    """Whether batches in part were looked for; RocketMQ's brokers show them."""
 
     @property
     def right(self) -> bool:
@@ -202,12 +204,16 @@ class Outcome:
 
     def __str__(self) -> str:
         kills = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items())) or "none"
+        in_part = (
+            f"{self.seen.partial} batches in part after the kill of a broker, {len(self.seen.torn)} without, "
+            if self.whole_at_once
+            else ""
+        )
         return (
             f"{self.rows} rows in {self.seconds:.0f} s: {self.missing} missing, {self.doubled} twice, "
             f"{self.foreign} foreign; kills: {self.kills.total()} ({kills}); "
             f"the job was started {self.starts} times; the reader saw {self.seen.states} states, "
-            f"{self.seen.partial} batches in part after the kill of a broker, "
-            f"{len(self.seen.torn)} without, {len(self.seen.undecided)} before they were decided, "
+            f"{in_part}{len(self.seen.undecided)} batches before they were decided, "
             f"{len(self.seen.overtaken)} before their predecessor was whole, "
             f"{len(self.seen.taken_back)} taken back"
         )
@@ -278,6 +284,7 @@ def run(
         starts=job.starts,
         seconds=time.monotonic() - began,
         seen=visibility.check(reader.states, batches, matrix.broker_kills, whole_at_once=brokers == OURS),
+        whole_at_once=brokers == OURS,
     )
 
 
