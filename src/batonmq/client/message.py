@@ -36,6 +36,7 @@ from batonmq.protocol.message.properties import (
     RESERVED_PROPERTIES,
     TIMER_PREFIX,
     encode_properties,
+    split_keys,
 )
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.names import NOT_ALLOWED_TO_SEND, check_topic
@@ -225,9 +226,10 @@ class Message:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message body of {len(self.body)} bytes is over the limit of {max_size}",
             )
-        if any(not key or key.split() != [key] for key in self.keys):
+        if any(split_keys(key) != [key] for key in self.keys):
             raise MQError(
-                ResponseCode.MESSAGE_ILLEGAL, f"keys {self.keys!r}: a key must be text without white space"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"keys {self.keys!r}: a key must be text without a blank; such white space separates keys",
             )
         if self.sharding_key == "":
             raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the sharding key is empty")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from batonmq.protocol.message.properties import split_keys
 from batonmq.protocol.message.record import MessageExt
 
 DEFAULT_REGION = "DefaultRegion"
@@ -59,7 +60,7 @@ def publish(
         offset_message_id,
         "true",
     )
-    return Trace(_joined(fields), (*message_id.split(","), *keys.split()))
+    return Trace(_joined(fields), (*message_id.split(","), *split_keys(keys)))
 
 
 def before_handling(time_ms: int, region: str, group: str, request: str, message: MessageExt) -> Trace:
@@ -117,7 +118,7 @@ def end_of_transaction(
         state,
         "true" if from_check else "false",
     )
-    return Trace(_joined(fields), (message_id, *keys.split()))
+    return Trace(_joined(fields), (message_id, *split_keys(keys)))
 
 
 def _joined(fields: tuple[object, ...]) -> str:

@@ -26,6 +26,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_UNIQUE_KEY,
     find_property,
     property_start,
+    split_keys,
 )
 from batonmq.store.mapped import sync_path
 from batonmq.store.scan import Record
@@ -106,7 +107,7 @@ def keys_of(record: Record) -> list[str]:
     if unique:
         found.append(f"{record.topic}#{unique.decode('utf-8', 'replace')}")
     if _KEYS_START in properties and (keys := find_property(properties, _KEYS)):
-        found += [f"{record.topic}#{key}" for key in keys.decode("utf-8", "replace").split(" ") if key]
+        found += [f"{record.topic}#{key}" for key in split_keys(keys.decode("utf-8", "replace"))]
     return found
 
 

@@ -116,6 +116,7 @@ ILLEGAL = [
     (Message("t", b"x" * 101), "limit of 100"),
     (Message("t", b"x", keys="a b"), "white space"),
     (Message("t", b"x", keys=[""]), "white space"),
+    (Message("t", b"x", keys=["a", " b"]), "white space"),
     (Message("t", b"x", properties={"KEYS": "x"}), "reserved"),
     (Message("t", b"x", properties={"a": ""}), "not be empty"),
     (Message("t", b"x", properties={"a": "\x01"}), "separator"),

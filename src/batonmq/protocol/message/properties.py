@@ -93,6 +93,12 @@ RESERVED_PROPERTIES = frozenset(
 """Names that applications must not use for properties of their own (`MessageConst.STRING_HASH_SET`)."""
 
 
+def split_keys(text: str) -> list[str]:
+    """The keys of a message, from its property KEYS. Only the blank separates them (`KEY_SEPARATOR` of
+    `MessageConst`), no other white space."""
+    return [key for key in text.split(" ") if key]
+
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Properties as stored: ``name \\x01 value \\x02`` each, UTF-8, in the mapping's order.
 

@@ -32,6 +32,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_UNIQUE_KEY,
     decode_properties,
     encode_properties,
+    split_keys,
 )
 
 _COMPRESSED = MessageSysFlag.COMPRESSED
@@ -253,7 +254,7 @@ class MessageExt:
 
     @property
     def keys(self) -> list[str]:
-        return self.properties.get(PROPERTY_KEYS, "").split()
+        return split_keys(self.properties.get(PROPERTY_KEYS, ""))
 
 
 def message_of(

@@ -33,6 +33,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
+    split_keys,
 )
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.encode import Encoded, Encoder, QueueChoice, Queues, RowError, Single
@@ -306,7 +307,7 @@ def message_of(work: Encoded | Single) -> Message | EncodedBatch:
         work.topic,
         work.body,
         tags=properties.pop(PROPERTY_TAGS, None),
-        keys=properties.pop(PROPERTY_KEYS, "").split(),
+        keys=split_keys(properties.pop(PROPERTY_KEYS, "")),
         delay_level=int(properties.pop(PROPERTY_DELAY_LEVEL, "0")),
     )
     message.unique_id = properties.pop(PROPERTY_UNIQUE_KEY)
