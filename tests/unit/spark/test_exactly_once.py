@@ -23,7 +23,7 @@ from batonmq.spark.sink.exactly_once.core import (
     Unit,
     is_left_over,
 )
-from batonmq.spark.sink.exactly_once.ledger import Ledger, LedgerError, decode_units, encode_units
+from batonmq.spark.sink.exactly_once.ledger import BATCH_JOB, Ledger, LedgerError, decode_units, encode_units
 from batonmq.spark.sink.exactly_once.settle import NotEnded, NotSupported, commit_batch
 
 
@@ -473,5 +473,21 @@ def test_a_ledger_of_another_query_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l")
     ledger.claim("one")
     Ledger(tmp_path / "l").claim("one")
-    with pytest.raises(LedgerError, match="another streaming query"):
+    with pytest.raises(LedgerError, match="another query"):
         Ledger(tmp_path / "l").claim("two")
+    with pytest.raises(LedgerError, match="another query"):
+        Ledger(tmp_path / "l").claim(BATCH_JOB)
+
+
+def test_another_producer_group_waits_for_a_decided_batch(tmp_path: Path) -> None:
+    """Brokers refuse to end a half message for another group, so the batch would never be delivered."""
+    ledger = Ledger(tmp_path / "l")
+    ledger.run()
+    ledger.use_group("one")
+    ledger.use_group("two")  # nothing is decided
+    ledger.decide(0, [unit(1)])
+    ledger.use_group("two")
+    with pytest.raises(LedgerError, match="producerGroup=two"):
+        Ledger(tmp_path / "l").use_group("three")
+    ledger.finish(0)
+    ledger.use_group("three")

@@ -14,6 +14,7 @@ from batonmq.spark.options import OptionError
 from batonmq.spark.sink.encode import check_columns
 from batonmq.spark.sink.exactly_once import write as exactly_once
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
+from batonmq.spark.sink.exactly_once.ledger import BATCH_JOB
 from batonmq.spark.sink.options import SinkOptions, parse_sink_options
 from batonmq.spark.sink.send import Written, write_rows
 from batonmq.spark.tls import tls_context
@@ -95,6 +96,7 @@ class ExactlyOnceWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         ledger = exactly_once.ledger_of(options)
+        ledger.claim(BATCH_JOB)
         self._run = ledger.run()
         self._decided = ledger.is_done(BATCH_EPOCH) or ledger.decided(BATCH_EPOCH) is not None
 

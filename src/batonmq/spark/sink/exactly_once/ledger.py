@@ -1,6 +1,7 @@
 """The ledger of decided batches: files in a directory of the driver, beside the checkpoint.
 
-``run`` has the random id that all batches share, ``query`` the id of the streaming query that they belong to.
+``run`` has the random id that all batches share, ``query`` the id of the streaming query that they belong to
+or `BATCH_JOB`, ``group`` the producer group of the half messages.
 ``<epoch>.batch`` has the half messages of a decided batch; its creation is the commit point. With
 ``<epoch>.done`` all of them are ended, and the list is deleted.
 """
@@ -16,13 +17,15 @@ from typing import Final
 
 import msgspec
 
-from batonmq.common.files import reason, sync_directory, write_beside
+from batonmq.common.files import reason, replace_file, sync_directory, write_beside
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import Unit
 
 KEPT: Final = 100
 """Number of finished batches that are kept: as many as in Spark's checkpoint
 (`spark.sql.streaming.minBatchesToRetain`)."""
+BATCH_JOB: Final = "a batch job"
+"""Owner of a ledger that is no stream's."""
 _CRC_SIZE: Final = 4
 _LIST, _DONE = ".batch", ".done"
 
@@ -60,8 +63,9 @@ class Ledger:
         return found
 
     def claim(self, query: str) -> None:
-        """This ledger is that of the streaming query with this id. Raises `LedgerError` if it is another's:
-        its finished batches would be taken for those of this query, whose rows would be dropped."""
+        """This ledger is that of the streaming query with this id, or of `BATCH_JOB`. Raises `LedgerError` if
+        it is another's: its finished batches would be taken for those of this query, whose rows would be
+        dropped."""
         try:
             with contextlib.suppress(FileExistsError):
                 self._create("query", query.encode())
@@ -70,9 +74,25 @@ class Ledger:
             raise LedgerError(f"the ledger of the sink cannot be used: {reason(error)}") from error
         if owner != query:
             raise LedgerError(
-                f"{self.path} is the ledger of another streaming query ({owner}, this one is {query}): give "
-                "each query its own transactionLocation, and delete a ledger together with its checkpoint"
+                f"{self.path} is the ledger of another query ({owner}, this one is {query}): give each query "
+                "its own transactionLocation, and delete a ledger together with its checkpoint"
             )
+
+    def use_group(self, group: str) -> None:
+        """Half messages are those of this producer group. Raises `LedgerError` if batches of another one are
+        decided and not ended: brokers end a half message for its own group only."""
+        try:
+            path = self.path / "group"
+            before = path.read_text() if path.exists() else group
+            if before != group and self.unfinished():
+                raise LedgerError(
+                    f"{self.path} has a decided batch of producer group {before!r}, not {group!r}: "
+                    f"start it with producerGroup={before} until that batch is delivered"
+                )
+            if before != group or not path.exists():
+                replace_file(path, group.encode())
+        except OSError as error:
+            raise LedgerError(f"the ledger of the sink cannot be used: {reason(error)}") from error
 
     def is_done(self, epoch: int) -> bool:
         """Whether all half messages of this batch are ended."""

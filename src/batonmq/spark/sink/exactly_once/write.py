@@ -62,13 +62,15 @@ def commit(
     messages: Sequence[WriterCommitMessage | None], options: SinkOptions, run: str, epoch: int
 ) -> None:
     """In the driver: make a batch visible. Raises `NotEnded`, `LedgerError`, `NetError`."""
+    ledger = ledger_of(options)
     for query in {one.query for one in messages if isinstance(one, PreparedRows) and one.query}:
-        ledger_of(options).claim(query)
+        ledger.claim(query)
+    ledger.use_group(options.group)
 
     async def work() -> None:
         async with BrokerCluster(options, Mark(run, epoch, "driver")) as cluster:
             await commit_batch(
-                ledger_of(options),
+                ledger,
                 cluster,
                 epoch,
                 units_of(messages),
