@@ -65,7 +65,7 @@ class ReadOptions:
     """Store time, ms since the epoch; overrides `starting_offsets`."""
     ending_timestamp_ms: int | None = None
     starting_timestamps: Times | None = None
-    """Store time of each queue, ms; overrides `starting_timestamp_ms`."""
+    """Store time of each queue, ms; None if `starting_timestamp_ms` is given, as in Kafka's connector."""
     ending_timestamps: Times | None = None
     nothing_that_late: str = LATEST_STRATEGY
     """What a queue without a message at its starting time means."""
@@ -150,21 +150,29 @@ OPTIONS = (
         "startingTimestamp",
         "",
         "both",
-        "First message stored at this time (ms since 1970) or later; overrides `startingOffsets`.",
+        "First message stored at this time (ms since 1970) or later; overrides "
+        "`startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
     Option(
         "endingTimestamp",
         "",
         "batch",
-        "End before the first message stored at this time (ms since 1970) or later.",
+        "End before the first message stored at this time (ms since 1970) or later; overrides "
+        "`endingOffsetsByTimestamp` and `endingOffsets`.",
     ),
     Option(
         "startingOffsetsByTimestamp",
         "",
         "both",
-        'As `startingTimestamp`, for each queue: `{"topic": {"broker-a:0": 1764000000000}}`.',
+        'As `startingTimestamp`, for each queue: `{"topic": {"broker-a:0": 1764000000000}}`; '
+        "overrides `startingOffsets`.",
     ),
-    Option("endingOffsetsByTimestamp", "", "batch", "As `endingTimestamp`, for each queue."),
+    Option(
+        "endingOffsetsByTimestamp",
+        "",
+        "batch",
+        "As `endingTimestamp`, for each queue; overrides `endingOffsets`.",
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "`latest`",
@@ -302,6 +310,9 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     group = options.get("groupid")
     if group is not None and (problem := group_error(group)) is not None:
         raise OptionError(f"option 'groupId': {problem}")
+    starts_at = number(options, "startingTimestamp", at_least=0)
+    ends_at = number(options, "endingTimestamp", at_least=0)
+    starts, ends = _times(options, "startingOffsetsByTimestamp"), _times(options, "endingOffsetsByTimestamp")
     return ReadOptions(
         namesrv=namesrv,
         topics=topics,
@@ -311,10 +322,10 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
             options, "startingOffsets", LATEST if streaming else EARLIEST, batch=not streaming
         ),
         ending_offsets=_offsets(options, "endingOffsets", LATEST, ending=True),
-        starting_timestamp_ms=number(options, "startingTimestamp", at_least=0),
-        ending_timestamp_ms=number(options, "endingTimestamp", at_least=0),
-        starting_timestamps=_times(options, "startingOffsetsByTimestamp"),
-        ending_timestamps=_times(options, "endingOffsetsByTimestamp"),
+        starting_timestamp_ms=starts_at,
+        ending_timestamp_ms=ends_at,
+        starting_timestamps=None if starts_at is not None else starts,
+        ending_timestamps=None if ends_at is not None else ends,
         nothing_that_late=strategy,
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,

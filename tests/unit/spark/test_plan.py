@@ -286,3 +286,16 @@ def test_the_user_of_a_source_is_parsed_and_its_secret_is_not_shown():
     options = parse_read_options({"namesrvAddr": "a:1", "subscribe": "a", **user}, streaming=True)
     assert options.credentials == Credentials("alice", "hidden99", "hidden11")
     assert "hidden" not in repr(options)
+
+
+def test_one_time_for_all_queues_goes_before_times_of_queues_as_in_kafkas_connector() -> None:
+    of_queues = '{"a": {"b:0": 5}}'
+    given = {"namesrvAddr": "h:1", "subscribe": "a"}
+    times = {"startingOffsetsByTimestamp": of_queues, "endingOffsetsByTimestamp": of_queues}
+    queues = parse_read_options(given | times, streaming=False)
+    assert queues.starting_timestamps == queues.ending_timestamps == {"a": {"b:0": 5}}
+    both = parse_read_options(
+        given | times | {"startingTimestamp": "0", "endingTimestamp": "9"}, streaming=False
+    )
+    assert (both.starting_timestamp_ms, both.ending_timestamp_ms) == (0, 9)
+    assert both.starting_timestamps is None and both.ending_timestamps is None
