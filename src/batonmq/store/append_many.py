@@ -16,7 +16,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import HOST_V4_SIZE
 from batonmq.protocol.message.layout import BODY_POSITION_V4
 from batonmq.protocol.message.record import StoredMessage, topic_field
-from batonmq.store.batch_columns import batch_columns
+from batonmq.store.batch_columns import batch_columns, items_at
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.dispatch import PendingUnits
 from batonmq.store.dtypes import BATCH_HEAD, RECORD_HEAD, UNIT_ROW
@@ -86,7 +86,7 @@ def encode_many(
     records["prepared_transaction_offset"] = message.prepared_transaction_offset
     records["body_size"] = body_sizes
     if equal:
-        rows = _items(data, int(tail_sizes[0]))[tails]
+        rows = items_at(data, tails, int(tail_sizes[0]))
         texts = rows.tobytes()
         pieces = _joined_rows(records, bodies, topic, rows)
     else:
@@ -132,11 +132,6 @@ def _joined_rows(records: np.ndarray, bodies: list[bytes], topic: bytes, propert
     parts[2::2] = _each(between)
     parts[-1] = parts[-1][:-head]
     return b"".join(parts)
-
-
-def _items(data: bytes, size: int) -> np.ndarray:
-    """A view of `data` with an item of so many bytes at every place of it."""
-    return np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
 
 
 def _each(items: np.ndarray) -> list[bytes]:

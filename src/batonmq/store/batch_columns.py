@@ -38,10 +38,11 @@ class BatchColumns(NamedTuple):
 
 def batch_columns(data: bytes) -> BatchColumns | None:
     """None unless `data` is at least `LEAST_MESSAGES` whole messages, without an error."""
-    starts = _starts(data)
-    if len(starts) <= LEAST_MESSAGES:
+    edges = _edges_of_one_size(data)
+    if edges is None:
+        edges = np.array(_starts(data), np.int64)
+    if len(edges) <= LEAST_MESSAGES:
         return None
-    edges = np.array(starts, np.int64)
     first, after = edges[:-1], edges[1:]
     total = len(data)
     # Messages begin anywhere: each array has a field at every place of the batch, as a view.
@@ -52,7 +53,26 @@ def batch_columns(data: bytes) -> BatchColumns | None:
     tails = first + BATCH_HEAD.itemsize + body_sizes
     if (body_sizes < 0).any() or (tails + 2 > after).any() or (lengths[tails] != after - tails - 2).any():
         return None
-    return BatchColumns(first, tails, after, body_sizes, flags, starts[1:])
+    return BatchColumns(first, tails, after, body_sizes, flags, after.tolist())
+
+
+def items_at(data: bytes, places: np.ndarray, size: int) -> np.ndarray:
+    """`size` bytes from each of `places` on, as an array of that many bytes an item."""
+    everywhere = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
+    found: np.ndarray = everywhere[places]
+    return found
+
+
+def _edges_of_one_size(data: bytes) -> np.ndarray | None:
+    """As `_starts`, if all messages have the size of the first one: found at once. Else None."""
+    total = len(data)
+    if total < _LEAST_SIZE:
+        return None
+    size: int = _unpack_size(data, 0)[0]
+    if size < _LEAST_SIZE or total % size or total // size < LEAST_MESSAGES:
+        return None
+    sizes = np.ndarray((total // size,), ">i4", data, 0, (size,))
+    return np.arange(0, total + 1, size) if (sizes == size).all() else None
 
 
 def _starts(data: bytes) -> list[int]:

@@ -203,3 +203,22 @@ def test_a_batch_that_is_confirmed_in_parts(seed: int, opener) -> None:  # type:
     for queue_id in range(2):
         records = opener.messages(store, queue_id, "Topic")
         assert [record.queue_offset for record in records] == list(range(604))
+
+
+@pytest.mark.parametrize("count", [99, 100, 101, 500])
+@pytest.mark.parametrize("sizes", [(50,), (0,), (50, 51), (10, 90)])
+def test_messages_of_one_size_are_found_where_walking_finds_them(count: int, sizes: tuple[int, ...]) -> None:
+    rng = random.Random(count)
+    given = [
+        BatchItem(body=rng.randbytes(rng.choice(sizes)), properties=b"UNIQ_KEY\x01a\x02", flag=0)
+        for _ in range(count)
+    ]
+    data = encode_batch(given)
+    edges = batch_columns._edges_of_one_size(data)
+    assert (edges is not None) == (len(sizes) == 1 and count >= batch_columns.LEAST_MESSAGES)
+    if edges is not None:
+        assert edges.tolist() == batch_columns._starts(data)
+    for cut in (data[:-1], data + b"\0", data[:15], b""):
+        assert batch_columns.batch_columns(cut) is None
+        short = batch_columns._edges_of_one_size(cut)
+        assert short is None

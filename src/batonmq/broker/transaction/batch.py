@@ -20,7 +20,7 @@ from batonmq.protocol.message.properties import (
     property_start,
 )
 from batonmq.protocol.names import RETRY_PREFIX
-from batonmq.store.batch_columns import BatchColumns, batch_columns
+from batonmq.store.batch_columns import BatchColumns, batch_columns, items_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,8 +80,7 @@ def _first_key(body: bytes, columns: BatchColumns) -> bytes:
         return b""
     begin = properties.rfind(_UNIQUE_KEY + key) + len(_UNIQUE_KEY)
     stop = begin + len(key)
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(body, np.uint8), len(properties))
-    rows = windows[columns.tails + 2]
+    rows = items_at(body, columns.tails + 2, len(properties)).view(np.uint8).reshape(-1, len(properties))
     keys = rows[:, begin:stop]
     equal = (rows[:, :begin] == rows[0, :begin]).all() and (rows[:, stop:] == rows[0, stop:]).all()
     plain = ((keys > ord(" ")) & (keys < 127)).all()
