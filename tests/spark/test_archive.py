@@ -127,6 +127,14 @@ def test_what_cannot_be_compacted_is_an_error(session, archived, tmp_path):
         compact.run(session, str(tmp_path / "other"), str(tmp_path / "table"))
 
 
+@pytest.mark.parametrize("job", ["compact", "restore"])
+def test_an_archive_that_is_not_there_is_one_line(job, topics, tmp_path):
+    rest = {"compact": ("--to", tmp_path / "t"), "restore": ("-n", topics.namesrv, "--state", tmp_path / "s")}
+    done = ran(job, "--archive", tmp_path / "none", *rest[job], *FAST, code=1)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("Error:")]
+    assert errors == [f"Error: [PATH_NOT_FOUND] Path does not exist: file:{tmp_path}/none"]
+
+
 def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):
     topic = topics.make()
     bodies = [b'{"id": 1, "name": "a"}', b'{"id": 2}', b"no json", b'{"id": "x", "name": "b"}']

@@ -29,17 +29,33 @@ _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
 
 
+_SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
+
+
 class Jobs(click.Group):
-    """Reports an error of our source in one line; Spark wraps it in tracebacks of two languages."""
+    """Reports an error of our source in one line; Spark wraps it in tracebacks of two languages. The same for
+    what Spark says of a wrong path, file or expression."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as error:
-            found = _OURS.findall(str(error)) if type(error).__module__.startswith("pyspark.errors") else []
+            if not type(error).__module__.startswith("pyspark.errors"):
+                raise
+            found = _OURS.findall(str(error)) or _of_the_input(error)
             if not found:
                 raise
             raise click.ClickException(found[-1]) from None
+
+
+def _of_the_input(error: Exception) -> list[str]:
+    """What is wrong with what the user named, according to Spark; empty for any other error."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
+    if not isinstance(error, AnalysisException) and not condition.startswith("FAILED_READ_FILE"):
+        return []
+    return [_SQLSTATE.sub("", str(error).strip().splitlines()[0])]
 
 
 @click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})

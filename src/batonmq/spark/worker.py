@@ -21,7 +21,7 @@ def settle() -> None:
     """Call it at the beginning of a task: what the worker has loaded is garbage collected no more.
 
     Spark collects garbage after each task (`pyspark.daemon`). With the modules that PySpark and pyarrow load
-    this took 35 ms of processor time, as long as reading 300,000 rows of a store.
+    this took 35 ms of processor time.
     """
     global _settled
     if _settled < _TASKS and in_spark_worker():

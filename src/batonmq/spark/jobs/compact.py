@@ -2,8 +2,9 @@
 
 A stream writes a file for each task of each micro-batch. This job writes each day of each topic again, in the
 order of its queues. A day is complete in the table if it has as many rows as in the archive; then nothing is
-done. Otherwise the day is written again, whole: Spark writes beside the table and renames the day's directory
-at the end (`spark.sql.sources.partitionOverwriteMode=dynamic`), so readers see the old files or the new ones.
+done. Otherwise the day is written again: Spark writes beside the table, and puts the day's directory in place
+of the old one at the end (`spark.sql.sources.partitionOverwriteMode=dynamic`). Readers see a whole day;
+between the removal of the old directory and the renaming of the new one they see none of it.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ def _write(session: SparkSession, rows: DataFrame, table: str, day: Day, file_by
     # Spark sorts by the columns of the directories, and loses any order that does not begin with them.
     writer = part.sortWithinPartitions(*DAY, *ORDER).write.mode("overwrite")
     writer.option("partitionOverwriteMode", "dynamic").partitionBy(*DAY).parquet(table)
-    written = [
-        each for each in days(_read(session, table)) if (each.topic, each.date) == (day.topic, day.date)
-    ]
+    # Not `_read`: it looks into all files for columns.
+    there = session.read.schema(rows.schema).parquet(table)
+    written = days(there.where((F.col("topic") == day.topic) & (F.col("date") == day.date)))
     if [each.rows for each in written] != [day.rows]:
         count = written[0].rows if written else 0
         raise CompactError(
