@@ -2,19 +2,18 @@
 
 Record boundaries are walked, or found at once where many records of one size follow each other. The fixed
 fields of all records are then taken with one strided copy and read as numpy columns. Bodies, topics and
-properties are gathered by Arrow: each is a view of the buffer (`binary_view`), which a cast copies into one
-column. Properties are parsed only for columns that were asked for. The layout is that of
-`protocol.message.layout`.
+properties are gathered in bulk (`gather`). Properties are parsed only for columns that were asked for. The
+layout is that of `protocol.message.layout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.compression import CompressionError, decompress
@@ -32,11 +31,12 @@ from batonmq.protocol.message.properties import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     decode_properties,
-    find_property,
 )
 from batonmq.protocol.message.record import decode_record
 from batonmq.spark.columns import COLUMNS
+from batonmq.spark.gather import gather, windows
 from batonmq.spark.options import ClearError
+from batonmq.spark.property_columns import Properties
 from batonmq.store.dtypes import RECORD_HEAD
 
 _SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">i4")])
@@ -151,9 +151,9 @@ class Records:
         """The topics, as binary."""
         return gather(self.data, self.topic_starts, self.topic_ends)
 
-    def properties(self) -> pa.Array:
-        """The encoded properties, as binary."""
-        return gather(self.data, self.properties_starts, self.properties_ends)
+    def properties(self) -> Properties:
+        """The encoded properties, and columns of them."""
+        return Properties(gather(self.data, self.properties_starts, self.properties_ends))
 
 
 _ARRAYS = (
@@ -184,7 +184,6 @@ class Decoder:
         self.schema = pa.schema(
             [(name, COLUMNS[name][1] if name in COLUMNS else pa.string()) for name in columns]
         )
-        self._wants_properties = bool({"keys", "tags", "msgId", "properties"} & set(columns))
 
     def decode(self, data: bytes, first_offset: int, end_offset: int) -> tuple[pa.RecordBatch, int]:
         """Records of one queue in `data` with ``first_offset <= queue offset < end_offset``.
@@ -215,7 +214,7 @@ class Decoder:
     def batch(self, records: Records) -> pa.RecordBatch:
         """All of `records`."""
         heads, count = records.heads, len(records)
-        properties = records.properties() if self._wants_properties else pa.array([], pa.binary())
+        properties = cache(records.properties)
         make: dict[str, Callable[[], pa.Array]] = {
             "value": lambda: _bodies(records),
             "topic": lambda: text_of(records.topics()),
@@ -224,14 +223,14 @@ class Decoder:
             "physicalOffset": lambda: pa.array(heads["physical_offset"].astype(np.int64)),
             "timestamp": lambda: _timestamps(heads["store_timestamp"]),
             "bornTimestamp": lambda: _timestamps(heads["born_timestamp"]),
-            "keys": lambda: text_of(property_column(properties, PROPERTY_KEYS)),
-            "tags": lambda: text_of(property_column(properties, PROPERTY_TAGS)),
-            "msgId": lambda: text_of(property_column(properties, PROPERTY_UNIQUE_KEY)),
+            "keys": lambda: text_of(properties().column(PROPERTY_KEYS)),
+            "tags": lambda: text_of(properties().column(PROPERTY_TAGS)),
+            "msgId": lambda: text_of(properties().column(PROPERTY_UNIQUE_KEY)),
             "reconsumeTimes": lambda: pa.array(heads["reconsume_times"].astype(np.int32)),
             "flag": lambda: pa.array(heads["flag"].astype(np.int32)),
             "sysFlag": lambda: pa.array(heads["sys_flag"].astype(np.int32)),
             "properties": lambda: pa.array(
-                [list(decode_properties(p).items()) for p in properties.to_pylist()],
+                [list(decode_properties(p).items()) for p in properties().encoded.to_pylist()],
                 pa.map_(pa.string(), pa.string()),
             ),
         }
@@ -258,9 +257,8 @@ def _heads(data: bytes, starts: Any) -> Any:
     """The fixed fields of the records at `starts`, as one structured array.
 
     Rows copied out of a one-byte-step window cost a memcpy each; indexing byte by byte, 8 times that."""
-    buffer = np.frombuffer(data, np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(buffer, RECORD_HEAD.itemsize)
-    return windows[starts].view(RECORD_HEAD).reshape(-1)
+    rows = windows(np.frombuffer(data, np.uint8), RECORD_HEAD.itemsize)[starts]
+    return rows.view(RECORD_HEAD).reshape(-1)
 
 
 def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_sizes: Any, v6: Any) -> None:
@@ -273,41 +271,6 @@ def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_s
         hosts = bool(flags & MessageSysFlag.BORN_HOST_V6) + bool(flags & MessageSysFlag.STORE_HOST_V6)
         body_starts[i] += HOST_V6_EXTRA * hosts
         body_sizes[i] = len(record.body)
-
-
-_VIEW = np.dtype([("size", "<i4"), ("inline", "V12")])
-_LONG_VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("offset", "<i4")])
-"""Arrow's binary view: up to 12 bytes stand in the view; longer values have their first 4 there."""
-_INLINE = 12
-
-
-def gather(data: bytes, begins: Any, ends: Any) -> pa.Array:
-    """The slices ``data[begin:end]`` as one binary column. `data` has at most 2 GiB."""
-    count = len(begins)
-    sizes = ends - begins
-    views = np.zeros(count, _LONG_VIEW)
-    views["size"] = sizes
-    views["offset"] = begins
-    buffer = np.frombuffer(data, np.uint8)
-    if len(data) >= _INLINE:
-        # The last bytes of the buffer have no window of 12: those few are copied one by one, below.
-        at = np.minimum(begins, len(data) - _INLINE)
-        windows = np.lib.stride_tricks.sliding_window_view(buffer, _INLINE)
-        views["prefix"] = windows[at, :4].view("V4").reshape(-1)
-        short = sizes <= _INLINE
-        if short.any():
-            inline = np.ascontiguousarray(windows[at[short]])
-            inline[np.arange(_INLINE) >= sizes[short, None]] = 0
-            views.view(_VIEW)["inline"][short] = inline.view("V12").reshape(-1)
-        odd = np.flatnonzero(at != begins)
-    else:
-        odd = np.arange(count)
-    for i in odd.tolist():
-        begin, end = int(begins[i]), int(ends[i])
-        if end - begin <= _INLINE:
-            views.view(_VIEW)["inline"][i] = data[begin:end].ljust(_INLINE, b"\0")
-    array = pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(data)])
-    return array.cast(pa.binary())
 
 
 def _bodies(records: Records) -> pa.Array:
@@ -345,16 +308,3 @@ def text_of(values: pa.Array) -> pa.Array:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([None if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()])
-
-
-def property_column(properties: pa.Array, name: str) -> pa.Array:
-    """The values of one property, as binary; null where it is missing. As `find_property`."""
-    pattern = f"(?:^|\x02){name}\x01(?P<value>[^\x02]+)(?:\x02|$)"
-    found = pc.struct_field(pc.extract_regex(properties, pattern), 0)
-    needle = f"{name}\x01".encode()
-    held = properties.buffers()[2]
-    text = held.to_pybytes() if held is not None else b""
-    if text.count(needle) == len(found) - found.null_count:
-        return found
-    # A name twice, without a value, or as the end of another one: by the careful reader.
-    return pa.array([find_property(p, name.encode()) for p in properties.to_pylist()], pa.binary())

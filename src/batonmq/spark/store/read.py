@@ -14,7 +14,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
 from batonmq.protocol.message.properties import PROPERTY_TAGS
-from batonmq.spark.decode import Decoder, Records, frame_starts, property_column, text_of
+from batonmq.spark.decode import Decoder, Records, frame_starts, text_of
 from batonmq.spark.store.directory import read_at
 from batonmq.spark.store.pieces import Piece, Selection
 from batonmq.store.errors import StoreError
@@ -127,7 +127,7 @@ def select(records: Records, wanted: Selection) -> Records:
     if len(records):
         records = records.take(_wanted_topics(records, wanted))
     if wanted.tags is not None and len(records):
-        tags = text_of(property_column(records.properties(), PROPERTY_TAGS))
+        tags = text_of(records.properties().column(PROPERTY_TAGS))
         values = pa.array(sorted(wanted.tags), pa.string())
         records = records.take(np.asarray(pc.is_in(tags, value_set=values)))
     return records
