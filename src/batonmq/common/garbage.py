@@ -10,10 +10,10 @@ from typing import Final
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 """Names of glibc's settings (`malloc.h`)."""
-_KEPT_BYTES: Final = 16 << 20
+KEPT_BYTES: Final = 16 << 20
 """Freed memory that a program keeps at most at the end of its heap."""
 _LARGE_BYTES: Final = 1 << 20
-"""A block with more is never kept."""
+"""A block with more is never kept by a server."""
 
 
 def settle() -> None:
@@ -27,13 +27,16 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    _keep_freed_memory()
+    keep_freed_memory(_LARGE_BYTES)
 
 
-def _keep_freed_memory() -> None:
-    """Frames of some 100 KB come and go all the time. By default glibc gives their memory back to the kernel,
-    which has to find pages for the next ones: a third of the time that a store needs for a large batch."""
+def keep_freed_memory(large: int) -> None:
+    """Keep up to `KEPT_BYTES` of freed memory, from blocks of at most `large` bytes.
+
+    Blocks of some 100 KB come and go all the time. By default glibc gives their memory back to the kernel,
+    which has to find pages for the next ones: a third of the time that a store needs for a large batch.
+    """
     with contextlib.suppress(AttributeError, OSError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, large)

@@ -8,9 +8,9 @@ layout is that of `protocol.message.layout`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -91,6 +91,9 @@ def _equal_run(data: bytes, position: int, size: int, most: int) -> int:
 
 # -- columns
 
+INFLATED_BYTES: Final = 64 << 20
+"""Bytes of bodies in a batch that has compressed ones: 4 MiB may inflate to more than a column can hold."""
+
 
 class Records:
     """Whole records of one buffer, and columns of them. Raises `MessageFormatError` for a record whose parts
@@ -139,12 +142,17 @@ class Records:
 
     def take(self, keep: Any) -> Records:
         """Those where `keep`, a boolean array, is true."""
-        if keep.all():
-            return self
+        return self if keep.all() else self._some(keep)
+
+    def part(self, begin: int, end: int) -> Records:
+        """Those with the numbers ``[begin, end)``."""
+        return self._some(slice(begin, end))
+
+    def _some(self, which: Any) -> Records:
         taken = object.__new__(Records)
         taken.data = self.data
         for name in _ARRAYS:
-            setattr(taken, name, getattr(self, name)[keep])
+            setattr(taken, name, getattr(self, name)[which])
         return taken
 
     def topics(self) -> pa.Array:
@@ -185,38 +193,49 @@ class Decoder:
             [(name, COLUMNS[name][1] if name in COLUMNS else pa.string()) for name in columns]
         )
 
-    def decode(self, data: bytes, first_offset: int, end_offset: int) -> tuple[pa.RecordBatch, int]:
+    def decode(self, data: bytes, first_offset: int, end_offset: int) -> tuple[Iterator[pa.RecordBatch], int]:
         """Records of one queue in `data` with ``first_offset <= queue offset < end_offset``.
 
-        Returns the batch and the next queue offset. Raises `MessageFormatError` on bytes that are no
+        Returns their `batches` and the next queue offset. Raises `MessageFormatError` on bytes that are no
         records, `OffsetGap` if a message is missing between `first_offset` and the last one."""
         starts, _ = frame_starts(data)
         if not len(starts):
-            return self.empty(), first_offset
+            return iter(()), first_offset
         records = Records(data, starts)
         offsets = records.heads["queue_offset"].astype(np.int64)
         keep = (offsets >= first_offset) & (offsets < end_offset)
         if not keep.all():
             records, offsets = records.take(keep), offsets[keep]
         if not len(offsets):
-            return self.empty(), first_offset
+            return iter(()), first_offset
         if offsets[0] != first_offset or offsets[-1] - offsets[0] + 1 != len(offsets):
             wanted = np.arange(first_offset, first_offset + len(offsets))
             raise OffsetGap(int(wanted[np.argmax(offsets != wanted)]))
-        return self.batch(records), int(offsets[-1]) + 1
+        return self.batches(records), int(offsets[-1]) + 1
 
-    def empty(self) -> pa.RecordBatch:
-        """A batch without rows."""
-        return pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self.schema], schema=self.schema
-        )
+    def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
+        """All of `records`: one batch, or more if compressed bodies inflate to more than `INFLATED_BYTES`."""
+        compressed = (records.heads["sys_flag"] & MessageSysFlag.COMPRESSED) != 0
+        if "value" not in self._columns or not compressed.any():
+            yield self._batch(records, lambda: gather(records.data, records.body_starts, records.body_ends))
+            return
+        bodies: list[bytes] = []
+        begin = size = 0
+        for number in range(len(records)):
+            body = _body(records, number)
+            if bodies and size + len(body) > INFLATED_BYTES:
+                column = pa.array(bodies, pa.binary())
+                yield self._batch(records.part(begin, number), lambda: column)  # noqa: B023 - called at once
+                bodies, begin, size = [], number, 0
+            bodies.append(body)
+            size += len(body)
+        yield self._batch(records.part(begin, len(records)), lambda: pa.array(bodies, pa.binary()))
 
-    def batch(self, records: Records) -> pa.RecordBatch:
-        """All of `records`."""
+    def _batch(self, records: Records, bodies: Callable[[], pa.Array]) -> pa.RecordBatch:
         heads, count = records.heads, len(records)
         properties = cache(records.properties)
         make: dict[str, Callable[[], pa.Array]] = {
-            "value": lambda: _bodies(records),
+            "value": bodies,
             "topic": lambda: text_of(records.topics()),
             "queueId": lambda: pa.array(heads["queue_id"].astype(np.int32)),
             "queueOffset": lambda: pa.array(heads["queue_offset"].astype(np.int64)),
@@ -273,21 +292,18 @@ def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_s
         body_sizes[i] = len(record.body)
 
 
-def _bodies(records: Records) -> pa.Array:
-    sys_flags = records.heads["sys_flag"]
-    compressed = np.flatnonzero(sys_flags & MessageSysFlag.COMPRESSED).tolist()
-    if not compressed:
-        return gather(records.data, records.body_starts, records.body_ends)
-    begins, ends = records.body_starts.tolist(), records.body_ends.tolist()
-    slices = [records.data[a:b] for a, b in zip(begins, ends, strict=True)]
-    for i in compressed:
-        try:
-            slices[i] = decompress(slices[i], int(sys_flags[i]))
-        except CompressionError as error:
-            topic = records.data[records.topic_starts[i] : records.topic_ends[i]].decode("utf-8", "replace")
-            queue_id, offset = records.heads[["queue_id", "queue_offset"]][i]
-            raise BodyError(f"topic {topic!r}, queue {queue_id}, offset {offset}: {error}") from error
-    return pa.array(slices, pa.binary())
+def _body(records: Records, number: int) -> bytes:
+    """One body, inflated. Raises `BodyError`."""
+    data, flags = records.data, int(records.heads["sys_flag"][number])
+    body = data[records.body_starts[number] : records.body_ends[number]]
+    if not flags & MessageSysFlag.COMPRESSED:
+        return body
+    try:
+        return decompress(body, flags)
+    except CompressionError as error:
+        topic = data[records.topic_starts[number] : records.topic_ends[number]].decode("utf-8", "replace")
+        queue_id, offset = records.heads[["queue_id", "queue_offset"]][number]
+        raise BodyError(f"topic {topic!r}, queue {queue_id}, offset {offset}: {error}") from error
 
 
 def _constant(text: str, count: int) -> pa.Array:

@@ -215,10 +215,10 @@ class Fetcher:
             try:
                 while records := self.run(anext(ahead, [])):
                     try:
-                        batch, position = decoder.decode(b"".join(records), position, wanted.end)
+                        batches, position = decoder.decode(b"".join(records), position, wanted.end)
                     except OffsetGap as gap:
                         raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
-                    yield batch
+                    yield from batches
             finally:
                 self.run(ahead.aclose())
             if position == began:

@@ -8,6 +8,7 @@ Names and meanings follow Spark's Kafka connector where the meaning is the same 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from batonmq.common.addresses import name_server_addresses
 from batonmq.protocol.names import group_error
 from batonmq.protocol.signing import Credentials
+
+log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, with the numbers Kafka's connector gives them in JSON."""
@@ -299,6 +302,10 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
             "'endingOffsets', 'endingTimestamp' and 'endingOffsetsByTimestamp' are for batch reads; a stream "
             "has no end"
         )
+    if not streaming:
+        for option in OPTIONS:
+            if option.reads == "stream" and option.name.lower() in options:
+                log.warning("option %r is for streams: it has no effect in a batch read", option.name)
     strategy = options.get("startingoffsetsbytimestampstrategy", LATEST_STRATEGY).lower()
     if strategy not in (ERROR_STRATEGY, LATEST_STRATEGY):
         raise OptionError(
@@ -411,6 +418,8 @@ def _json(text: str, name: str, example: str) -> dict[str, object]:
         value = json.loads(text, object_pairs_hook=_each_once)
     except ValueError as e:
         raise OptionError(f"option {name!r} is not JSON like {example}: {e}") from None
+    except RecursionError:
+        raise OptionError(f"option {name!r} is not JSON like {example}: nested too deep") from None
     if not isinstance(value, dict):
         raise OptionError(f"option {name!r} must be like {example}")
     return value

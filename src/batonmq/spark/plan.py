@@ -216,6 +216,17 @@ def check_start(
     return checked
 
 
+def expired_before(known: SeenOffsets, start: Offsets) -> list[tuple[str, str, int]]:
+    """The queues of `start` that are not `known` and have lost their first messages: topic, queue, and where
+    each begins. Nobody knows whether these messages are older than the stream."""
+    return [
+        (topic, queue, begin)
+        for topic, queues in start.items()
+        for queue, begin in queues.items()
+        if begin > 0 and queue not in known.get(topic, {})
+    ]
+
+
 def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:
     """End at the end of the queue at the latest; a later end, or a queue that is gone, is `DataLoss`, unless
     that is allowed."""

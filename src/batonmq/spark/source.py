@@ -44,6 +44,7 @@ from batonmq.spark.plan import (
     check_start,
     check_times,
     covers,
+    expired_before,
     keep_hidden,
     limit,
     not_before,
@@ -277,6 +278,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic: {q: known[topic].get(q, bounds.get(topic, {}).get(q, _NOTHING).begin) for q in queues}
             for topic, queues in end.items()
         }
+        for topic, queue, begin in expired_before(known, start):
+            log.warning(
+                "queue %s of topic %r is new to this stream and begins at %d: earlier messages have expired",
+                *(queue, topic, begin),
+            )
         start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss, restart_at_begin=True)
         work = tasks(
             start,

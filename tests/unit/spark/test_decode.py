@@ -13,6 +13,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
+from batonmq.spark import decode
 from batonmq.spark.columns import COLUMNS, schema_ddl
 from batonmq.spark.decode import BodyError, Decoder, OffsetGap
 
@@ -45,6 +46,12 @@ def record(
     )
 
 
+def decoded(columns, data: bytes, first: int, end: int, topic: str = "t"):
+    """The rows, and the next offset."""
+    batches, following = Decoder(columns, topic=topic, broker="b").decode(data, first, end)
+    return [row for batch in batches for row in batch.to_pylist()], following
+
+
 bodies = st.binary(max_size=80)
 properties = st.dictionaries(
     st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "a", "XKEYS"]), st.text("abc ü", min_size=1, max_size=5)
@@ -64,8 +71,7 @@ def test_columns_equal_the_single_record_decoder(items, topic):
         record(i, body, topic=topic, properties=p, v6=v6, zipped=zipped)
         for i, (body, p, v6, zipped) in enumerate(items)
     )
-    batch, following = Decoder(ALL, topic=topic, broker="b").decode(data, 0, len(items))
-    rows = batch.to_pylist()
+    rows, following = decoded(ALL, data, 0, len(items), topic)
     assert following == len(items) == len(rows)
     for row, expected in zip(rows, decode_records(data), strict=True):
         assert row["value"] == expected.body
@@ -84,21 +90,19 @@ def test_columns_equal_the_single_record_decoder(items, topic):
 
 def test_only_the_asked_range_and_columns():
     data = b"".join(record(i, b"%d" % i) for i in range(10))
-    batch, following = Decoder(["queueOffset", "value"], topic="t", broker="b").decode(data, 3, 7)
-    assert batch.schema.names == ["queueOffset", "value"]
-    assert batch.column("value").to_pylist() == [b"3", b"4", b"5", b"6"]
+    rows, following = decoded(["queueOffset", "value"], data, 3, 7)
+    assert rows == [{"queueOffset": n, "value": b"%d" % n} for n in range(3, 7)]
     assert following == 7
 
 
 def test_a_record_cut_short_is_left_for_the_next_read():
     data = record(0, b"a") + record(1, b"b")[:-1]
-    batch, following = Decoder(["value"], topic="t", broker="b").decode(data, 0, 9)
-    assert (batch.num_rows, following) == (1, 1)
+    rows, following = decoded(["value"], data, 0, 9)
+    assert (len(rows), following) == (1, 1)
 
 
-def test_nothing_is_an_empty_batch():
-    batch, following = Decoder(ALL, topic="t", broker="b").decode(b"", 5, 9)
-    assert (batch.num_rows, following) == (0, 5)
+def test_nothing_has_no_rows():
+    assert decoded(ALL, b"", 5, 9) == ([], 5)
 
 
 @pytest.mark.parametrize("present", [[1, 2], [0, 2], [0, 1, 3]])
@@ -119,6 +123,19 @@ def test_a_body_that_does_not_inflate_is_named_and_only_its_column_fails():
     at = bad.index(zlib.compress(b"b" * 50))
     bad[at : at + 2] = b"\0\0"
     with pytest.raises(BodyError, match=r"topic 't', queue 3, offset 1: ZLIB body does not inflate"):
-        Decoder(("value",), topic="t", broker="b").decode(good + bytes(bad), 0, 2)
-    batch, _ = Decoder(("queueOffset",), topic="t", broker="b").decode(good + bytes(bad), 0, 2)
-    assert batch.column(0).to_pylist() == [0, 1]
+        decoded(["value"], good + bytes(bad), 0, 2)
+    rows, _ = decoded(["queueOffset"], good + bytes(bad), 0, 2)
+    assert rows == [{"queueOffset": 0}, {"queueOffset": 1}]
+
+
+def test_bodies_that_inflate_to_much_make_more_batches(monkeypatch):
+    monkeypatch.setattr(decode, "INFLATED_BYTES", 100)
+    bodies = [b"a" * 40, b"b" * 60, b"c", b"d" * 300, b"e" * 99]
+    zipped = [True, False, True, True, False]
+    data = b"".join(record(i, b, zipped=z) for i, (b, z) in enumerate(zip(bodies, zipped, strict=True)))
+    batches, following = Decoder(["queueOffset", "value"], topic="t", broker="b").decode(data, 0, 5)
+    assert following == 5
+    found = [(b["queueOffset"].to_pylist(), b["value"].to_pylist()) for b in batches]
+    assert found == [([0, 1], bodies[:2]), ([2], bodies[2:3]), ([3], bodies[3:4]), ([4], bodies[4:])]
+    batches, _ = Decoder(["queueOffset"], topic="t", broker="b").decode(data, 0, 5)
+    assert [batch.num_rows for batch in batches] == [5]

@@ -18,6 +18,7 @@ from batonmq.spark.plan import (
     check_start,
     check_times,
     covers,
+    expired_before,
     keep_hidden,
     limit,
     not_before,
@@ -196,6 +197,7 @@ def test_options_of_a_batch_and_a_stream():
         ({"namesrvAddr": "h:1", "subscribe": "a", "assign": "{}"}, "one of 'subscribe'"),
         ({"namesrvAddr": "h:1", "subscribe": " , "}, "names no topic"),
         ({"namesrvAddr": "h:1", "assign": "[1]"}, "must be like"),
+        ({"namesrvAddr": "h:1", "assign": '{"t":' + "[" * 100_000}, "nested too deep"),
         ({"namesrvAddr": "h:1", "subscribe": "a", "startingOffsets": "latest"}, "can not be 'latest'"),
         ({"namesrvAddr": "h:1", "subscribe": "a", "endingOffsets": "earliest"}, "can not be 'earliest'"),
         ({"namesrvAddr": "h:1", "subscribe": "a", "startingOffsets": '{"a": 1}'}, "must be like"),
@@ -208,6 +210,22 @@ def test_options_of_a_batch_and_a_stream():
 def test_options_that_are_refused(options, text):
     with pytest.raises(OptionError, match=text):
         parse_read_options(options, streaming=False)
+
+
+def test_options_for_streams_are_named_in_a_batch_read(caplog):
+    options = {"namesrvAddr": "h:1", "subscribe": "a", "maxOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
+    parse_read_options(options, streaming=True)
+    assert not caplog.records
+    parse_read_options(options, streaming=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"option {name!r} is for streams: it has no effect in a batch read"
+        for name in ("maxOffsetsPerTrigger", "maxTriggerDelay")
+    ]
+
+
+def test_new_queues_that_have_lost_messages_are_found():
+    start = {"t": {"b:0": 5, "b:1": 3, "b:2": 0}, "u": {"b:0": 7}}
+    assert expired_before({"t": {"b:0": 5}}, start) == [("t", "b:1", 3), ("u", "b:0", 7)]
 
 
 def test_queues_that_only_the_topic_has_begin_at_their_first_message():

@@ -92,3 +92,16 @@ def test_a_missing_file_is_an_error_not_an_endless_loop(tmp_path):
     (stores[1] / "commitlog" / f"{FILE_SIZE:020d}").unlink()
     with pytest.raises(ReplicasError, match=f"b/commitlog: the file with offset {FILE_SIZE} is missing"):
         compare(stores)
+
+
+@pytest.mark.parametrize("other", [2 * FILE_SIZE, 5 * FILE_SIZE])
+def test_logs_without_a_common_offset_are_not_called_equal(tmp_path, other):
+    full = {name: data for name, data in files(60).items() if int(name) < 2 * FILE_SIZE}
+    later = {f"{other:020d}": record(1).ljust(FILE_SIZE, b"\0")}
+    with pytest.raises(ReplicasError, match=f"no offset in common: .*/a ends at {2 * FILE_SIZE:,}"):
+        compare([store(tmp_path, "a", full), store(tmp_path, "b", later)])
+
+
+def test_empty_logs_are_equal(tmp_path):
+    empty = {f"{0:020d}": bytes(FILE_SIZE)}
+    assert compare([store(tmp_path, "a", empty), store(tmp_path, "b", empty)]).equal

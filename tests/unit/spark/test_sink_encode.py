@@ -272,6 +272,7 @@ def test_rows_that_are_no_message_are_named(columns: dict[str, list[Any]], probl
         ([("value", "bigint")], "must be of type binary or string, not bigint"),
         ([("tags", "string")], "no column 'value'"),
         ([("value", "string")], "name the topic"),
+        ([("value", "string"), ("broker", "string")], "'broker' chooses a queue only with column 'queueId'"),
     ],
 )
 def test_columns_that_cannot_be_written_are_named(schema: list[tuple[str, str]], problem: str) -> None:

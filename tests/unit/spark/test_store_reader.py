@@ -500,7 +500,7 @@ def test_tables_show_units_index_and_epochs(made: Made) -> None:
         ({"path": "/x", "tabel": "files"}, "unknown option 'tabel'"),
         ({"path": "/x", "subscribe": "a", "subscribePattern": "b"}, "give one of"),
         ({"path": "/x", "subscribePattern": "("}, "no regular expression"),
-        ({"path": "/x", "maxPartitionBytes": "0"}, "at least 1"),
+        ({"path": "/x", "maxPartitionBytes": "16383"}, "at least 16384"),
     ],
 )
 def test_wrong_options_are_named(given_options: dict[str, str], problem: str) -> None:

@@ -56,6 +56,12 @@ def compare(stores: Sequence[Path]) -> Compared:
         begin = max(log.begin for log in logs)
         lengths = {str(store): log.end for store, log in zip(stores, logs, strict=True)}
         end = min(lengths.values())
+        if begin > end or (begin == end and len({log.begin for log in logs}) > 1):
+            behind = min(lengths, key=lambda store: lengths[store])
+            raise ReplicasError(
+                f"the logs have no offset in common: {behind} ends at {end:,}, and another one begins at "
+                f"{begin:,}; are they replicas of one broker set?"
+            )
         return Compared(begin, end, lengths, _first_difference(logs, begin, end))
     finally:
         for log in logs:

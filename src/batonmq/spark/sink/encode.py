@@ -125,6 +125,8 @@ def check_columns(
             raise OptionError(f"column {name!r} must be of type {wanted}, not {kind}; cast it")
     if exactly_once and (delaying := [name for name in names if name in DELAYING]):
         raise OptionError(f"column {delaying[0]!r}: exactlyOnce cannot delay rows; use atLeastOnce")
+    if "broker" in names and "queueId" not in names:
+        raise OptionError("column 'broker' chooses a queue only with column 'queueId'; add that or drop this")
     if "value" not in names:
         raise OptionError("there is no column 'value': it becomes the body of the message")
     if topic is None and "topic" not in names:

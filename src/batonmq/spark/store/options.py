@@ -19,7 +19,8 @@ from batonmq.spark.options import (
 
 MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES = "messages", "consumequeue", "index", "epochs", "files"
 TABLES: Final = (MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES)
-DEFAULT_PIECE = 128 << 20
+DEFAULT_PIECE, LEAST_PIECE = 128 << 20, 16 << 10
+"""Bytes of commit log a task. Smaller ones would make more tasks of a log than a driver can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ STORE_OPTIONS = (
         "maxPartitionBytes",
         "`134217728`",
         "messages",
-        "Bytes of commit log per task. A file is split where a consume queue has the start of a record.",
+        "Bytes of commit log per task, at least 16384. A file is split where a consume queue has the start "
+        "of a record.",
     ),
     Option(
         "maxHashSlotNum",
@@ -128,6 +130,6 @@ def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
         include_system_topics=flag(options, "includeSystemTopics", False),
         include_properties=flag(options, "includeProperties", False),
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
-        max_partition_bytes=number(options, "maxPartitionBytes") or DEFAULT_PIECE,
+        max_partition_bytes=number(options, "maxPartitionBytes", at_least=LEAST_PIECE) or DEFAULT_PIECE,
         max_hash_slot_num=number(options, "maxHashSlotNum"),
     )

@@ -54,7 +54,7 @@ def read_piece(
         position += whole
         records = select(records, wanted)
         if len(records):
-            yield decoder.batch(records)
+            yield from decoder.batches(records)
         if damage is not None:
             at = damage.physical_offset
             _left_out(f"{piece.file.path}: no record at {at}: {damage.reason}", at, piece, fail_on_data_loss)
