@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.kafka import Artifact, CannotFetch, fetch
+from google.protobuf import timestamp_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from batonmq import Message
 from batonmq.spark.jobs import archive, compact
@@ -184,6 +186,33 @@ def test_avro_bodies_are_decoded(session, topics, tmp_path):
     ran("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options, *FAST)
     rows = session.read.parquet(str(tmp_path / "archive")).select("value", "decoded").collect()
     assert {bytes(row.value): row.decoded for row in rows} == {good: (7, "abc"), bad: None}
+
+
+def test_protobuf_bodies_are_decoded(session, topics, tmp_path):
+    file = FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=3, label=1)
+    order.field.add(name="names", number=2, type=9, label=3)
+    order.field.add(name="at", number=3, type=11, label=1, type_name=".google.protobuf.Timestamp")
+    descriptors = FileDescriptorSet()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(descriptors.file.add())
+    descriptors.file.append(file)
+    schema = tmp_path / "orders.desc"
+    schema.write_bytes(descriptors.SerializeToString())
+    good, bad = b"\x08\x07\x12\x01a\x12\x01b\x1a\x02\x08\x05", b"\xff"
+    topic = topics.make()
+    topics.fill(topic, {0: [Message(topic, good), Message(topic, bad)]})
+    options = ("--values", "protobuf", "--schema", schema, "--message", "shop.Order")
+    ran("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options, *FAST)
+    read = session.read.parquet(str(tmp_path / "archive"))
+    rows = read.selectExpr("value", "decoded.id", "decoded.names", "unix_seconds(decoded.at) as at").collect()
+    found = {bytes(row.value): (row.id, row.names, row["at"]) for row in rows}
+    assert found == {good: (7, ["a", "b"], 5), bad: (None, None, None)}
+    done = ran(
+        "archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "x", *options[:-1], "Order", code=1
+    )
+    assert done.stderr.strip().endswith("no message 'Order'; give its package too, as in 'shop.Order'")
 
 
 def test_avro_names_the_package_that_it_needs(session):

@@ -18,7 +18,8 @@ from batonmq.spark.command import (
     spark_options,
     topic_option,
 )
-from batonmq.spark.jobs.values import FORMATS, ValueSchema
+from batonmq.spark.jobs.protobuf_values import ProtobufSchema
+from batonmq.spark.jobs.values import FORMATS, BodySchema, ValueSchema
 
 if TYPE_CHECKING:
     from batonmq.spark.jobs.compact import Day
@@ -39,6 +40,7 @@ SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Also decode the bodies, into the column 'decoded'; needs --schema.",
 )
 @click.option("--schema", "schema_file", type=SCHEMA_FILE, help="What the bodies are; see below.")
+@click.option("--message", help="With --values protobuf: the message, e.g. shop.Order.")
 @click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
 @spark_options
 def archive(
@@ -52,6 +54,7 @@ def archive(
     max_offsets: int | None,
     values_format: str | None,
     schema_file: Path | None,
+    message: str | None,
     every: str | None,
 ) -> None:
     """Write a topic to Parquet, exactly once.
@@ -60,15 +63,26 @@ def archive(
     one stopped, for whatever reason.
 
     With --values json the file of --schema has columns as in SQL (id BIGINT, name STRING) or the JSON of a
-    Spark schema; with --values avro the schema of a record, and Spark needs its package for Avro. 'value'
-    keeps the body as it came, and 'decoded' is null where a body is not as the schema says.
+    Spark schema; with --values avro the schema of a record, and Spark needs its package for Avro; with
+    --values protobuf a set of descriptors, and tasks need Python's protobuf:
+
+    \b
+      protoc --include_imports --descriptor_set_out=orders.desc orders.proto
+
+    'value' keeps the body as it came, and 'decoded' is null where a body is not as the schema says.
     """
     from batonmq.spark.jobs import archive as job
 
     if (values_format is None) != (schema_file is None):
         raise click.UsageError("--values and --schema belong together")
+    if message is not None and values_format != "protobuf":
+        raise click.UsageError("--message belongs to --values protobuf")
+    values: BodySchema | None = None
     with one_line():
-        values = ValueSchema.load(schema_file, values_format) if schema_file and values_format else None
+        if schema_file and values_format == "protobuf":
+            values = ProtobufSchema.load(schema_file, message)
+        elif schema_file and values_format:
+            values = ValueSchema.load(schema_file, values_format)
     check_topic(namesrv, topic, access)
     session = session_for("archive", master, conf)
     with one_line():

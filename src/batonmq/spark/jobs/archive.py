@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batonmq.spark.access import OPEN, Access
-from batonmq.spark.jobs.values import ValueSchema
+from batonmq.spark.jobs.values import BodySchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +44,7 @@ def start(
     max_offsets_per_trigger: int | None = None,
     every: str | None = None,
     access: Access = OPEN,
-    values: ValueSchema | None = None,
+    values: BodySchema | None = None,
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 

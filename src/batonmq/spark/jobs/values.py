@@ -1,20 +1,27 @@
-"""The bodies of messages as columns: JSON and Avro, by a schema from a file."""
+"""The bodies of messages as columns, by a schema from a file: JSON and Avro."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-FORMATS: Final = ("json", "avro")
+FORMATS: Final = ("json", "avro", "protobuf")
 AVRO_CLASS: Final = "org.apache.spark.sql.avro.AvroDataToCatalyst"
 AVRO_PACKAGE: Final = "org.apache.spark:spark-avro_2.13"
+
+
+class BodySchema(Protocol):
+    """How to read bodies."""
+
+    def column(self, session: SparkSession, value: Column) -> Column:
+        """`value` decoded, a struct; null where it is not as the schema says. Raises `SchemaError`."""
 
 
 class SchemaError(ClearError):
@@ -23,10 +30,10 @@ class SchemaError(ClearError):
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """How to read bodies."""
+    """How to read bodies in JSON or Avro."""
 
     format: str
-    """One of `FORMATS`."""
+    """``json`` or ``avro``."""
     text: str
     """Avro: the schema as JSON. JSON: columns as in SQL (``id BIGINT, name STRING``), or Spark's own JSON of
     a schema (``df.schema.json()``)."""
@@ -42,7 +49,7 @@ class ValueSchema:
             raise SchemaError(f"schema {path}: {error}") from None
 
     def column(self, session: SparkSession, value: Column) -> Column:
-        """`value` decoded, a struct; null where it is not as the schema says. Raises `SchemaError`."""
+        """As `BodySchema`."""
         return self._avro(session, value) if self.format == "avro" else self._json(value)
 
     def _json(self, value: Column) -> Column:

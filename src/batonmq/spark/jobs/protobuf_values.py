@@ -1,0 +1,230 @@
+"""The bodies of messages as columns: Protocol Buffers, by a set of descriptors from a file.
+
+Spark's own `from_protobuf` needs a package in the JVM. This needs Python's `protobuf` where tasks run. Column
+types are those of Spark's package, with two exceptions: unsigned numbers get a type that holds all of them. A
+field that is not set has its default, unless its schema tells "not set" from the default (`has_presence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from batonmq.spark.jobs.values import SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
+    from pyspark.sql import Column, SparkSession
+
+TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
+_MOST_SECONDS: Final = (1 << 63) // 1_000_000 - 1
+"""Spark counts times in microseconds, in 64 bits."""
+Convert = Callable[[Any], Any]
+"""A value of a field to what Arrow takes for its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufSchema:
+    """How to read bodies: the message `name` of a set of descriptors."""
+
+    descriptors: bytes
+    """A `FileDescriptorSet`, as ``protoc --include_imports --descriptor_set_out`` writes it."""
+    name: str
+
+    @classmethod
+    def load(cls, path: Path, name: str | None) -> ProtobufSchema:
+        """`name`: that of the message with its package; None: the only one of the last file. Raises
+        `SchemaError`."""
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet
+        from google.protobuf.message import DecodeError
+
+        try:
+            descriptors = path.read_bytes()
+            files = FileDescriptorSet.FromString(descriptors).file
+        except (OSError, DecodeError) as error:
+            raise SchemaError(f"schema {path}: {error}; {_HOW}") from None
+        if not files:
+            raise SchemaError(f"schema {path}: no set of descriptors; {_HOW}")
+        try:
+            if name is None:
+                prefix = f"{files[-1].package}." if files[-1].package else ""
+                names = [prefix + message.name for message in files[-1].message_type]
+                if len(names) != 1:
+                    listed = ", ".join(names) or "none"
+                    raise SchemaError(
+                        f"which message are the bodies? Say it with --message; there are: {listed}"
+                    )
+                (name,) = names
+            descriptor = _message_class(descriptors, name).DESCRIPTOR
+        except KeyError:
+            raise SchemaError(
+                f"schema {path}: no message {name!r}; give its package too, as in 'shop.Order'"
+            ) from None
+        except TypeError as error:  # a file that another one imports is missing
+            raise SchemaError(f"schema {path}: {' '.join(str(error).split())}; {_HOW}") from None
+        _struct(descriptor, ())
+        return cls(descriptors, name)
+
+    def column(self, session: SparkSession, value: Column) -> Column:
+        """`value` decoded, a struct; null where it is not as the schema says."""
+        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+
+        kind = _struct(_message_class(self.descriptors, self.name).DESCRIPTOR, ())
+        decode = partial(_decode, self.descriptors, self.name)
+
+        def decoded(bodies: pa.Array) -> pa.Array:
+            return decode(bodies)
+
+        column: Column = arrow_udf(decoded, kind.spark, ArrowUDFType.SCALAR)(value)
+        return column
+
+
+_HOW: Final = "write it with 'protoc --include_imports --descriptor_set_out=FILE'"
+
+
+@lru_cache(maxsize=8)
+def _message_class(descriptors: bytes, name: str) -> type[Message]:
+    """Raises `KeyError` for a message that is not there, `TypeError` for a file that is missing."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(descriptors).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    found: type[Message] = GetMessageClass(pool.FindMessageTypeByName(name))
+    return found
+
+
+# -- types
+
+
+class _Kind(NamedTuple):
+    """The type of a column."""
+
+    spark: str
+    """As in SQL."""
+    arrow: pa.DataType
+
+
+def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
+    """`outer`: the messages that this one is in. Raises `SchemaError`."""
+    import pyarrow as pa
+
+    if message.full_name in outer:
+        raise SchemaError(f"message {message.full_name} contains itself: it has no columns")
+    if not message.fields:
+        raise SchemaError(f"message {message.full_name} has no field")
+    kinds = {field.name: _type(field, (*outer, message.full_name)) for field in message.fields}
+    columns = ", ".join(f"`{name}`: {kind.spark}" for name, kind in kinds.items())
+    return _Kind(f"struct<{columns}>", pa.struct([(name, kind.arrow) for name, kind in kinds.items()]))
+
+
+def _type(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
+    import pyarrow as pa
+
+    entry = _map_entry(field)
+    if entry is not None:
+        key, value = (_one(entry.fields_by_name[name], outer) for name in ("key", "value"))
+        return _Kind(f"map<{key.spark}, {value.spark}>", pa.map_(key.arrow, value.arrow))
+    one = _one(field, outer)
+    return _Kind(f"array<{one.spark}>", pa.list_(one.arrow)) if field.is_repeated else one
+
+
+def _one(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
+    import pyarrow as pa
+
+    message = field.message_type
+    if message is not None:
+        if message.full_name == TIMESTAMP:
+            return _Kind("timestamp", pa.timestamp("us", tz="UTC"))
+        if message.full_name == DURATION:
+            return _Kind("interval day to second", pa.duration("us"))
+        return _struct(message, outer)
+    if field.type == field.TYPE_BYTES:
+        return _Kind("binary", pa.binary())
+    kinds = {
+        field.CPPTYPE_INT32: _Kind("int", pa.int32()),
+        field.CPPTYPE_UINT32: _Kind("bigint", pa.int64()),
+        field.CPPTYPE_INT64: _Kind("bigint", pa.int64()),
+        field.CPPTYPE_UINT64: _Kind("decimal(20, 0)", pa.decimal128(20, 0)),
+        field.CPPTYPE_FLOAT: _Kind("float", pa.float32()),
+        field.CPPTYPE_DOUBLE: _Kind("double", pa.float64()),
+        field.CPPTYPE_BOOL: _Kind("boolean", pa.bool_()),
+        field.CPPTYPE_ENUM: _Kind("string", pa.string()),
+        field.CPPTYPE_STRING: _Kind("string", pa.string()),
+    }
+    return kinds[field.cpp_type]
+
+
+def _map_entry(field: FieldDescriptor) -> Descriptor | None:
+    message = field.message_type
+    return message if message is not None and message.GetOptions().map_entry else None
+
+
+# -- values
+
+
+def _decode(descriptors: bytes, name: str, bodies: pa.Array) -> pa.Array:
+    """In a task."""
+    import pyarrow as pa
+    from google.protobuf.message import DecodeError
+
+    message_class = _message_class(descriptors, name)
+    convert = _of_message(message_class.DESCRIPTOR)
+    rows = []
+    for body in bodies.to_pylist():
+        try:
+            rows.append(None if body is None else convert(message_class.FromString(body)))
+        except (DecodeError, OverflowError):
+            rows.append(None)
+    return pa.array(rows, _struct(message_class.DESCRIPTOR, ()).arrow)
+
+
+def _of_message(message: Descriptor) -> Convert:
+    fields = [(field.name, field.has_presence, _of_field(field)) for field in message.fields]
+
+    def convert(value: Message) -> dict[str, Any]:
+        return {
+            name: None if optional and not value.HasField(name) else of_field(getattr(value, name))
+            for name, optional, of_field in fields
+        }
+
+    return convert
+
+
+def _of_field(field: FieldDescriptor) -> Convert:
+    entry = _map_entry(field)
+    if entry is not None:
+        key, value = (_of_one(entry.fields_by_name[name]) for name in ("key", "value"))
+        return lambda found: [(key(k), value(found[k])) for k in found]
+    one = _of_one(field)
+    return (lambda found: [one(each) for each in found]) if field.is_repeated else one
+
+
+def _of_one(field: FieldDescriptor) -> Convert:
+    if field.message_type is not None:
+        if field.message_type.full_name in (TIMESTAMP, DURATION):
+            return _microseconds
+        return _of_message(field.message_type)
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, str(number))
+    return Decimal if field.cpp_type == field.CPPTYPE_UINT64 else _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _microseconds(value: Any) -> int:
+    """Of a `Timestamp` or `Duration`. Raises `OverflowError`."""
+    if abs(value.seconds) > _MOST_SECONDS:
+        raise OverflowError
+    return int(value.seconds) * 1_000_000 + int(value.nanos) // 1_000

@@ -1,0 +1,185 @@
+"""Bodies in Protocol Buffers: which columns they become, and what is in them. No Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from batonmq.spark.jobs import protobuf_values
+from batonmq.spark.jobs.protobuf_values import ProtobufSchema
+from batonmq.spark.jobs.values import SchemaError
+
+SCALARS = {
+    "i32": (Field.TYPE_SINT32, "int", -5),
+    "u32": (Field.TYPE_UINT32, "bigint", 4_294_967_295),
+    "i64": (Field.TYPE_INT64, "bigint", -(1 << 62)),
+    "u64": (Field.TYPE_FIXED64, "decimal(20, 0)", (1 << 64) - 1),
+    "f": (Field.TYPE_FLOAT, "float", 1.5),
+    "d": (Field.TYPE_DOUBLE, "double", 2.25),
+    "b": (Field.TYPE_BOOL, "boolean", True),
+    "s": (Field.TYPE_STRING, "string", "ü"),
+    "raw": (Field.TYPE_BYTES, "binary", b"\xff"),
+}
+"""Field -> its type, that of its column, a value."""
+
+
+def orders() -> FileDescriptorSet:
+    """``shop.Order``, with fields of all kinds."""
+    file = FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
+    file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/duration.proto"])
+    order = file.message_type.add(name="Order")
+    for number, (name, (kind, _, _)) in enumerate(SCALARS.items(), 1):
+        order.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL)
+    state = order.enum_type.add(name="State")
+    state.value.add(name="NEW", number=0)
+    state.value.add(name="PAID", number=1)
+    line = order.nested_type.add(name="Line")
+    line.field.add(name="item", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    entry = order.nested_type.add(name="PricesEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=Field.TYPE_UINT64, label=Field.LABEL_OPTIONAL)
+    for number, name, kind, label, of in (
+        (20, "state", Field.TYPE_ENUM, Field.LABEL_OPTIONAL, ".shop.Order.State"),
+        (21, "first", Field.TYPE_MESSAGE, Field.LABEL_OPTIONAL, ".shop.Order.Line"),
+        (22, "lines", Field.TYPE_MESSAGE, Field.LABEL_REPEATED, ".shop.Order.Line"),
+        (23, "prices", Field.TYPE_MESSAGE, Field.LABEL_REPEATED, ".shop.Order.PricesEntry"),
+        (24, "at", Field.TYPE_MESSAGE, Field.LABEL_OPTIONAL, ".google.protobuf.Timestamp"),
+        (25, "took", Field.TYPE_MESSAGE, Field.LABEL_OPTIONAL, ".google.protobuf.Duration"),
+    ):
+        order.field.add(name=name, number=number, type=kind, label=label, type_name=of)
+    order.oneof_decl.add(name="_maybe")
+    maybe = order.field.add(name="maybe", number=26, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
+    maybe.proto3_optional, maybe.oneof_index = True, 0
+    found = FileDescriptorSet()
+    for known in (timestamp_pb2, duration_pb2):
+        known.DESCRIPTOR.CopyToProto(found.file.add())
+    found.file.append(file)
+    return found
+
+
+def schema(tmp_path: Path, descriptors: FileDescriptorSet, name: str | None = None) -> ProtobufSchema:
+    (tmp_path / "orders.desc").write_bytes(descriptors.SerializeToString())
+    return ProtobufSchema.load(tmp_path / "orders.desc", name)
+
+
+def message_of(one: ProtobufSchema) -> Any:
+    return protobuf_values._message_class(one.descriptors, one.name)()
+
+
+def decoded(one: ProtobufSchema, *bodies: bytes | None) -> list[Any]:
+    return protobuf_values._decode(one.descriptors, one.name, pa.array(bodies, pa.binary())).to_pylist()
+
+
+def test_fields_of_all_kinds_become_columns(tmp_path: Path) -> None:
+    one = schema(tmp_path, orders())
+    assert one.name == "shop.Order"
+    kind = protobuf_values._struct(message_of(one).DESCRIPTOR, ())
+    assert [field.name for field in kind.arrow] == list(message_of(one).DESCRIPTOR.fields_by_name)
+    kinds = {name: kind for name, (_, kind, _) in SCALARS.items()} | {
+        "state": "string",
+        "first": "struct<`item`: string>",
+        "lines": "array<struct<`item`: string>>",
+        "prices": "map<string, decimal(20, 0)>",
+        "at": "timestamp",
+        "took": "interval day to second",
+        "maybe": "int",
+    }
+    assert kind.spark == f"struct<{', '.join(f'`{name}`: {of}' for name, of in kinds.items())}>"
+
+
+def test_values_are_those_of_the_message(tmp_path: Path) -> None:
+    one = schema(tmp_path, orders(), "shop.Order")
+    order = message_of(one)
+    for name, (_, _, value) in SCALARS.items():
+        setattr(order, name, value)
+    order.state = 1
+    order.first.item = "a"
+    order.lines.add(item="b")
+    order.lines.add()
+    order.prices["x"] = (1 << 64) - 1
+    order.at.seconds, order.at.nanos = 1_700_000_000, 123_456_789
+    order.took.seconds, order.took.nanos = -1, -500_000_000
+    order.maybe = 0
+    (row,) = decoded(one, order.SerializeToString())
+    expected = {name: value for name, (_, _, value) in SCALARS.items()}
+    assert {name: row[name] for name in SCALARS} == expected | {"u64": Decimal((1 << 64) - 1)}
+    assert (row["state"], row["first"], row["maybe"]) == ("PAID", {"item": "a"}, 0)
+    assert row["lines"] == [{"item": "b"}, {"item": ""}]
+    assert row["prices"] == [("x", Decimal((1 << 64) - 1))]
+    assert row["at"] == datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
+    assert row["took"] == timedelta(seconds=-1.5)
+
+
+def test_what_is_not_set_has_its_default_or_is_null(tmp_path: Path) -> None:
+    one = schema(tmp_path, orders())
+    (row,) = decoded(one, b"")
+    assert {name: row[name] for name in SCALARS} == {
+        "i32": 0, "u32": 0, "i64": 0, "u64": 0, "f": 0, "d": 0, "b": False, "s": "", "raw": b""
+    }  # fmt: skip
+    assert (row["state"], row["lines"], row["prices"]) == ("NEW", [], [])
+    assert row["first"] is row["at"] is row["took"] is row["maybe"] is None
+
+
+def test_bodies_that_are_no_such_message_are_null(tmp_path: Path) -> None:
+    one = schema(tmp_path, orders())
+    late = message_of(one)
+    late.at.seconds = 1 << 62
+    unknown = message_of(one)
+    unknown.state = 77
+    rows = decoded(one, b"\xff\xff", None, late.SerializeToString(), unknown.SerializeToString())
+    assert rows[:3] == [None, None, None]
+    assert rows[3]["state"] == "77"
+
+
+def two_messages() -> FileDescriptorSet:
+    found = orders()
+    found.file[-1].message_type.add(name="Other")
+    return found
+
+
+def without_imports() -> FileDescriptorSet:
+    found = orders()
+    del found.file[:2]
+    return found
+
+
+def recursive() -> FileDescriptorSet:
+    found = orders()
+    line = found.file[-1].message_type[0].nested_type[0]
+    line.field.add(
+        name="order", number=2, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL, type_name=".shop.Order"
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "name", "problem"),
+    [
+        (FileDescriptorSet(), None, "no set of descriptors; write it with 'protoc --include_imports"),
+        (two_messages(), None, "--message; there are: shop.Order, shop.Other"),
+        (two_messages(), "shop.Other", "message shop.Other has no field"),
+        (orders(), "Order", "no message 'Order'; give its package too"),
+        (without_imports(), None, "write it with 'protoc --include_imports"),
+        (recursive(), None, "message shop.Order contains itself"),
+    ],
+)
+def test_schemas_that_cannot_be_used_are_named(
+    tmp_path: Path, descriptors: FileDescriptorSet, name: str | None, problem: str
+) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        schema(tmp_path, descriptors, name)
+
+
+def test_a_file_that_is_no_set_of_descriptors_is_named(tmp_path: Path) -> None:
+    (tmp_path / "orders.proto").write_text('syntax = "proto3";')
+    with pytest.raises(SchemaError, match=r"orders\.proto: .*write it with 'protoc"):
+        ProtobufSchema.load(tmp_path / "orders.proto", None)
