@@ -66,6 +66,41 @@ def test_a_read_goes_on_at_the_new_master(session, cluster_of):
     assert got == [(q, o) for q in (0, 1) for o in range(COUNT)]
 
 
+def test_a_read_from_slaves_spares_the_master_and_goes_on_without_the_slave(session, cluster_of):
+    cluster = cluster_of(
+        slaveReadEnable="true", maxTransferCountOnMessageInMemory=40, maxTransferCountOnMessageInDisk=40
+    )
+    topics = Topics(cluster.namesrv_address)
+    topic = topics.make(queues=2)
+    topics.fill(topic, {0: bodies("a", COUNT), 1: bodies("b", COUNT)})
+    master = asyncio.run(whole_group(cluster)).master_address
+    (slave,) = (broker.address for broker in cluster.brokers if broker.address != master)
+
+    def given() -> tuple[int, int]:
+        return asyncio.run(_gave(master, lambda _: True)), asyncio.run(_gave(slave, lambda _: True))
+
+    def read() -> list[tuple[int, int]]:
+        rows = topics.read(session, topic, "queueId int, queueOffset bigint", readFromSlaves="true").collect()
+        return sorted((row["queueId"], row["queueOffset"]) for row in rows)
+
+    expected = [(queue, offset) for queue in (0, 1) for offset in range(COUNT)]
+    before = given()
+    assert read() == expected
+    after = given()
+    assert after[1] - before[1] == 2 * COUNT, "the slave gave everything"
+    assert after[0] == before[0]
+
+    def kill() -> None:
+        asyncio.run(_gave(slave, lambda count: count >= after[1] + 100))
+        cluster.broker_at(slave).kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert read() == expected
+    killer.join()
+    assert asyncio.run(_gave(master, lambda _: True)) > after[0], "the slave was killed after the read"
+
+
 @pytest.mark.timeout(240)
 def test_archive_job_killed_and_master_killed_is_exactly_once(session, cluster_of, tmp_path):
     cluster = cluster_of()

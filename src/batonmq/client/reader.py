@@ -42,6 +42,11 @@ log = logging.getLogger(__name__)
 READER_GROUP = "batonmq_reader"
 """Consumer group that the broker sees; it is never registered and has no offsets."""
 
+SLAVE_TIMEOUT_MS = 3_000
+"""How long a slave may take to answer a pull."""
+SLAVE_AVOIDED_S = 10.0
+"""How long a slave that did not answer, or refused, is not asked again."""
+
 _EMPTY = frozenset(
     {
         int(ResponseCode.PULL_NOT_FOUND),
@@ -73,6 +78,8 @@ class QueueReader:
         namesrv: ``host:port``, several joined by ``;``.
         retry_timeout_ms: how long a call keeps trying while a queue has no master.
         group: consumer group named in requests.
+        slaves: pull from slaves, to spare masters: each queue from one of them. Brokers allow it with
+            ``slaveReadEnable=true``. What a slave does not have, or does not answer, its master is asked.
 
     Every method raises `TopicNotExistError` for an unknown topic, `MQError` for an answer that says no, and
     the last `NetError` when nobody answered in ``retry_timeout_ms``.
@@ -84,6 +91,7 @@ class QueueReader:
         *,
         retry_timeout_ms: int = 10_000,
         group: str = READER_GROUP,
+        slaves: bool = False,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         session: Session | None = None,
@@ -92,6 +100,9 @@ class QueueReader:
         self._session.light_queues = True
         self._timeout_ms = retry_timeout_ms
         self._group = group
+        self._slaves = slaves
+        self._avoided: dict[str, float] = {}
+        """Address of a slave that did not answer -> when it is asked again (loop time)."""
         self._ends: dict[MessageQueue, int] = {}
         """The last known end of each queue."""
 
@@ -163,7 +174,9 @@ class QueueReader:
         """
         header = PullMessage.at_once(self._group, queue.topic, queue.queue_id, offset, max_count, max_bytes)
         ext = header.to_ext()
-        answer = await self._following(queue, ext)
+        answer = await self._at_slave(queue, ext) if self._slaves else None
+        if answer is None:
+            answer = await self._following(queue, ext)
         found = PullMessageResponse.from_ext(answer.ext)
         records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
         if records and found.offset_delta is not None:
@@ -201,6 +214,35 @@ class QueueReader:
                 yield message
         except TopicNotExistError:
             return
+
+    async def _at_slave(self, queue: MessageQueue, ext: dict[str, str]) -> Command | None:
+        """A pull, on a slave. None if there is none that has these messages: the master has to be asked."""
+        now_s = asyncio.get_running_loop().time()
+        route = await self._known_route(queue.topic)
+        if route.is_static:
+            return None  # parts of a logical queue have offsets that only the master gives
+        addresses = [a for a in route.slaves(queue.broker_name) if self._avoided.get(a, 0.0) <= now_s]
+        if not addresses:
+            return None
+        address = addresses[queue.queue_id % len(addresses)]
+        try:
+            answer = await self._session.net.invoke(
+                address,
+                Command(int(PullMessage.code), dict(ext), binary=True),
+                timeout_ms=min(SLAVE_TIMEOUT_MS, self._timeout_ms),
+            )
+        except NetError as error:
+            reason: object = error
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                return answer
+            if answer.code in _EMPTY:
+                return None  # it may be behind
+            reason = error_for(answer.code, answer.remark, answer.ext)
+        log.warning("%s is read from its master: slave %s: %s", queue.broker_name, address, reason)
+        self._avoided[address] = now_s + SLAVE_AVOIDED_S
+        await self._session.refresh_or_known(queue.topic)
+        return None
 
     async def _following(self, queue: MessageQueue, ext: dict[str, str]) -> Command:
         """A pull, on the master, wherever that goes within the timeout."""

@@ -47,6 +47,11 @@ class TopicRoute:
         """Address of a broker's master; None while it has none."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
+    def slaves(self, broker_name: str) -> list[str]:
+        """Addresses of a broker's slaves, by their ids."""
+        addresses = self.brokers.get(broker_name, {})
+        return [addresses[number] for number in sorted(addresses) if number != MASTER_ID]
+
     def replica(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
         """Address to read from: the preferred replica's, else the master's, else that of the slave with the
         smallest id; None without one."""

@@ -71,6 +71,7 @@ class Fetcher:
             options.namesrv,
             retry_timeout_ms=options.poll_timeout_ms,
             group=options.group or READER_GROUP,
+            slaves=options.read_from_slaves,
             session=self._session,
         )
         self._loop = uvloop.new_event_loop()  # after what may fail: nothing closes it then

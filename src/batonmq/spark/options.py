@@ -87,6 +87,7 @@ class ReadOptions:
     include_properties: bool = False
     poll_timeout_ms: int = 120_000
     """How long a reader keeps trying while no broker of a broker set answers (a switch takes less)."""
+    read_from_slaves: bool = False
     pull_batch_size: int = 4_096
     """Messages requested in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
 
@@ -231,6 +232,13 @@ OPTIONS = (
         "How long a reader keeps trying while no broker of a broker set answers.",
     ),
     Option(
+        "readFromSlaves",
+        "`false`",
+        "both",
+        "Pull each queue from one of its broker's slaves, to spare masters. Brokers allow it with "
+        "`slaveReadEnable=true`. What a slave does not have or refuses is read from the master.",
+    ),
+    Option(
         "pullBatchSize",
         "`4096`",
         "both",
@@ -346,6 +354,7 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         include_properties=flag(options, "includeProperties", False),
         poll_timeout_ms=number(options, "pollTimeoutMs") or 120_000,
+        read_from_slaves=flag(options, "readFromSlaves", False),
         pull_batch_size=number(options, "pullBatchSize") or 4_096,
     )
 

@@ -56,6 +56,70 @@ async def test_bounds_and_records() -> None:
             assert time.monotonic() - began < 0.15
 
 
+async def bodies(reader: QueueReader, offset: int) -> list[bytes]:
+    return [bytes(r.body) for r in decode_records((await reader.pull(QUEUE, offset, 5)).records)]
+
+
+async def test_slaves_are_read_to_spare_masters() -> None:
+    async with FakeCluster() as cluster:
+        master, first, second = [await cluster.broker("a", number) for number in range(3)]
+        cluster.topic("t", a=2)
+        await fill(cluster, 20)
+        async with QueueReader(cluster.namesrv, slaves=True) as reader:
+            assert await reader.max_offset(QUEUE) == 20
+            assert await bodies(reader, 10) == [b"%d" % n for n in range(10, 15)]
+            await reader.pull(MessageQueue("t", "a", 1), 0)
+        assert (first.pulls, second.pulls) == (1, 1)
+        assert master.pulls == 1, "the second queue has no message: its slave may be behind"
+        async with QueueReader(cluster.namesrv) as reader:
+            assert await bodies(reader, 10)
+        assert (master.pulls, first.pulls, second.pulls) == (2, 1, 1)
+
+
+async def test_what_a_slave_does_not_have_its_master_gives() -> None:
+    async with FakeCluster() as cluster:
+        master, slave = [await cluster.broker("a", number) for number in range(2)]
+        cluster.topic("t", a=1)
+        await fill(cluster, 20)
+        slave.log = Log()
+        async with QueueReader(cluster.namesrv, slaves=True) as reader:
+            assert await bodies(reader, 10) == [b"%d" % n for n in range(10, 15)]
+            slave.log = master.log
+            assert await bodies(reader, 5) == [b"%d" % n for n in range(5, 10)]
+        assert (master.pulls, slave.pulls) == (1, 2)
+
+
+@pytest.mark.parametrize("fault", ["refuses", "is gone", "hangs"])
+async def test_a_slave_that_does_not_answer_is_left_alone_for_a_while(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("batonmq.client.reader.SLAVE_TIMEOUT_MS", 200)
+    monkeypatch.setattr("batonmq.client.reader.SLAVE_AVOIDED_S", 0.5)
+    async with FakeCluster() as cluster:
+        master, slave = [await cluster.broker("a", number) for number in range(2)]
+        cluster.topic("t", a=1)
+        await fill(cluster, 20)
+        refusal = error_for(ResponseCode.SYSTEM_BUSY, "slaveReadEnable=false")
+        if fault == "refuses":
+            slave.answer = lambda code: refusal
+        elif fault == "hangs":
+            slave.silent = True
+        else:
+            await slave.server.stop()
+        async with QueueReader(cluster.namesrv, slaves=True) as reader:
+            for offset in (0, 5, 10):
+                assert await bodies(reader, offset) == [b"%d" % n for n in range(offset, offset + 5)]
+            assert (master.pulls, slave.pulls) == (3, 0)
+            warnings = [text for text in caplog.messages if "is read from its master" in text]
+            assert len(warnings) == 1 and slave.address in warnings[0]
+            if fault == "is gone":
+                return
+            slave.silent, slave.answer = False, lambda code: None
+            await asyncio.sleep(0.5)
+            assert await bodies(reader, 15) == [b"%d" % n for n in range(15, 20)]
+            assert (master.pulls, slave.pulls) == (3, 1)
+
+
 async def test_the_end_of_a_queue_does_not_go_back_when_a_former_master_answers() -> None:
     async with FakeCluster() as cluster:
         former = await cluster.broker("a")
