@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from batonmq import QueueReader
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.bodies.replication import HARuntimeInfo
+from batonmq.protocol.headers.broker.admin import GetBrokerRuntimeInfo
 from batonmq.protocol.headers.broker.replication import GetBrokerHAStatus
 from batonmq.protocol.json import decode
-from tests.integration.classic.group import NAME, ClassicGroup, commit_log, until
+from batonmq.protocol.message.record import decode_records
+from tests.integration.classic.group import NAME, TOPIC, ClassicGroup, commit_log, until
 from tests.interop.conftest import JavaProcess, Peer, fetch
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(420)]
@@ -107,6 +111,7 @@ async def test_a_java_slave_follows_and_acknowledges_under_our_master(java: Peer
         assert master is not None
         assert info.ha_client_runtime_info.max_offset == master.master_commit_log_max_offset > 2 * FILE_SIZE
     await _reads_the_same(group, slave.address)
+    await _spares_the_master(group)
 
     slave.kill()
     assert await group.send(1, timeout_ms=5_000) == 1, "nobody acknowledges"
@@ -137,6 +142,25 @@ async def _reads_the_same(group: ClassicGroup, address: str) -> None:
             return
         assert time.monotonic() < deadline, problem
         await asyncio.sleep(0.5)
+
+
+async def _spares_the_master(group: ClassicGroup) -> None:
+    """A reader of slaves gets everything from the slave."""
+
+    async def given() -> int:
+        answer = await group.client.call(group.master.address, GetBrokerRuntimeInfo())
+        return int(decode(bytes(answer.body), KVTable).table["msgGetTotalTodayNow"])
+
+    async with QueueReader(group.namesrv.address, slaves=True) as reader:
+        before, found = await given(), []
+        for queue in await reader.queues(TOPIC):
+            offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
+            while offset < end:
+                pulled = await reader.pull(queue, offset)
+                found += [bytes(message.body) for message in decode_records(pulled.records)]
+                offset = pulled.next_offset
+        assert sorted(found) == sorted(group.acked)
+        assert await given() == before
 
 
 async def _accepted(group: ClassicGroup) -> None:

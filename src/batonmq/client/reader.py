@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from batonmq.client.filter import SQL92, Expression, Sql, subscription_data
+from batonmq.client.filter_check import check_subscription
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.codes import ALL_TAGS, ExpressionType, ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.errors import MQError, StaleRouteError, TopicNotExistError, error_for
 from batonmq.protocol.frame import Command
@@ -164,15 +166,39 @@ class QueueReader:
         assert isinstance(header, SearchOffsetResponse)
         return header.offset
 
+    async def check(self, topic: str, expression: Expression) -> None:
+        """Have a broker of the topic check an SQL expression; tags need no check. Raises `MQError` if it does
+        not take it."""
+        await self._known_route(topic)
+        data = subscription_data(topic, expression, 0)
+        await check_subscription(self._session, self._group, self._group, data)
+
     async def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 1024, max_bytes: int = 4 * 1024 * 1024
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 1024,
+        max_bytes: int = 4 * 1024 * 1024,
+        *,
+        expression: Expression = ALL_TAGS,
     ) -> Pulled:
         """Records from ``offset`` on, as many as the broker gives at once (its own limits hold too).
 
         Returns without records when there are none: at the end of the queue, or when ``offset`` is outside
-        ``[min_offset, max_offset)``. Does not wait for new messages.
+        ``[min_offset, max_offset)``. Does not wait for new messages. `expression`: only messages that the
+        broker selects by tags or `sql`. Then there may be none although the next offset is higher. Brokers
+        compare hashes of tags, so a message with another tag may be among them.
         """
-        header = PullMessage.at_once(self._group, queue.topic, queue.queue_id, offset, max_count, max_bytes)
+        header = PullMessage.at_once(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            offset,
+            max_count,
+            max_bytes,
+            subscription=expression.expression if isinstance(expression, Sql) else expression,
+            expression_type=SQL92 if isinstance(expression, Sql) else ExpressionType.TAG,
+        )
         ext = header.to_ext()
         answer = await self._at_slave(queue, ext) if self._slaves else None
         if answer is None:

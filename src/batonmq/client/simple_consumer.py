@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Self
 
 from batonmq.client.filter import Expression, subscription_data
+from batonmq.client.filter_check import check_subscription
 from batonmq.client.pop.requests import PopOptions, PopRequests
 from batonmq.client.pop.sources import Source, Sources, log
 from batonmq.client.pop.tools import PopTools
-from batonmq.client.push.heartbeats import Heartbeats, check_subscription
+from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
@@ -269,7 +270,8 @@ class SimpleConsumer:
 
     async def _begin(self, topic: str) -> None:
         await self._session.refresh(topic)
-        await check_subscription(self._session, self.group, self._subscriptions[topic].data)
+        session = self._session
+        await check_subscription(session, session.client_id, self.group, self._subscriptions[topic].data)
         await self._heartbeats.beat()
 
     async def _pop(self, source: Source, count: int, hidden_ms: int) -> list[MessageExt]:

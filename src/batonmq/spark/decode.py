@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.compression import CompressionError, decompress
@@ -213,8 +214,25 @@ class Decoder:
             raise OffsetGap(int(wanted[np.argmax(offsets != wanted)]))
         return self.batches(records), int(offsets[-1]) + 1
 
+    def decode_selected(
+        self, data: bytes, first_offset: int, end_offset: int, tags: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `decode`, for records of which a broker has left out some. `tags`: only records with one of
+        these."""
+        starts, end = frame_starts(data)
+        if end != len(data):
+            raise MessageFormatError(f"{len(data) - end} bytes behind the last record are none")
+        if not len(starts):
+            return iter(())
+        records = Records(data, starts)
+        offsets = records.heads["queue_offset"]
+        records = records.take((offsets >= first_offset) & (offsets < end_offset))
+        return self.batches(records if tags is None else with_tags(records, tags))
+
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         """All of `records`: one batch, or more if compressed bodies inflate to more than `INFLATED_BYTES`."""
+        if not len(records):
+            return
         compressed = (records.heads["sys_flag"] & MessageSysFlag.COMPRESSED) != 0
         if "value" not in self._columns or not compressed.any():
             yield self._batch(records, lambda: gather(records.data, records.body_starts, records.body_ends))
@@ -258,6 +276,14 @@ class Decoder:
             for name in self._columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def with_tags(records: Records, tags: frozenset[str]) -> Records:
+    """The records that have one of these tags."""
+    if not len(records):
+        return records
+    found = text_of(records.properties().column(PROPERTY_TAGS))
+    return records.take(np.asarray(pc.is_in(found, value_set=pa.array(sorted(tags), pa.string()))))
 
 
 class BodyError(ClearError, ValueError):

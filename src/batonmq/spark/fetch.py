@@ -8,27 +8,34 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 import uvloop
 
+from batonmq.client.filter import Expression, Sql
 from batonmq.client.offsets import GroupOffsets
 from batonmq.client.reader import READER_GROUP, Pulled, QueueReader
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
-from batonmq.protocol.errors import TopicNotExistError
+from batonmq.protocol.codes import ALL_TAGS
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetAllTopicList
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import scan_frames
 from batonmq.protocol.names import is_dead_letter_topic, is_retry_topic, is_system_topic
 from batonmq.routing.session import Session
 from batonmq.routing.static_topics import is_mock
-from batonmq.spark.options import ReadOptions, Times
+from batonmq.spark.options import OptionError, ReadOptions, Times
 from batonmq.spark.plan import Bounds, DataLoss, QueueBounds, QueueRange, SeenOffsets, covers
 from batonmq.spark.tls import tls_context
 
+if TYPE_CHECKING:
+    from batonmq.spark.decode import Decoder
+
 T = TypeVar("T")
 Buffer = bytes | memoryview
+Decoded = tuple[Iterator[pa.RecordBatch], int]
+"""Decoded messages, and the offset of the next ones."""
 
 BATCH_BYTES = 2 * 1024 * 1024
 """Records gathered before they are decoded: batches of a few thousand rows keep the cost per row low."""
@@ -74,6 +81,11 @@ class Fetcher:
             slaves=options.read_from_slaves,
             session=self._session,
         )
+        self._expression: Expression = ALL_TAGS
+        if options.sql is not None:
+            self._expression = Sql(options.sql)
+        elif options.tags is not None:
+            self._expression = " || ".join(sorted(options.tags))
         self._loop = uvloop.new_event_loop()  # after what may fail: nothing closes it then
 
     def run(self, work: Awaitable[T]) -> T:
@@ -88,6 +100,18 @@ class Fetcher:
     def connect(self) -> None:
         """Check that a name server answers. Raises `NoNameServer` after a few seconds."""
         self.run(self._reader.start())
+
+    def check_filter(self) -> None:
+        """Have a broker check the option ``sql``. Raises `OptionError`."""
+        if self._options.sql is None:
+            return
+        try:
+            for topic in self.run(self._topics()):
+                self.run(self._reader.check(topic, self._expression))
+        except TopicNotExistError:
+            return  # what asks for its queues says so
+        except MQError as error:
+            raise OptionError(f"option 'sql': {error.remark}") from None
 
     # -- planning -------------------------------------------------------------------------------------
 
@@ -209,24 +233,65 @@ class Fetcher:
         from batonmq.spark.decode import Decoder, OffsetGap  # not needed to plan a query
 
         decoder = Decoder(columns, topic=wanted.topic, broker=wanted.broker)
+        decoded = self._all if self._expression == ALL_TAGS else self._selected
         position = wanted.begin
         while position < wanted.end:
             began = position
-            ahead = _gathered(self._pieces(queue, position, wanted.end))
             try:
-                while records := self.run(anext(ahead, [])):
-                    try:
-                        batches, position = decoder.decode(b"".join(records), position, wanted.end)
-                    except OffsetGap as gap:
-                        raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
+                for batches, following in decoded(decoder, queue, began, wanted.end):
                     yield from batches
-            finally:
-                self.run(ahead.aclose())
+                    position = following
+            except OffsetGap as gap:
+                raise DataLoss(f"{wanted.topic} {wanted.queue}: {gap}") from gap
             if position == began:
                 held = self.run(self._bound(queue))
                 position = self.run(self._next_part(queue, position, wanted.end, held))
             if position == began:
                 position = self._behind_the_hole(wanted, position, held)
+
+    def _all(self, decoder: Decoder, queue: MessageQueue, begin: int, end: int) -> Iterator[Decoded]:
+        """All messages of ``[begin, end)``, as far as there are any, and where the next ones begin. Raises
+        `OffsetGap`."""
+        ahead = _gathered(self._pieces(queue, begin, end))
+        try:
+            while records := self.run(anext(ahead, [])):
+                batches, begin = decoder.decode(b"".join(records), begin, end)
+                yield batches, begin
+        finally:
+            self.run(ahead.aclose())
+
+    def _selected(self, decoder: Decoder, queue: MessageQueue, begin: int, end: int) -> Iterator[Decoded]:
+        """As `_all`, for the messages that the broker selects."""
+        ahead = self._selected_records(queue, begin, end)
+        try:
+            while found := self.run(anext(ahead, None)):
+                records, following = found
+                yield decoder.decode_selected(bytes(records), begin, end, self._options.tags), following
+                begin = following
+        finally:
+            self.run(ahead.aclose())
+
+    async def _selected_records(
+        self, queue: MessageQueue, begin: int, end: int
+    ) -> AsyncGenerator[tuple[Buffer, int], None]:
+        """What each pull brings, and where the next one begins; the next one is requested before. Ends at
+        `end`, or where the queue has no message to look at."""
+        asked = self._loop.create_task(self._pull(queue, begin, end))
+        try:
+            while True:
+                pulled = await asked
+                if pulled.next_offset <= begin or begin < pulled.min_offset:
+                    return
+                begin = min(pulled.next_offset, end)
+                if begin < end:
+                    asked = self._loop.create_task(self._pull(queue, begin, end))
+                    await asyncio.sleep(0)  # so that it is sent before this side continues
+                yield pulled.records, begin
+                if begin == end:
+                    return
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
 
     async def _pieces(self, queue: MessageQueue, begin: int, end: int) -> AsyncGenerator[Piece, None]:
         """The messages of ``[begin, end)`` in order, up to the end or the first offset without a message.
@@ -277,10 +342,17 @@ class Fetcher:
         count = min(self._options.pull_batch_size, end - offset)
         deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
         while True:
-            pulled = await self._reader.pull(queue, offset, count)
+            pulled = await self._reader.pull(queue, offset, count, expression=self._expression)
+            selects = self._expression != ALL_TAGS and pulled.next_offset > offset
             # A new master shows the end of the queue only after its SyncStateSet has confirmed it.
             part_ends = is_mock(queue.broker_name) and pulled.next_offset > offset
-            if pulled.records or part_ends or offset < pulled.min_offset or self._loop.time() > deadline:
+            if (
+                pulled.records
+                or selects
+                or part_ends
+                or offset < pulled.min_offset
+                or self._loop.time() > deadline
+            ):
                 return pulled
             await asyncio.sleep(CATCH_UP_WAIT_S)
 

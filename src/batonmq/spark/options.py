@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batonmq.common.addresses import name_server_addresses
+from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.names import group_error
 from batonmq.protocol.signing import Credentials
 
@@ -29,6 +30,10 @@ OffsetSpec = int | Mapping[str, Mapping[str, int]]
 Times = Mapping[str, Mapping[str, int]]
 """``{topic: {"broker:queue": store time in ms}}``."""
 ERROR_STRATEGY, LATEST_STRATEGY = "error", "latest"
+
+
+MAX_EXPRESSION = 65_536
+"""Characters of an expression of tags that brokers read."""
 
 
 class ClearError(Exception):
@@ -87,6 +92,10 @@ class ReadOptions:
     include_properties: bool = False
     poll_timeout_ms: int = 120_000
     """How long a reader keeps trying while no broker of a broker set answers (a switch takes less)."""
+    tags: frozenset[str] | None = None
+    """Only messages with one of these; brokers select them."""
+    sql: str | None = None
+    """SQL92 expression over properties: only messages that brokers select by it."""
     read_from_slaves: bool = False
     pull_batch_size: int = 4_096
     """Messages requested in one pull; a broker may send fewer (`maxTransferCountOnMessageInMemory`)."""
@@ -142,6 +151,19 @@ OPTIONS = (
         "their first message.",
     ),
     Option("assign", "one of three", "both", 'Only these queues: `{"topic": ["broker-a:0"]}`.'),
+    Option(
+        "tags",
+        "",
+        "both",
+        "Only messages with one of these tags, `a || b`; the brokers select them.",
+    ),
+    Option(
+        "sql",
+        "",
+        "both",
+        "Only messages whose properties fit, as `region = 'eu' AND amount > 100`; the brokers select them "
+        "(`enablePropertyFilter=true`).",
+    ),
     Option(
         "startingOffsets",
         "batch `earliest`, stream `latest`",
@@ -328,6 +350,11 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     starts_at = number(options, "startingTimestamp", at_least=0)
     ends_at = number(options, "endingTimestamp", at_least=0)
     starts, ends = _times(options, "startingOffsetsByTimestamp"), _times(options, "endingOffsetsByTimestamp")
+    tags, sql = options.get("tags"), options.get("sql")
+    if tags is not None and sql is not None:
+        raise OptionError("give one of 'tags' and 'sql'")
+    if sql is not None and not sql.strip():
+        raise OptionError("option 'sql' is empty")
     return ReadOptions(
         namesrv=namesrv,
         topics=topics,
@@ -354,6 +381,8 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         include_properties=flag(options, "includeProperties", False),
         poll_timeout_ms=number(options, "pollTimeoutMs") or 120_000,
+        tags=None if tags is None else _tags(tags),
+        sql=sql,
         read_from_slaves=flag(options, "readFromSlaves", False),
         pull_batch_size=number(options, "pullBatchSize") or 4_096,
     )
@@ -377,6 +406,23 @@ def topic_names(text: str) -> tuple[str, ...]:
     if not topics:
         raise OptionError("option 'subscribe' names no topic")
     return topics
+
+
+def _tags(text: str) -> frozenset[str] | None:
+    """The value of `tags`; None for all."""
+    if text.strip() == ALL_TAGS:
+        return None
+    tags = frozenset(tag.strip() for tag in text.split("||") if tag.strip())
+    if not tags:
+        raise OptionError("option 'tags' names no tag; write it as 'a || b'")
+    return tags
+
+
+def can_be_named(tags: Collection[str]) -> bool:
+    """Whether an expression of tags, as brokers read it, can name these."""
+    plain = all(tag and tag == tag.strip() and tag != ALL_TAGS and "||" not in tag for tag in tags)
+    text = " || ".join(tags)
+    return plain and "\ufffd" not in text and len(text) <= MAX_EXPRESSION
 
 
 def topic_pattern(text: str) -> str:

@@ -14,20 +14,23 @@ from batonmq.net.errors import ConnectFailed
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import TopicNotExistError
+from batonmq.protocol.java_hash import java_hash
 from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.spark import fetch
 from batonmq.spark.fetch import UnknownTopic, fetcher
-from batonmq.spark.options import parse_read_options
+from batonmq.spark.options import OptionError, parse_read_options
 from batonmq.spark.plan import DataLoss, QueueRange
 from batonmq.spark.source import RocketMQStreamReader
 
 HOST = pack_host("127.0.0.1", 1)
 
 
-def record(offset: int) -> bytes:
+def record(offset: int, tags: str = "") -> bytes:
     stored = StoredMessage(
-        topic="t", queue_id=0, body=b"%d" % offset, properties=b"", flag=0, sys_flag=0, born_timestamp=1,
+        topic="t", queue_id=0, body=b"%d" % offset, flag=0, sys_flag=0, born_timestamp=1,
+        properties=encode_properties({"TAGS": tags} if tags else {}),
         born_host=HOST, reconsume_times=0, store_host=HOST,
     )  # fmt: skip
     return bytes(encode_record(stored, queue_offset=offset, physical_offset=offset, store_timestamp=2))
@@ -42,7 +45,7 @@ class Queue:
         """So many pulls see a queue that ends at its beginning, as one just after a master switch does."""
         self.pulls = self.under_way = self.most_under_way = 0
 
-    async def pull(self, queue: object, offset: int, max_count: int) -> Pulled:
+    async def pull(self, queue: object, offset: int, max_count: int, *, expression: object = "*") -> Pulled:
         give = min(self.gives[self.pulls % len(self.gives)], max_count)
         self.pulls += 1
         self.under_way += 1
@@ -76,13 +79,39 @@ class LogicalQueue(Queue):
         super().__init__(parts[0][0], parts[-1][1], gives)
         self.parts = parts
 
-    async def pull(self, queue: object, offset: int, max_count: int) -> Pulled:
+    async def pull(self, queue: object, offset: int, max_count: int, *, expression: object = "*") -> Pulled:
         at = max((n for n, part in enumerate(self.parts) if part[0] <= offset), default=0)
         _, end = self.parts[at]
         if offset >= end and at + 1 < len(self.parts):
             following = self.parts[at + 1][0]
             return Pulled(b"", following, following, self.end)
         return await super().pull(queue, offset, min(max_count, max(1, end - offset)))
+
+
+class SelectingQueue(Queue):
+    """Selects messages by tags as brokers do: it compares hashes, and looks at `looks` messages a pull. "Aa"
+    and "BB" have one hash."""
+
+    def __init__(self, begin: int, tags: list[str], gives: list[int], *, looks: int, hidden: int = 0) -> None:
+        super().__init__(begin, begin + len(tags), gives, hidden=hidden)
+        self.tags, self.looks = tags, looks
+
+    async def pull(self, queue: object, offset: int, max_count: int, *, expression: object = "*") -> Pulled:
+        give = min(self.gives[self.pulls % len(self.gives)], max_count)
+        nothing = await super().pull(queue, offset, 0)
+        if not nothing.min_offset <= offset < nothing.max_offset:
+            return nothing
+        assert isinstance(expression, str)
+        wanted = {java_hash(tag.strip()) for tag in expression.split("||")}
+        found = b""
+        for at in range(offset, min(offset + self.looks, self.end)):
+            if give == 0:
+                return Pulled(found, at, self.begin, self.end)
+            tag = self.tags[at - self.begin]
+            if expression == "*" or java_hash(tag) in wanted:
+                found += record(at, tag)
+                give -= 1
+        return Pulled(found, min(offset + self.looks, self.end), self.begin, self.end)
 
 
 def read(
@@ -181,10 +210,10 @@ def test_the_error_of_a_pull_that_was_asked_in_advance_ends_the_read(monkeypatch
     queue = Queue(0, 1000, [10])
     pull = queue.pull
 
-    async def failing(on: object, offset: int, max_count: int) -> Pulled:
+    async def failing(on: object, offset: int, max_count: int, **asked: object) -> Pulled:
         if offset >= 200:
             raise ConnectFailed("b", "has no master")
-        return await pull(on, offset, max_count)
+        return await pull(on, offset, max_count, **asked)
 
     monkeypatch.setattr(queue, "pull", failing)
     with pytest.raises(ConnectFailed):
@@ -223,3 +252,43 @@ def test_a_stream_whose_topic_does_not_come_back_fails(monkeypatch):
     monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Restarted(10_000, topic=False))
     with pytest.raises(UnknownTopic):
         stream.latestOffset({"t": {"b:0": 3}}, ReadAllAvailable())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 50),
+    st.lists(st.sampled_from(["Aa", "BB", "c", "d"]), max_size=80),
+    st.lists(st.integers(1, 10), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_messages_that_the_broker_selects(begin, tags, gives, looks, hidden, data):
+    end = begin + len(tags)
+    first = data.draw(st.integers(begin, end))
+    last = data.draw(st.integers(first, end))
+    for wanted in ("Aa", "c || d", "x"):
+        queue = SelectingQueue(begin, tags, gives, looks=looks, hidden=hidden)
+        with pytest.MonkeyPatch.context() as patch:
+            found = read(patch, queue, first, last, tags=wanted)
+        assert found == [n for n in range(first, last) if tags[n - begin] in wanted.split(" || ")]
+
+
+def test_selected_messages_that_have_expired_are_missed(monkeypatch):
+    queue = SelectingQueue(40, ["c"] * 60, [5], looks=7)
+    with pytest.raises(DataLoss, match="no message at offset 20: messages before 40 have expired"):
+        read(monkeypatch, queue, 20, 100, tags="c")
+    assert read(monkeypatch, queue, 20, 100, tags="c", failOnDataLoss="false") == list(range(40, 100))
+
+
+@pytest.mark.parametrize(
+    ("given_options", "problem"),
+    [
+        ({"tags": "a", "sql": "b > 1"}, "give one of 'tags' and 'sql'"),
+        ({"tags": " || "}, "'tags' names no tag"),
+        ({"sql": " "}, "'sql' is empty"),
+    ],
+)
+def test_filters_that_select_nothing_are_named(given_options, problem):
+    with pytest.raises(OptionError, match=problem):
+        parse_read_options({"namesrvAddr": "h:1", "subscribe": "t", **given_options}, streaming=True)

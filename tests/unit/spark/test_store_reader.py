@@ -25,11 +25,12 @@ from batonmq.protocol.message.record import StoredMessage, decode_record, encode
 from batonmq.protocol.names import TRANS_HALF_TOPIC
 from batonmq.spark.decode import frame_starts
 from batonmq.spark.options import OptionError
+from batonmq.spark.pushdown import narrowed
 from batonmq.spark.store import directory
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import beginnings, inspect, queue_files, store_roots
 from batonmq.spark.store.options import StoreOptions, parse_store_options
-from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, narrowed, selection_of
+from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, selection_of
 from batonmq.spark.store.read import read_piece
 from batonmq.spark.store.source import StoreReader
 from batonmq.spark.store.tables import entries_of, epochs_of, files_of, index_files, units_of

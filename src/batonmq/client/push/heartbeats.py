@@ -6,56 +6,24 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
+from batonmq.client.filter_check import check_subscription
 from batonmq.client.push.subscriptions import Subscribed
 from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import (
-    CheckClientRequestBody,
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     HeartbeatData,
     MessageModel,
-    SubscriptionData,
 )
 from batonmq.protocol.errors import MQError, TopicNotExistError
-from batonmq.protocol.headers.broker.clients import CheckClientConfig, Heartbeat, UnregisterClient
+from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
 from batonmq.protocol.json import encode
-from batonmq.protocol.tags import is_tag_type
 from batonmq.routing.routes import TopicRoute
 
 HEARTBEAT_INTERVAL_S = 30.0
-_NO_FILTER = "does not support consumer to filter message"
-"""What all brokers say while `enablePropertyFilter` is off. They give the code of an internal error."""
-
-
-async def check_subscription(session: ClientSession, group: str, data: SubscriptionData) -> None:
-    """Have a broker of the topic check an expression over properties; tags need no check.
-
-    Raises `MQError` when the broker does not take it, the last `NetError` when no broker answered.
-    """
-    route = session.known_route(data.topic)
-    if is_tag_type(data.expression_type) or route is None:
-        return
-    body = encode(CheckClientRequestBody(session.client_id, group, data))
-    failure: NetError | None = None
-    for address in filter(None, map(route.replica, sorted(route.brokers))):
-        try:
-            await session.net.call(address, CheckClientConfig(), body)
-            return
-        except NetError as error:
-            failure = error
-        except MQError as error:
-            if _NO_FILTER not in error.remark:
-                raise
-            raise MQError(
-                error.code,
-                f"the broker at {address} does not filter by properties; set enablePropertyFilter=true in its"
-                f" configuration ({error.remark})",
-            ) from error
-    if failure is not None:
-        raise failure
 
 
 async def find_topics(session: ClientSession, group: str, subscriptions: Mapping[str, Subscribed]) -> None:
@@ -71,7 +39,7 @@ async def find_topics(session: ClientSession, group: str, subscriptions: Mapping
             log.warning("topic %s does not exist yet: consumer group %s waits for it", topic, group)
             session.poll(topic)
         else:
-            await check_subscription(session, group, subscription.data)
+            await check_subscription(session, session.client_id, group, subscription.data)
 
 
 class Heartbeats:

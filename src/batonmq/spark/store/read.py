@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
-from batonmq.protocol.message.properties import PROPERTY_TAGS
-from batonmq.spark.decode import Decoder, Records, frame_starts, text_of
+from batonmq.spark.decode import Decoder, Records, frame_starts, with_tags
 from batonmq.spark.store.directory import read_at
 from batonmq.spark.store.pieces import Piece, Selection
 from batonmq.store.errors import StoreError
@@ -53,8 +51,7 @@ def read_piece(
         records, damage = _records(position, data, starts)
         position += whole
         records = select(records, wanted)
-        if len(records):
-            yield from decoder.batches(records)
+        yield from decoder.batches(records)
         if damage is not None:
             at = damage.physical_offset
             _left_out(f"{piece.file.path}: no record at {at}: {damage.reason}", at, piece, fail_on_data_loss)
@@ -126,11 +123,7 @@ def select(records: Records, wanted: Selection) -> Records:
     records = records.take(keep)
     if len(records):
         records = records.take(_wanted_topics(records, wanted))
-    if wanted.tags is not None and len(records):
-        tags = text_of(records.properties().column(PROPERTY_TAGS))
-        values = pa.array(sorted(wanted.tags), pa.string())
-        records = records.take(np.asarray(pc.is_in(tags, value_set=values)))
-    return records
+    return records if wanted.tags is None else with_tags(records, wanted.tags)
 
 
 def _wanted_topics(records: Records, wanted: Selection) -> Any:

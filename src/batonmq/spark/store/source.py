@@ -7,7 +7,6 @@ some of them need is imported where it is used.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, POSITIONS, SIZE_
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.columns import DEFAULT_COLUMNS
 from batonmq.spark.options import OptionError
+from batonmq.spark.pushdown import filters_are_pushed, narrowed
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import (
     StoreLog,
@@ -42,12 +42,11 @@ from batonmq.spark.store.options import (
     StoreOptions,
     parse_store_options,
 )
-from batonmq.spark.store.pieces import Piece, Selection, cut, cut_points, in_time, narrowed, selection_of
+from batonmq.spark.store.pieces import Piece, Selection, cut, cut_points, in_time, selection_of
 from batonmq.spark.worker import settle
 from batonmq.store.errors import StoreError
 
 log = logging.getLogger(__name__)
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _PLACE_AT = POSITIONS["physical_offset"]
 
 
@@ -105,14 +104,7 @@ class RocketMQStoreSource(DataSource):
         columns = tuple(field.name for field in schema.fields)
         if options.table != MESSAGES:
             return TableReader(options, columns)
-        return FilteringReader(options, columns) if _filters_are_pushed() else StoreReader(options, columns)
-
-
-def _filters_are_pushed() -> bool:
-    """Whether Spark asks for filters. It refuses a reader that takes some unless
-    ``spark.sql.python.filterPushdown.enabled`` is true; then another worker of Spark plans the read."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or (spec is not None and spec.name == _PUSHDOWN_WORKER)
+        return FilteringReader(options, columns) if filters_are_pushed() else StoreReader(options, columns)
 
 
 class StoreReader(DataSourceReader):
@@ -218,12 +210,14 @@ def _report(found: StoreLog, fail_on_data_loss: bool) -> None:
 
 
 def _touching(pieces: list[Piece], wanted: Selection) -> list[Piece]:
-    """The pieces that may hold wanted records, by commit log offset and by store time."""
+    """The pieces that may hold wanted records, by broker, commit log offset and store time."""
     low, high = wanted.min_physical, wanted.max_physical
     pieces = [
         piece
         for piece in pieces
-        if (low is None or piece.end > low) and (high is None or piece.begin <= high)
+        if (low is None or piece.end > low)
+        and (high is None or piece.begin <= high)
+        and (wanted.brokers is None or piece.broker in wanted.brokers)
     ]
     if wanted.min_time_ms is None and wanted.max_time_ms is None:
         return pieces

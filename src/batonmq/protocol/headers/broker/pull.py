@@ -44,10 +44,19 @@ class PullMessage(Header):
 
     @classmethod
     def at_once(
-        cls, group: str, topic: str, queue_id: int, offset: int, count: int, max_bytes: int | None = None
+        cls,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count: int,
+        max_bytes: int | None = None,
+        *,
+        subscription: str = ALL_TAGS,
+        expression_type: str = ExpressionType.TAG,
     ) -> Self:
-        """Up to `count` messages of any tag, without waiting for new ones; `group` needs no consumers and
-        commits nothing. `max_bytes`: None for what the broker allows."""
+        """Up to `count` messages that the subscription selects, without waiting for new ones; `group` needs
+        no consumers and commits nothing. `max_bytes`: None for what the broker allows."""
         return cls(
             consumer_group=group,
             topic=topic,
@@ -58,8 +67,8 @@ class PullMessage(Header):
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
-            subscription=ALL_TAGS,
-            expression_type=ExpressionType.TAG,
+            subscription=subscription,
+            expression_type=expression_type,
             max_msg_bytes=max_bytes,
         )
 
