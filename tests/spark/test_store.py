@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,32 @@ def test_a_copy_is_read_with_its_tables(
     assert epochs[0]["startOffset"] == 0 and epochs[-1]["endOffset"] is None
     (state,) = read(session, copy, table="files").collect()
     assert state["problem"] is None and 0 < state["confirmOffset"] <= state["endOffset"]
+
+
+def test_timed_messages_that_wait_are_found_by_the_table_of_timers(
+    session: SparkSession, cluster: LocalCluster, topics: Topics
+) -> None:
+    topic = topics.make()
+    due = [int(time.time()) + 600 + n for n in range(3)]
+    properties = [{"TIMER_DELIVER_MS": str(at * 1000)} for at in due]
+    topics.fill(topic, {0: [Message(topic, b"x", properties=p) for p in properties]}, batch=1)
+    timed = read(session, store_of(cluster), COLUMNS, subscribe="rmq_sys_wheel_timer")
+    timed = timed.where(F.col("properties")["REAL_TOPIC"] == topic)
+
+    def waiting() -> list[Any]:
+        timers = read(session, store_of(cluster), table="timers").select(
+            "physicalOffset", "slotTime", "kind", "passed"
+        )
+        return timed.join(timers, "physicalOffset").orderBy("slotTime").collect()
+
+    deadline = time.monotonic() + 30
+    while len(found := waiting()) < 3:
+        assert time.monotonic() < deadline, "the messages are not in the wheel"
+    assert [row["slotTime"].timestamp() for row in found] == [
+        int(row["properties"]["TIMER_OUT_MS"]) / 1000 for row in found
+    ]
+    assert [int(row["properties"]["TIMER_DELIVER_MS"]) / 1000 for row in found] == due
+    assert {(row["kind"], row["passed"]) for row in found} <= {("deliver", False), ("deliver", None)}
 
 
 def test_errors_are_one_clear_line(session: SparkSession, tmp_path: Path) -> None:

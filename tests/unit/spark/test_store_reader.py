@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, Not
 
+from batonmq.broker.timer import layout
+from batonmq.broker.timer.timer_store import Entry, TimerStore
 from batonmq.common.clock import ManualClock
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.protocol.codes import MessageSysFlag
@@ -33,7 +35,15 @@ from batonmq.spark.store.options import StoreOptions, parse_store_options
 from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, selection_of
 from batonmq.spark.store.read import read_piece
 from batonmq.spark.store.source import StoreReader
-from batonmq.spark.store.tables import entries_of, epochs_of, files_of, index_files, units_of
+from batonmq.spark.store.tables import (
+    entries_of,
+    epochs_of,
+    files_of,
+    index_files,
+    timer_files,
+    timers_of,
+    units_of,
+)
 from batonmq.store.config import StoreConfig
 from batonmq.store.errors import StoreError
 from batonmq.store.store import MessageStore
@@ -491,6 +501,48 @@ def test_tables_show_units_index_and_epochs(made: Made) -> None:
         {"epoch": 1, "startOffset": 0, "endOffset": 500},
         {"epoch": 3, "startOffset": 500, "endOffset": None},
     ]
+
+
+@pytest.mark.parametrize("read_ms", [None, 3_000])
+def test_the_table_of_timers_shows_what_waits(tmp_path: Path, read_ms: int | None) -> None:
+    store = TimerStore(tmp_path, 1000, 52 * 5)
+    kinds = {"deliver": layout.MAGIC_DEFAULT, "roll": layout.MAGIC_DEFAULT | layout.MAGIC_ROLL}
+    kinds["recall"] = layout.MAGIC_DEFAULT | layout.MAGIC_DELETE
+    names = [*kinds] * 4
+    store.put(
+        Entry(1000 * (n % 5 + 1), kinds[name], 1000, 5000 + n * 100, 90 + n, n - 2)
+        for n, name in enumerate(names)
+    )
+    store.close()
+    if read_ms is not None:
+        (tmp_path / "config").mkdir()
+        checkpoint = layout.Checkpoint(read_ms=read_ms).encode()
+        (tmp_path / "config" / "timercheck").write_bytes(checkpoint)
+    files = timer_files(tmp_path)
+    assert len(files) == 3, "four units a file, and filler"
+    columns = tuple(TABLE_COLUMNS["timers"])
+    found = [
+        row for file in files for batch in timers_of(*file, "b", "s", columns) for row in batch.to_pylist()
+    ]
+    assert [row["kind"] for row in found] == names
+    assert [row["slotTime"].timestamp() for row in found] == [n % 5 + 1 for n in range(12)]
+    assert {row["written"].timestamp() for row in found} == {1}
+    passed = [None if read_ms is None else n % 5 + 1 < 3 for n in range(12)]
+    assert [row["passed"] for row in found] == passed
+    assert [(row["physicalOffset"], row["size"], row["topicHash"]) for row in found] == [
+        (5000 + n * 100, 90 + n, n - 2) for n in range(12)
+    ]
+    positions = [row["position"] for row in found]
+    assert positions == [n // 4 * 260 + n % 4 * 52 for n in range(12)]
+    assert [row["previous"] for row in found] == [-1 if n < 5 else positions[n - 5] for n in range(12)]
+
+
+def test_a_broken_timer_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "timercheck").write_bytes(b"short")
+    with pytest.raises(StoreError, match=r"timercheck: a timer checkpoint has at least 32 bytes"):
+        timer_files(tmp_path)
+    assert timer_files(tmp_path / "config") == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 
 from batonmq.spark.columns import COLUMNS
-from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX
+from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX, TIMERS
 
 STORE_COLUMNS = {**COLUMNS, "store": ("string", pa.string())}
 """Columns of the offline reader: name -> (Spark type, Arrow type)."""
@@ -30,6 +30,19 @@ TABLE_COLUMNS: Final[dict[str, dict[str, tuple[str, pa.DataType]]]] = {
         "physicalOffset": ("bigint", pa.int64()),
         "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
         "previous": ("int", pa.int32()),
+        "broker": ("string", pa.string()),
+        "store": ("string", pa.string()),
+    },
+    TIMERS: {
+        "position": ("bigint", pa.int64()),
+        "kind": ("string", pa.string()),
+        "slotTime": ("timestamp", pa.timestamp("us", tz="UTC")),
+        "written": ("timestamp", pa.timestamp("us", tz="UTC")),
+        "passed": ("boolean", pa.bool_()),
+        "physicalOffset": ("bigint", pa.int64()),
+        "size": ("int", pa.int32()),
+        "topicHash": ("int", pa.int32()),
+        "previous": ("bigint", pa.int64()),
         "broker": ("string", pa.string()),
         "store": ("string", pa.string()),
     },

@@ -18,7 +18,8 @@ from batonmq.spark.options import (
 )
 
 MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES = "messages", "consumequeue", "index", "epochs", "files"
-TABLES: Final = (MESSAGES, CONSUME_QUEUES, INDEX, EPOCHS, FILES)
+TIMERS = "timers"
+TABLES: Final = (MESSAGES, CONSUME_QUEUES, INDEX, TIMERS, EPOCHS, FILES)
 DEFAULT_PIECE, LEAST_PIECE = 128 << 20, 16 << 10
 """Bytes of commit log a task. Smaller ones would make more tasks of a log than a driver can hold."""
 

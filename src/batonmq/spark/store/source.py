@@ -39,6 +39,7 @@ from batonmq.spark.store.options import (
     FILES,
     INDEX,
     MESSAGES,
+    TIMERS,
     StoreOptions,
     parse_store_options,
 )
@@ -76,7 +77,7 @@ class RocketMQStoreSource(DataSource):
         df = spark.read.format("rocketmq-store").option("subscribe", "flights").load("/backup/broker-a")
 
     The columns are those of ``format("rocketmq")``, and ``store``, the directory. With the option ``table``
-    it shows consume queues, index files, epochs or the state of the files instead. See docs/spark.md.
+    it shows consume queues, index files, timers, epochs or the state of the files instead. See docs/spark.md.
     """
 
     @classmethod
@@ -150,7 +151,7 @@ class FilteringReader(StoreReader):
 
 
 class TableReader(DataSourceReader):
-    """Consume queues, index files, epochs, the state of the files."""
+    """Consume queues, index files, timers, epochs, the state of the files."""
 
     def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -169,6 +170,8 @@ class TableReader(DataSourceReader):
                 work += [(file, broker, str(root)) for files in queue_files(root) for file in files]
             elif options.table == INDEX:
                 work += [(path, broker, str(root)) for path in tables.index_files(root)]
+            elif options.table == TIMERS:
+                work += [(found, broker, str(root)) for found in tables.timer_files(root)]
             else:
                 work.append((str(root), broker, str(root)))
         # One task a file would be too many for thousands of queues.
@@ -190,6 +193,9 @@ class TableReader(DataSourceReader):
             yield from tables.units_of(what, broker, root, columns)
         elif options.table == INDEX:
             yield from tables.entries_of(what, options.max_hash_slot_num, broker, root, columns)
+        elif options.table == TIMERS:
+            path, read_ms = what
+            yield from tables.timers_of(path, read_ms, broker, root, columns)
         elif options.table == EPOCHS:
             yield tables.epochs_of(Path(root), broker, columns)
         elif options.table == FILES:

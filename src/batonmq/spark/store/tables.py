@@ -1,4 +1,4 @@
-"""Consume queues, index files, epochs and the state of the files of store directories as tables."""
+"""Consume queues, index files, timers, epochs and the state of the files of store directories as tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batonmq.broker.timer import layout
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.spark.store.columns import TABLE_COLUMNS
 from batonmq.spark.store.directory import EPOCH_FILE, QueueFile, StoreLog, broker_name, read_at
-from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX
+from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX, TIMERS
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import FILLER_SIZE
 from batonmq.store.dtypes import UNIT_ROW
@@ -107,6 +108,63 @@ def entries_of(
                 "store": root,
             },
         )
+
+
+def timer_files(root: Path) -> list[tuple[str, int | None]]:
+    """The files of a store's timer log, oldest first, and up to which time (ms) the timer had delivered.
+
+    Raises `StoreError` for a broken checkpoint; without one the time is None."""
+    files = [str(path) for path in sorted((root / "timerlog").glob("*")) if path.name.isdigit()]
+    checkpoint = root / "config" / "timercheck"
+    try:
+        read_ms: int | None = layout.decode_checkpoint(checkpoint.read_bytes()).read_ms
+    except FileNotFoundError:
+        read_ms = None
+    except ValueError as error:
+        raise StoreError(f"{checkpoint}: {error}") from None
+    return [(path, read_ms) for path in files]
+
+
+def timers_of(
+    path: str, read_ms: int | None, broker: str, root: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The units of one file of the timer log."""
+    unit, base, size = layout.UNIT.size, int(Path(path).name), Path(path).stat().st_size
+    for begin in range(0, size // unit, _ROWS):
+        data = read_at(path, begin * unit, min(_ROWS * unit, size - begin * unit))
+        units = np.frombuffer(data[: len(data) // unit * unit], layout.UNIT_DTYPE)
+        ended = (
+            (units["size"] != unit)
+            | (units["magic"] & ~layout.MAGIC_MASK != 0)
+            | (units["length"] <= 0)
+            | (units["physical"] < 0)
+        )
+        count = int(np.argmax(ended)) if ended.any() else len(units)
+        found = units[:count]
+        written = found["written"].astype(np.int64)
+        due = written + found["delay"]
+        kinds = np.where(found["magic"] & layout.MAGIC_DELETE, "recall", "deliver")
+        kinds = np.where(found["magic"] & layout.MAGIC_ROLL, "roll", kinds)
+        yield table_batch(
+            TIMERS,
+            columns,
+            count,
+            {
+                "position": base + (begin + np.arange(count, dtype=np.int64)) * unit,
+                "kind": pa.array(kinds.tolist(), pa.string()),
+                "slotTime": pa.array(due * 1000).cast(_TIMESTAMP),
+                "written": pa.array(written * 1000).cast(_TIMESTAMP),
+                "passed": pa.nulls(count, pa.bool_()) if read_ms is None else pa.array(due < read_ms),
+                "physicalOffset": found["physical"].astype(np.int64),
+                "size": found["length"].astype(np.int32),
+                "topicHash": found["topic"].astype(np.int32),
+                "previous": found["previous"].astype(np.int64),
+                "broker": broker,
+                "store": root,
+            },
+        )
+        if count < len(units):
+            return
 
 
 def epochs_of(root: Path, broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
