@@ -28,6 +28,12 @@ class Access:
 
     tls: TlsOptions | None = None
     credentials: Credentials | None = None
+    from_slaves: bool = False
+    """Messages are read from slaves, to spare masters."""
+
+    def source_options(self) -> dict[str, str]:
+        """Options of a source, secrets among them."""
+        return self.options() | ({"readFromSlaves": "true"} if self.from_slaves else {})
 
     def options(self) -> dict[str, str]:
         """Options of source and sink, secrets among them."""

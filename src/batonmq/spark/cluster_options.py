@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +38,10 @@ def name_servers(_: click.Context, __: click.Parameter, text: str | None) -> str
     return text
 
 
-def cluster_options(unless: Mapping[str, str] | None = None) -> Callable[[Work], Work]:
+def cluster_options(unless: Mapping[str, str] | None = None, *, reads: bool = True) -> Callable[[Work], Work]:
     """Add the options; the command gets `namesrv` and `access`.
+
+    `reads`: the command reads messages there.
 
     `unless`: parameters, and their options, that name something else to read. With one of them the job does
     not reach the cluster: `namesrv` is None then, wherever it was given.
@@ -47,7 +50,9 @@ def cluster_options(unless: Mapping[str, str] | None = None) -> Callable[[Work],
 
     def declare(work: Work) -> Work:
         @functools.wraps(work)
-        def run(*, namesrv: str | None, credentials: Path | None, **options: Any) -> None:
+        def run(
+            *, namesrv: str | None, credentials: Path | None, read_from_slaves: bool = False, **options: Any
+        ) -> None:
             tls = {name: options.pop(name) for name in _TLS}
             if any(options[name] for name in instead):
                 work(namesrv=None, access=OPEN, **options)
@@ -55,16 +60,20 @@ def cluster_options(unless: Mapping[str, str] | None = None) -> Callable[[Work],
             if namesrv is None:
                 others = f", or give {' or '.join(instead.values())}" if instead else ""
                 raise click.UsageError(f"no name server: give -n host:port or set NAMESRV_ADDR{others}")
-            work(namesrv=namesrv, access=_access(credentials, tls, os.environ), **options)
+            access = replace(_access(credentials, tls, os.environ), from_slaves=read_from_slaves)
+            work(namesrv=namesrv, access=access, **options)
 
         decorated: Work = run
-        for option in _CLUSTER:
+        for option in (*((_FROM_SLAVES,) if reads else ()), *_CLUSTER):
             decorated = option(decorated)
         return decorated
 
     return declare
 
 
+_FROM_SLAVES: Final = click.option(
+    "--read-from-slaves", is_flag=True, help="Spare masters; brokers need slaveReadEnable=true."
+)
 _CLUSTER: Final = (
     *tls_options,
     credentials_option,

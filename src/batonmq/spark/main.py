@@ -87,7 +87,7 @@ def _log(
 
         return archives.read(session, archived, topic)
     assert namesrv is not None
-    options = {"namesrvAddr": namesrv, "subscribe": topic, **access.options()}
+    options = {"namesrvAddr": namesrv, "subscribe": topic, **access.source_options()}
     return session.read.format("rocketmq").options(**options).load()
 
 

@@ -166,7 +166,7 @@ def _log(
         return reader.options(**options).load(",".join(stores))
     assert namesrv is not None
     reader = session.read.format("rocketmq").schema(job.COLUMNS)
-    return reader.options(namesrvAddr=namesrv, **options, **access.options()).load()
+    return reader.options(namesrvAddr=namesrv, **options, **access.source_options()).load()
 
 
 def short(key: str) -> str:

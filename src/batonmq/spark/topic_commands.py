@@ -111,7 +111,7 @@ def replay(
 
 
 @click.command()
-@cluster_options()
+@cluster_options(reads=False)
 @click.option(
     "--archive", "archived", required=True, help="Directory of the archive (batonmq spark archive)."
 )
@@ -232,7 +232,7 @@ def dlq(
             f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
         )
         return
-    options = {"namesrvAddr": namesrv, "subscribe": topic} | access.options()
+    options = {"namesrvAddr": namesrv, "subscribe": topic} | access.source_options()
     options |= {} if from_ms is None else {"startingTimestamp": str(from_ms)}
     options |= {} if until_ms is None else {"endingTimestamp": str(until_ms)}
     session = session_for("dlq", master, conf)

@@ -71,6 +71,15 @@ def written(path: Path, text: str) -> Path:
 # -- every command
 
 
+def test_commands_that_read_messages_can_spare_masters() -> None:
+    for name in REACHES_BROKERS:
+        assert ("--read-from-slaves" in options_of(spark.commands[name])) is (name != "restore"), name
+    for words, expected in (((), None), (("--read-from-slaves",), "true")):
+        _, got = run("-n", "h:1", *words)
+        assert got["access"].source_options().get("readFromSlaves") == expected
+        assert "readFromSlaves" not in got["access"].options(), "a sink would refuse it"
+
+
 def test_every_command_that_reaches_brokers_takes_the_options() -> None:
     others = set(spark.commands) - set(REACHES_BROKERS)
     files_only = {"compact", "failover-report", "chaos-report", "bench-report"}

@@ -54,7 +54,8 @@ def start(
     """
     from pyspark.sql import functions as F
 
-    options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"} | access.options()
+    options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
+    options |= access.source_options()
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     stream = session.readStream.format("rocketmq").schema(COLUMNS).options(**options).load()

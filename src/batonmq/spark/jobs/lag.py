@@ -308,7 +308,7 @@ def contents(
             startingOffsets=json.dumps(starts),
             endingOffsets=json.dumps(ends),
             failOnDataLoss="false",
-            **access.options(),
+            **access.source_options(),
         )
         .load()
     )

@@ -177,7 +177,7 @@ def start(
         "namesrvAddr": mirror.namesrv,
         "assign": json.dumps({topic: list(queues) for topic, queues in offsets.items()}),
         "startingOffsets": json.dumps(offsets),
-        **mirror.access.options(),
+        **mirror.access.source_options(),
     }
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = max_offsets_per_trigger

@@ -145,7 +145,7 @@ def window_of(replay: Replay) -> Window:
 def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
     from batonmq.spark.source import RangePartition, RocketMQBatchReader
 
-    options = {"namesrvAddr": replay.namesrv, "subscribe": replay.topic} | replay.access.options()
+    options = {"namesrvAddr": replay.namesrv, "subscribe": replay.topic} | replay.access.source_options()
     if replay.from_ms is not None:
         options["startingTimestamp"] = str(replay.from_ms)
     if replay.until_ms is not None:
@@ -200,7 +200,7 @@ def _rows(session: SparkSession, replay: Replay, start: Offsets, end: Offsets) -
     frame = (
         session.read.format("rocketmq")
         .schema(COLUMNS)
-        .options(namesrvAddr=replay.namesrv, assign=json.dumps(queues), **replay.access.options())
+        .options(namesrvAddr=replay.namesrv, assign=json.dumps(queues), **replay.access.source_options())
         .option("startingOffsets", json.dumps(_only(start, queues)))
         .option("endingOffsets", json.dumps(_only(end, queues)))
         .load()
