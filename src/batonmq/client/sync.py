@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import uvloop
 
@@ -35,6 +35,7 @@ from batonmq.client.message import Message, SendResult
 from batonmq.client.push.retries import RetryLater
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.signing import Credentials
@@ -111,21 +112,22 @@ def _in_thread(function: Callable[[Any], T]) -> Callable[[Any], Coroutine[Any, A
     return call
 
 
-class Producer:
-    """`batonmq.Producer`, blocking; takes the same arguments."""
+class _Startable(Protocol):
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
 
-    _inner: _producer.Producer
 
-    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = self._made(group, namesrv, **options)
-        self._loop = _Loop("batonmq-producer")
+class _Client:
+    """What is common to all clients but push consumers."""
 
-    @staticmethod
-    def _made(group: str, namesrv: str | Iterable[str], **options: Any) -> _producer.Producer:
-        return _producer.Producer(group, namesrv, **options)
+    _inner: _Startable
+
+    def __init__(self, inner: _Startable, name: str) -> None:
+        self._inner = inner
+        self._loop = _Loop(f"batonmq-{name}")
 
     def start(self) -> None:
-        """See that a name server can be reached; ``with`` does it. Raises `NoNameServer`."""
+        """Connect, and join the group if there is one; ``with`` does it. Raises `NoNameServer`."""
         self._loop.call_or_close(self._inner.start)
 
     def __enter__(self) -> Self:
@@ -136,6 +138,25 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Send what is collected, leave the group, and close all connections."""
+        if not self._loop.closed:
+            self._loop.call(self._inner.close)
+            self._loop.close()
+
+
+class Producer(_Client):
+    """`batonmq.Producer`, blocking; takes the same arguments."""
+
+    _inner: _producer.Producer
+
+    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
+        super().__init__(self._made(group, namesrv, **options), "producer")
+
+    @staticmethod
+    def _made(group: str, namesrv: str | Iterable[str], **options: Any) -> _producer.Producer:
+        return _producer.Producer(group, namesrv, **options)
 
     def send(
         self,
@@ -187,12 +208,6 @@ class Producer:
     def queues(self, topic: str) -> list[MessageQueue]:
         """Queues of a topic that can be written to now."""
         return self._loop.call(lambda: self._inner.queues(topic))
-
-    def close(self) -> None:
-        """Leave the group and close all connections."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.close)
-            self._loop.close()
 
 
 class TransactionProducer(Producer):
@@ -319,25 +334,13 @@ class PopConsumer(_PushConsumer):
         super().__init__(_pop_consumer.PopConsumer(group, namesrv, **options))
 
 
-class SimpleConsumer:
+class SimpleConsumer(_Client):
     """`batonmq.SimpleConsumer`, blocking; takes the same arguments."""
 
+    _inner: _simple_consumer.SimpleConsumer
+
     def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = _simple_consumer.SimpleConsumer(group, namesrv, **options)
-        self._loop = _Loop("batonmq-simple-consumer")
-
-    def start(self) -> None:
-        """Join the group; ``with`` does it. Raises `NoNameServer`."""
-        self._loop.call_or_close(self._inner.start)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_simple_consumer.SimpleConsumer(group, namesrv, **options), "simple-consumer")
 
     def subscribe(self, topic: str, expression: Expression = "*") -> None:
         """Receive a topic's messages whose tags fit, or whose properties do (`sql`)."""
@@ -379,28 +382,14 @@ class SimpleConsumer:
             lambda: self._inner.change_invisible_duration(message, duration, timeout_ms=timeout_ms)
         )
 
-    def close(self) -> None:
-        """Leave the group and close all connections."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.close)
-            self._loop.close()
 
-
-class MessageTrace(Hook):
+class MessageTrace(_Client, Hook):
     """`batonmq.MessageTrace` for blocking and asynchronous clients; takes the same arguments."""
 
+    _inner: _message_trace.MessageTrace
+
     def __init__(self, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = _message_trace.MessageTrace(namesrv, **options)
-        self._loop = _Loop("batonmq-trace")
-
-    def __enter__(self) -> Self:
-        self._loop.call_or_close(self._inner.start)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_message_trace.MessageTrace(namesrv, **options), "trace")
 
     @property
     def dropped(self) -> int:
@@ -416,32 +405,14 @@ class MessageTrace(Hook):
     def transaction_ended(self, end: TransactionEnd) -> None:
         self._inner.transaction_ended(end)
 
-    def close(self) -> None:
-        """Send what is collected, then close the connections."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.close)
-            self._loop.close()
 
-
-class QueueReader:
+class QueueReader(_Client):
     """`batonmq.QueueReader`, blocking; takes the same arguments."""
 
+    _inner: _reader.QueueReader
+
     def __init__(self, namesrv: str | Iterable[str], **options: Any) -> None:
-        self._inner = _reader.QueueReader(namesrv, **options)
-        self._loop = _Loop("batonmq-reader")
-
-    def start(self) -> None:
-        """See that a name server can be reached; ``with`` does it. Raises `NoNameServer`."""
-        self._loop.call_or_close(self._inner.start)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_reader.QueueReader(namesrv, **options), "reader")
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues."""
@@ -459,11 +430,23 @@ class QueueReader:
         """The first offset stored at or after a time (ms)."""
         return self._loop.call(lambda: self._inner.offset_at(queue, store_time_ms))
 
+    def check(self, topic: str, expression: Expression) -> None:
+        """Have a broker check an SQL expression."""
+        self._loop.call(lambda: self._inner.check(topic, expression))
+
     def pull(
-        self, queue: MessageQueue, offset: int, max_count: int = 1024, max_bytes: int = 4 * 1024 * 1024
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 1024,
+        max_bytes: int = 4 * 1024 * 1024,
+        *,
+        expression: Expression = ALL_TAGS,
     ) -> _reader.Pulled:
         """Records from an offset on."""
-        return self._loop.call(lambda: self._inner.pull(queue, offset, max_count, max_bytes))
+        return self._loop.call(
+            lambda: self._inner.pull(queue, offset, max_count, max_bytes, expression=expression)
+        )
 
     def messages(self, topic: str) -> Iterator[MessageExt]:
         """What a topic holds now, queue by queue, decoded."""
@@ -479,9 +462,3 @@ class QueueReader:
 
         while (message := self._loop.call(following)) is not None:
             yield message
-
-    def close(self) -> None:
-        """Close all connections."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.close)
-            self._loop.close()

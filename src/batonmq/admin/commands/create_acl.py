@@ -1,33 +1,14 @@
 """createAcl: give or deny rights."""
 
-import click
-
-from batonmq.admin.command import broker_option, cluster_option, command, names, targets
+from batonmq.admin.acl_options import rights_options
+from batonmq.admin.command import command, targets
 from batonmq.admin.operations import users
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
 
 
 @command("createAcl")
-@broker_option
-@cluster_option
-@click.option("-s", "--subject", required=True, help="Whose rights, User:name.")
-@click.option(
-    "-r",
-    "--resources",
-    required=True,
-    callback=names,
-    help="Topic:name, Group:prefix*, Cluster:*, or *; a comma between several.",
-)
-@click.option(
-    "-a",
-    "--actions",
-    required=True,
-    callback=names,
-    help="Pub, Sub, Create, Update, Delete, Get, List or All; a comma between several.",
-)
-@click.option("-i", "--sourceIp", "source_ips", callback=names, help="Only from these addresses or networks.")
-@click.option("-d", "--decision", required=True, help="Allow or Deny.")
+@rights_options
 async def main(
     admin: Admin,
     out: Output,
