@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from isal.isal_zlib import crc32
 
+from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import HOST_V4_SIZE
 from batonmq.protocol.message.layout import BODY_POSITION_V4
 from batonmq.protocol.message.record import StoredMessage, topic_field
-from batonmq.store.batch_columns import batch_columns, items_at
+from batonmq.store.batch_columns import BatchColumns, batch_columns, items_at
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.dispatch import PendingUnits
 from batonmq.store.dtypes import BATCH_HEAD, RECORD_HEAD, UNIT_ROW
@@ -28,7 +29,7 @@ _HOSTS_V6: Final[int] = MessageSysFlag.HOSTS_V6
 class Records(NamedTuple):
     """The records of one batch."""
 
-    data: bytes
+    data: Buffer
     """What to write."""
     offsets: tuple[int, ...]
     """Where each begins in the commit log."""
@@ -62,14 +63,17 @@ def encode_many(
     if end - position > room:
         return None
     offsets = ends - sizes
-    begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
-    bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
     tail_sizes = after - tails
     equal = bool((tail_sizes == tail_sizes[0]).all())
-    properties = [] if equal else [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
     queue_offset = queue.next_offset
+    layout = _layout(data, columns, topic) if equal else None
+    if layout is None:
+        begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
+        bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
+        records = np.empty(count, RECORD_HEAD)
+    else:
+        bodies, records = _each(layout.bodies), layout.heads
 
-    records = np.empty(count, RECORD_HEAD)
     records["size"] = sizes
     records["magic"] = magic
     records["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF
@@ -85,11 +89,14 @@ def encode_many(
     records["reconsume_times"] = message.reconsume_times
     records["prepared_transaction_offset"] = message.prepared_transaction_offset
     records["body_size"] = body_sizes
+    properties: list[bytes] = []
+    pieces: Buffer
     if equal:
         rows = items_at(data, tails, int(tail_sizes[0]))
         texts = rows.tobytes()
-        pieces = _joined_rows(records, bodies, topic, rows)
+        pieces = _joined_rows(records, bodies, topic, rows) if layout is None else layout.data
     else:
+        properties = [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
         texts = b"".join(properties)
         pieces = _joined(records, bodies, topic, properties)
 
@@ -108,6 +115,37 @@ def encode_many(
             units["code"] = [code(text[2:], now) for text in properties]
     pending = end, queue, queue_offset, units.tobytes()
     return Records(pieces, tuple(offsets.tolist()), pending, end)
+
+
+class _Layout(NamedTuple):
+    """The records of messages that all have one size, in one piece of memory: all but their heads."""
+
+    data: memoryview
+    heads: np.ndarray
+    """To be filled in; a view of `data`."""
+    bodies: np.ndarray
+
+
+def _layout(data: bytes, columns: BatchColumns, topic: bytes) -> _Layout | None:
+    """None unless all messages have one size, and so do their properties. Then each part of all messages is
+    copied at once, which saves a third of `encode_many`."""
+    count, size = len(columns.first), int(columns.after[0])
+    body, head = int(columns.body_sizes[0]), RECORD_HEAD.itemsize
+    if not body or size * count != len(data) or (columns.body_sizes != body).any():
+        return None
+    tail = size - BATCH_HEAD.itemsize - body
+    end = head + body + len(topic)
+    made = np.empty(count * (end + tail), np.uint8)
+
+    def part(of: object, at: int, width: int, step: int) -> np.ndarray:
+        return np.ndarray((count,), f"V{width}", of, at, (step,))  # type: ignore[arg-type]
+
+    bodies = part(data, BATCH_HEAD.itemsize, body, size)
+    part(made, head, body, end + tail)[:] = bodies
+    part(made, head + body, len(topic), end + tail)[:] = np.void(topic)
+    part(made, end, tail, end + tail)[:] = part(data, size - tail, tail, size)
+    heads = np.ndarray((count,), RECORD_HEAD, made, 0, (end + tail,))
+    return _Layout(made.data, heads, bodies)
 
 
 def _joined(records: np.ndarray, bodies: list[bytes], topic: bytes, properties: list[bytes]) -> bytes:

@@ -239,7 +239,7 @@ def test_synchronous_clients() -> None:
                 3,
                 1,
             )
-            assert len(decode_records(reader.pull(QUEUE, 0).records)) == 3
+            assert len(decode_records(reader.pull(QUEUE, 0, expression="a || b").records)) == 3
     finally:
         run(cluster.__aexit__())
         loop.call_soon_threadsafe(loop.stop)

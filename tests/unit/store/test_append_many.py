@@ -134,6 +134,31 @@ def test_the_same_bytes_with_properties_of_one_size(
     assert codes == {0 if tags != b"TAGS\x01t\x02" else ord("t")}
 
 
+@pytest.mark.parametrize("size", [0, 1, 257])
+@pytest.mark.parametrize("tags", [b"", b"TAGS\x01t\x02"])
+def test_the_same_bytes_of_messages_of_one_size(
+    size: int, tags: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+) -> None:
+    found: list[bool] = []
+    layout = append_many._layout
+
+    def noted(*given: object) -> object:
+        made = layout(*given)  # type: ignore[arg-type]
+        found.append(made is not None)
+        return made
+
+    monkeypatch.setattr(append_many, "_layout", noted)
+    rng = random.Random(size)
+    rows = items(rng, 500, (tags,))
+    for row in rows:
+        row.body = rng.randbytes(size)
+    same = encode_batch(rows)
+    rows[300].body = rng.randbytes(size + 1)
+    compare([message_of(same), message_of(encode_batch(rows)), message_of(same)], tmp_path, monkeypatch)
+    assert taken[:3] == [True, True, True]
+    assert found[:3] == [size > 0, False, size > 0]
+
+
 def test_a_batch_over_the_end_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[bool]
 ) -> None:
