@@ -17,7 +17,7 @@ from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.ids import HOST_V4_SIZE
 from batonmq.protocol.message.layout import BODY_POSITION_V4
 from batonmq.protocol.message.record import StoredMessage, topic_field
-from batonmq.store.batch_columns import BatchColumns, batch_columns, items_at
+from batonmq.store.batch_columns import BatchColumns, batch_columns, tails_as_rows
 from batonmq.store.consumequeue import ConsumeQueue
 from batonmq.store.dispatch import PendingUnits
 from batonmq.store.dtypes import BATCH_HEAD, RECORD_HEAD, UNIT_ROW
@@ -52,7 +52,7 @@ def encode_many(
     columns = batch_columns(data)
     if columns is None:
         return None
-    first, tails, after, body_sizes, flags, stops = columns
+    first, tails, after, body_sizes, flags, _ = columns
     count = len(first)
     magic, topic = topic_field(message.topic)
     if not np.frombuffer(data, np.uint8)[after - 1].all():
@@ -63,10 +63,9 @@ def encode_many(
     if end - position > room:
         return None
     offsets = ends - sizes
-    tail_sizes = after - tails
-    equal = bool((tail_sizes == tail_sizes[0]).all())
+    rows = tails_as_rows(data, columns)
     queue_offset = queue.next_offset
-    layout = _layout(data, columns, topic) if equal else None
+    layout = _layout(data, columns, topic)
     if layout is None:
         begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
         bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
@@ -91,11 +90,12 @@ def encode_many(
     records["body_size"] = body_sizes
     properties: list[bytes] = []
     pieces: Buffer
-    if equal:
-        rows = items_at(data, tails, int(tail_sizes[0]))
+    if rows is not None:
         texts = rows.tobytes()
-        pieces = _joined_rows(records, bodies, topic, rows) if layout is None else layout.data
+        of_one_size = np.frombuffer(texts, f"V{rows.shape[1]}")
+        pieces = _joined_rows(records, bodies, topic, of_one_size) if layout is None else layout.data
     else:
+        stops = after.tolist()
         properties = [data[tail:stop] for tail, stop in zip(tail_of, stops, strict=True)]
         texts = b"".join(properties)
         pieces = _joined(records, bodies, topic, properties)
@@ -107,8 +107,8 @@ def encode_many(
     if code is None and TAGS_START not in texts:
         units["code"] = 0
     else:
-        if equal:
-            properties = _each(rows)
+        if rows is not None:
+            properties = _each(of_one_size)
         if code is None:
             units["code"] = [tags_code(text[2:]) for text in properties]
         else:
@@ -127,11 +127,11 @@ class _Layout(NamedTuple):
 
 
 def _layout(data: bytes, columns: BatchColumns, topic: bytes) -> _Layout | None:
-    """None unless all messages have one size, and so do their properties. Then each part of all messages is
-    copied at once, which saves a third of `encode_many`."""
-    count, size = len(columns.first), int(columns.after[0])
-    body, head = int(columns.body_sizes[0]), RECORD_HEAD.itemsize
-    if not body or size * count != len(data) or (columns.body_sizes != body).any():
+    """None unless all messages have equal sizes. Then each part of all messages is copied at once, which
+    saves a third of `encode_many`."""
+    count, size, head = len(columns.first), columns.step, RECORD_HEAD.itemsize
+    body = int(columns.body_sizes[0])
+    if not size or not body:
         return None
     tail = size - BATCH_HEAD.itemsize - body
     end = head + body + len(topic)

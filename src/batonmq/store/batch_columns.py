@@ -32,12 +32,15 @@ class BatchColumns(NamedTuple):
     """int64."""
     flags: np.ndarray
     """int32."""
-    ends: list[int]
-    """`after`."""
+    step: int = 0
+    """Bytes of each message if all have equal sizes, of their bodies and properties too; else 0."""
 
 
 def batch_columns(data: bytes) -> BatchColumns | None:
     """None unless `data` is at least `LEAST_MESSAGES` whole messages, without an error."""
+    alike = _alike(data)
+    if alike is not None:
+        return alike
     edges = _edges_of_one_size(data)
     if edges is None:
         edges = np.array(_starts(data), np.int64)
@@ -53,7 +56,20 @@ def batch_columns(data: bytes) -> BatchColumns | None:
     tails = first + BATCH_HEAD.itemsize + body_sizes
     if (body_sizes < 0).any() or (tails + 2 > after).any() or (lengths[tails] != after - tails - 2).any():
         return None
-    return BatchColumns(first, tails, after, body_sizes, flags, after.tolist())
+    return BatchColumns(first, tails, after, body_sizes, flags)
+
+
+def tails_as_rows(data: bytes, columns: BatchColumns) -> np.ndarray | None:
+    """The properties of all messages, behind their lengths, as one row of bytes a message; None unless all
+    have one size."""
+    sizes = columns.after - columns.tails
+    width = int(sizes[0])
+    if columns.step:
+        place = int(columns.tails[0])
+        return np.ndarray((len(sizes), width), np.uint8, data, place, (columns.step, 1))
+    if (sizes != width).any():
+        return None
+    return items_at(data, columns.tails, width).view(np.uint8).reshape(-1, width)
 
 
 def items_at(data: bytes, places: np.ndarray, size: int) -> np.ndarray:
@@ -61,6 +77,27 @@ def items_at(data: bytes, places: np.ndarray, size: int) -> np.ndarray:
     everywhere = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
     found: np.ndarray = everywhere[places]
     return found
+
+
+def _alike(data: bytes) -> BatchColumns | None:
+    """As `batch_columns`, if all messages have the sizes of the first one: its parts are `step` apart, so
+    nothing has to be looked up."""
+    total = len(data)
+    size: int = _unpack_size(data, 0)[0] if total >= _LEAST_SIZE else 0
+    if size < _LEAST_SIZE or total % size or total // size < LEAST_MESSAGES:
+        return None
+    count = total // size
+    heads = np.ndarray((count,), BATCH_HEAD, data, 0, (size,))
+    body = int(heads["body_size"][0])
+    tail = BATCH_HEAD.itemsize + body
+    if not 0 <= body <= size - _LEAST_SIZE:
+        return None
+    lengths = np.ndarray((count,), ">i2", data, tail, (size,))
+    equal = (heads["size"] == size).all() and (heads["body_size"] == body).all()
+    if not equal or (lengths != size - tail - 2).any():
+        return None
+    first = np.arange(0, total, size)
+    return BatchColumns(first, first + tail, first + size, np.full(count, body), heads["flag"], size)
 
 
 def _edges_of_one_size(data: bytes) -> np.ndarray | None:

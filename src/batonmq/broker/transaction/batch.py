@@ -20,7 +20,7 @@ from batonmq.protocol.message.properties import (
     property_start,
 )
 from batonmq.protocol.names import RETRY_PREFIX
-from batonmq.store.batch_columns import BatchColumns, batch_columns, items_at
+from batonmq.store.batch_columns import BatchColumns, batch_columns, tails_as_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def check_batch(message: StoredMessage, properties: Mapping[str, str]) -> None:
     body = bytes(message.body)
     columns = batch_columns(body)
     if columns is not None and (first_key := _first_key(body, columns)):
-        count = len(columns.ends)
+        count = len(columns.first)
     else:
         count, first_key = _check_each(body)
     if properties[PROPERTY_TRANSACTION_BATCH] != str(count):
@@ -73,18 +73,19 @@ def _check_each(body: bytes) -> tuple[int, bytes]:
 def _first_key(body: bytes, columns: BatchColumns) -> bytes:
     """The unique key of the first message, if the properties of all messages are equal except for unique keys
     of one length, as the Spark sink writes them. Else empty."""
-    tail, end = int(columns.tails[0]), columns.ends[0]
-    properties = body[tail + 2 : end]
+    tails = tails_as_rows(body, columns)
+    properties = body[int(columns.tails[0]) + 2 : int(columns.after[0])]
     key = find_value(properties, _UNIQUE_KEY)
-    if not key or (columns.after - columns.tails != end - tail).any():
+    if not key or tails is None:
         return b""
     begin = properties.rfind(_UNIQUE_KEY + key) + len(_UNIQUE_KEY)
     stop = begin + len(key)
-    rows = items_at(body, columns.tails + 2, len(properties)).view(np.uint8).reshape(-1, len(properties))
-    keys = rows[:, begin:stop]
-    equal = (rows[:, :begin] == rows[0, :begin]).all() and (rows[:, stop:] == rows[0, stop:]).all()
-    plain = ((keys > ord(" ")) & (keys < 127)).all()
-    return key if equal and plain else b""
+    rows = tails[:, 2:]
+    before, after = properties[:begin] * len(rows), properties[stop:] * len(rows)
+    if rows[:, :begin].tobytes() != before or rows[:, stop:].tobytes() != after:
+        return b""
+    keys = np.ascontiguousarray(rows[:, begin:stop])
+    return key if keys.min() > ord(" ") and keys.max() < 127 else b""
 
 
 def _is_text(data: bytes) -> bool:
