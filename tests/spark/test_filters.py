@@ -108,6 +108,7 @@ FILTERS = [
     ("tags = 'a'", lambda _, n: n % 3 == 0, lambda _, n: n % 3 == 0),
     ("tags IN ('a', 'b')", lambda _, n: n % 3 < 2, lambda _, n: n % 3 < 2),
     ("queueOffset >= 10 AND queueOffset < 30", lambda _, n: 10 <= n < 30, lambda _, n: 10 <= n <= 30),
+    ("queueOffset > 1000000", lambda q, n: False, lambda q, n: False),
     ("broker = 'nobody'", lambda q, n: False, lambda q, n: False),
     ("topic = 'other'", lambda q, n: False, lambda q, n: False),
     (f"timestamp > {at(2)}", lambda q, n: False, lambda q, n: False),

@@ -243,10 +243,13 @@ def only_wanted(start: Offsets, end: Offsets, wanted: Wanted) -> tuple[Offsets, 
             ):
                 continue
             first = start.get(topic, {}).get(queue, 0)
-            first = first if low is None else max(first, low)
-            stop = stop if high is None else min(stop, high + 1)
+            if first < stop:  # else it is for `check_start` to say that this is wrong
+                first = first if low is None else max(first, low)
+                stop = stop if high is None else min(stop, high + 1)
+                if first >= stop:
+                    continue
             begins.setdefault(topic, {})[queue] = first
-            ends.setdefault(topic, {})[queue] = max(first, stop)
+            ends.setdefault(topic, {})[queue] = stop
     return begins, ends
 
 

@@ -248,15 +248,18 @@ END = {"t": {"b:0": 50, "b:1": 60, "c:0": 70}, "u": {"b:0": 10}}
             {"t": {"b:0": 6, "b:1": 6, "c:0": 7}},
             {"t": {"b:0": 50, "b:1": 60, "c:0": 60}},
         ),
-        (
-            Wanted(topics=frozenset({"u"}), max_queue_offset=0),
-            {"u": {"b:0": 1}},
-            {"u": {"b:0": 1}},
-        ),
+        (Wanted(topics=frozenset({"u"}), max_queue_offset=0), {}, {}),
+        (Wanted(min_queue_offset=65), {"t": {"c:0": 65}}, {"t": {"c:0": 70}}),
+        (Wanted(min_queue_offset=1_000_000), {}, {}),
     ],
 )
 def test_offsets_are_narrowed_to_what_a_query_wants(wanted, start, end):
     assert only_wanted(START, END, wanted) == (start, end)
+
+
+def test_a_start_behind_the_end_stays_to_be_reported():
+    start, end = {"t": {"b:0": 90}}, {"t": {"b:0": 50}}
+    assert only_wanted(start, end, Wanted(min_queue_offset=10, max_queue_offset=20)) == (start, end)
 
 
 def test_the_later_and_the_earlier_of_two_offsets():
