@@ -34,7 +34,7 @@ LONGEST_STOP_S: Final = 3.5
 """Of the whole machine."""
 LONGEST_STALL_S: Final = 1.8
 """Of heartbeats and replication: with a second between heartbeats still within their timeout."""
-CALM_S: Final = 61.0
+CALM_S: Final = 31.0
 """Lateness is remembered so long."""
 REPLACED_S: Final = 2.0
 DROPPED_S: Final = 2.0

@@ -8,14 +8,15 @@ BEAT_WITHIN_MS: Final = 1_000
 """An end that says so soon that nothing is new sends heartbeats often (RocketMQ: every 5 s)."""
 USUAL_GAP_MS: Final = 400
 """Gaps up to this need no allowance: a heartbeat is due after 200 ms, and sent at the next tick."""
-WINDOW_MS: Final = 30_000
-"""Gaps are remembered for one to two of these windows."""
+WINDOW_MS: Final = 15_000
+"""Gaps are remembered for one to two of these windows: long enough for a machine that is starved, which is so
+all the time, and not so long that a fault after another one, such as packet loss, is noticed late."""
 
 
 class LinkSilence:
     """One end's view of the other. Times are ms of `RunningTime`, so its own pauses do not count.
 
-    An end that was late lately is given longer: twice its longest gap of the last minute is added.
+    An end that was late lately is given longer: twice its longest gap of the last half minute is added.
     """
 
     def __init__(self, now_ms: int) -> None:
