@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -274,3 +275,11 @@ def test_a_file_that_is_no_set_of_descriptors_is_named(tmp_path: Path) -> None:
     (tmp_path / "orders.proto").write_text('syntax = "proto3";')
     with pytest.raises(SchemaError, match=r"orders\.proto: .*write it with 'protoc"):
         ProtobufSchema.load(tmp_path / "orders.proto", None)
+
+
+@pytest.mark.parametrize("missing", ["google.protobuf.descriptor_pb2", "pyarrow"])
+def test_missing_packages_are_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orders.desc").write_bytes(orders().SerializeToString())
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SchemaError, match=rf"{missing}.*pip install 'batonmq\[spark\]'"):
+        ProtobufSchema.load(tmp_path / "orders.desc", None)

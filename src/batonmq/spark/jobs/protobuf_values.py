@@ -43,9 +43,14 @@ class ProtobufSchema:
     def load(cls, path: Path, name: str | None) -> ProtobufSchema:
         """`name`: that of the message with its package; None: the only one of the last file. Raises
         `SchemaError`."""
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from google.protobuf.message import DecodeError
-
+        try:
+            import pyarrow  # noqa: F401 - types of columns are its
+            from google.protobuf.descriptor_pb2 import FileDescriptorSet
+            from google.protobuf.message import DecodeError
+        except ModuleNotFoundError as error:
+            raise SchemaError(
+                f"{error}; install what is missing with: pip install 'batonmq[spark]'"
+            ) from None
         try:
             descriptors = path.read_bytes()
             files = FileDescriptorSet.FromString(descriptors).file
