@@ -239,8 +239,13 @@ class Decoder:
             return
         bodies: list[bytes] = []
         begin = size = 0
-        for number in range(len(records)):
-            body = _body(records, number)
+        edges = zip(
+            records.body_starts.tolist(), records.body_ends.tolist(), compressed.tolist(), strict=True
+        )
+        for number, (body_start, body_end, zipped) in enumerate(edges):
+            body = records.data[body_start:body_end]
+            if zipped:
+                body = _inflated(records, number, body)
             if bodies and size + len(body) > INFLATED_BYTES:
                 column = pa.array(bodies, pa.binary())
                 yield self._batch(records.part(begin, number), lambda: column)  # noqa: B023 - called at once
@@ -318,16 +323,13 @@ def _shift_for_v6(data: bytes, starts: Any, heads: Any, body_starts: Any, body_s
         body_sizes[i] = len(record.body)
 
 
-def _body(records: Records, number: int) -> bytes:
-    """One body, inflated. Raises `BodyError`."""
-    data, flags = records.data, int(records.heads["sys_flag"][number])
-    body = data[records.body_starts[number] : records.body_ends[number]]
-    if not flags & MessageSysFlag.COMPRESSED:
-        return body
+def _inflated(records: Records, number: int, body: bytes) -> bytes:
+    """One body that is compressed, inflated. Raises `BodyError`."""
     try:
-        return decompress(body, flags)
+        return decompress(body, int(records.heads["sys_flag"][number]))
     except CompressionError as error:
-        topic = data[records.topic_starts[number] : records.topic_ends[number]].decode("utf-8", "replace")
+        name = records.data[records.topic_starts[number] : records.topic_ends[number]]
+        topic = name.decode("utf-8", "replace")
         queue_id, offset = records.heads[["queue_id", "queue_offset"]][number]
         raise BodyError(f"topic {topic!r}, queue {queue_id}, offset {offset}: {error}") from error
 

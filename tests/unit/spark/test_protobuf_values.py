@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -140,6 +141,94 @@ def test_bodies_that_are_no_such_message_are_null(tmp_path: Path) -> None:
     assert rows[3]["state"] == "77"
 
 
+def test_times_beyond_64_bits_are_null(tmp_path: Path) -> None:
+    one = schema(tmp_path, orders())
+    bodies = []
+    for field in ("at", "took"):
+        for sign in (1, -1):
+            order = message_of(one)
+            time = getattr(order, field)
+            time.seconds, time.nanos = sign * 9_223_372_036_853, sign * 2_147_483_647
+            bodies.append(order.SerializeToString())
+    assert decoded(one, *bodies) == [None] * 4
+
+
+def proto2() -> FileDescriptorSet:
+    """``old.Order``, of the syntax that has required fields and does not look at the bytes of strings."""
+    file = FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=Field.TYPE_INT32, label=Field.LABEL_REQUIRED)
+    order.field.add(name="name", number=2, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    entry = order.nested_type.add(name="NotesEntry")
+    entry.options.map_entry = True
+    for number, name in enumerate(("key", "value"), 1):
+        entry.field.add(name=name, number=number, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    states = order.enum_type.add(name="State")
+    states.options.allow_alias = True
+    for name, value in (("NEW", 1), ("FRESH", 1), ("PAID", 2), ("DONE", 2)):
+        states.value.add(name=name, number=value)
+    for number, name, kind, of in (
+        (3, "names", Field.TYPE_STRING, None),
+        (4, "notes", Field.TYPE_MESSAGE, ".old.Order.NotesEntry"),
+        (5, "states", Field.TYPE_ENUM, ".old.Order.State"),
+    ):
+        order.field.add(name=name, number=number, type=kind, label=Field.LABEL_REPEATED, type_name=of)
+    found = FileDescriptorSet()
+    found.file.append(file)
+    return found
+
+
+def test_bodies_with_text_that_is_no_utf_8_are_null(tmp_path: Path) -> None:
+    one = schema(tmp_path, proto2())
+    texts = [b"\x12\x01\xff", b"\x1a\x01\xff", b"\x22\x03\x0a\x01\xff", b"\x22\x03\x12\x01\xff"]
+    rows = decoded(one, *(b"\x08\x01" + text for text in texts), b"\x08\x01\x12\x02\xc3\xbc")
+    assert rows[:4] == [None] * 4
+    assert rows[4]["name"] == "ü"
+
+
+def test_bodies_without_a_required_field_are_null(tmp_path: Path) -> None:
+    one = schema(tmp_path, proto2())
+    rows = decoded(one, b"", b"\x12\x01a", b"\x08\x00")
+    assert rows[:2] == [None, None]
+    assert (rows[2]["id"], rows[2]["name"]) == (0, None)
+
+
+def test_of_several_names_for_one_number_the_first_counts(tmp_path: Path) -> None:
+    (row,) = decoded(schema(tmp_path, proto2()), b"\x08\x01\x28\x01\x28\x02")
+    assert row["states"] == ["NEW", "PAID"]
+
+
+def nested(deep: int) -> FileDescriptorSet:
+    """``deep.M0`` with ``M1`` and so on; the last one has a list."""
+    file = FileDescriptorProto(name="deep.proto", package="deep", syntax="proto3")
+    for level in range(deep):
+        message = file.message_type.add(name=f"M{level}")
+        if level + 1 < deep:
+            of = f".deep.M{level + 1}"
+            message.field.add(
+                name="m", number=1, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL, type_name=of
+            )
+    file.message_type[-1].field.add(name="list", number=1, type=Field.TYPE_INT32, label=Field.LABEL_REPEATED)
+    found = FileDescriptorSet()
+    found.file.append(file)
+    return found
+
+
+def test_messages_nested_as_deep_as_arrow_sends_them(tmp_path: Path) -> None:
+    one = schema(tmp_path, nested(62), "deep.M0")
+    kind = protobuf_values._struct(message_of(one).DESCRIPTOR, ()).arrow
+    column = protobuf_values._decode(one.descriptors, one.name, pa.array([b""], pa.binary()))
+    assert column.type == kind
+    with pa.ipc.new_stream(pa.BufferOutputStream(), pa.schema([("decoded", kind)])) as stream:
+        stream.write_batch(pa.record_batch([column], ["decoded"]))
+
+
+def map_without_values() -> FileDescriptorSet:
+    found = orders()
+    found.file[-1].message_type[0].nested_type[1].field[1].name = "worth"
+    return found
+
+
 def two_messages() -> FileDescriptorSet:
     found = orders()
     found.file[-1].message_type.add(name="Other")
@@ -170,6 +259,9 @@ def recursive() -> FileDescriptorSet:
         (orders(), "Order", "no message 'Order'; give its package too"),
         (without_imports(), None, "write it with 'protoc --include_imports"),
         (recursive(), None, "message shop.Order contains itself"),
+        (nested(63), "deep.M0", "field deep.M62.list is nested too deep: Arrow has at most 64 levels"),
+        (nested(2_000), "deep.M0", "is nested too deep: Arrow has at most 64 levels"),
+        (map_without_values(), None, "field shop.Order.prices is no map: it has no 'value'"),
     ],
 )
 def test_schemas_that_cannot_be_used_are_named(
@@ -183,3 +275,11 @@ def test_a_file_that_is_no_set_of_descriptors_is_named(tmp_path: Path) -> None:
     (tmp_path / "orders.proto").write_text('syntax = "proto3";')
     with pytest.raises(SchemaError, match=r"orders\.proto: .*write it with 'protoc"):
         ProtobufSchema.load(tmp_path / "orders.proto", None)
+
+
+@pytest.mark.parametrize("missing", ["google.protobuf.descriptor_pb2", "pyarrow"])
+def test_missing_packages_are_named(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "orders.desc").write_bytes(orders().SerializeToString())
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SchemaError, match=rf"{missing}.*pip install 'batonmq\[spark\]'"):
+        ProtobufSchema.load(tmp_path / "orders.desc", None)

@@ -102,6 +102,15 @@ def test_logs_without_a_common_offset_are_not_called_equal(tmp_path, other):
         compare([store(tmp_path, "a", full), store(tmp_path, "b", later)])
 
 
+def test_of_logs_without_a_common_offset_the_one_that_ends_first_is_named(tmp_path):
+    full = {name: data for name, data in files(60).items() if int(name) < 2 * FILE_SIZE}
+    a = store(tmp_path, "a", full)
+    empty = store(tmp_path, "b", {f"{2 * FILE_SIZE:020d}": bytes(FILE_SIZE)})
+    for stores in ([a, empty], [empty, a]):
+        with pytest.raises(ReplicasError, match=f"/a ends at {2 * FILE_SIZE:,}, and another one begins at"):
+            compare(stores)
+
+
 def test_empty_logs_are_equal(tmp_path):
     empty = {f"{0:020d}": bytes(FILE_SIZE)}
     assert compare([store(tmp_path, "a", empty), store(tmp_path, "b", empty)]).equal

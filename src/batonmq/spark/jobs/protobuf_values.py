@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
-_MOST_SECONDS: Final = (1 << 63) // 1_000_000 - 1
-"""Spark counts times in microseconds, in 64 bits."""
+_MOST_MICROSECONDS: Final = (1 << 63) - 1
+"""Spark counts times in 64 bits."""
+_MOST_LEVELS: Final = 64
+"""Arrow sends no column of more levels. A struct and a list have one, a map two."""
 Convert = Callable[[Any], Any]
 """A value of a field to what Arrow takes for its column."""
 
@@ -41,9 +43,14 @@ class ProtobufSchema:
     def load(cls, path: Path, name: str | None) -> ProtobufSchema:
         """`name`: that of the message with its package; None: the only one of the last file. Raises
         `SchemaError`."""
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from google.protobuf.message import DecodeError
-
+        try:
+            import pyarrow  # noqa: F401 - types of columns are its
+            from google.protobuf.descriptor_pb2 import FileDescriptorSet
+            from google.protobuf.message import DecodeError
+        except ModuleNotFoundError as error:
+            raise SchemaError(
+                f"{error}; install what is missing with: pip install 'batonmq[spark]'"
+            ) from None
         try:
             descriptors = path.read_bytes()
             files = FileDescriptorSet.FromString(descriptors).file
@@ -61,7 +68,7 @@ class ProtobufSchema:
                         f"which message are the bodies? Say it with --message; there are: {listed}"
                     )
                 (name,) = names
-            descriptor = _message_class(descriptors, name).DESCRIPTOR
+            descriptor = _descriptor(descriptors, name)
         except KeyError:
             raise SchemaError(
                 f"schema {path}: no message {name!r}; give its package too, as in 'shop.Order'"
@@ -88,17 +95,24 @@ class ProtobufSchema:
 _HOW: Final = "write it with 'protoc --include_imports --descriptor_set_out=FILE'"
 
 
-@lru_cache(maxsize=8)
-def _message_class(descriptors: bytes, name: str) -> type[Message]:
+def _descriptor(descriptors: bytes, name: str) -> Descriptor:
     """Raises `KeyError` for a message that is not there, `TypeError` for a file that is missing."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message_factory import GetMessageClass
 
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(descriptors).file:
         pool.AddSerializedFile(file.SerializeToString())
-    found: type[Message] = GetMessageClass(pool.FindMessageTypeByName(name))
+    found: Descriptor = pool.FindMessageTypeByName(name)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _message_class(descriptors: bytes, name: str) -> type[Message]:
+    """Of a message that `_struct` accepts: of one that is nested too deep, Python makes no class."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    found: type[Message] = GetMessageClass(_descriptor(descriptors, name))
     return found
 
 
@@ -114,7 +128,7 @@ class _Kind(NamedTuple):
 
 
 def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
-    """`outer`: the messages that this one is in. Raises `SchemaError`."""
+    """`outer`: the messages, lists and maps that this one is in. Raises `SchemaError`."""
     import pyarrow as pa
 
     if message.full_name in outer:
@@ -131,15 +145,25 @@ def _type(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
 
     entry = _map_entry(field)
     if entry is not None:
-        key, value = (_one(entry.fields_by_name[name], outer) for name in ("key", "value"))
+        for name in ("key", "value"):
+            if name not in entry.fields_by_name:
+                raise SchemaError(f"field {field.full_name} is no map: it has no {name!r}")
+        inner = (*outer, field.full_name, entry.full_name)
+        key, value = (_one(entry.fields_by_name[name], inner) for name in ("key", "value"))
         return _Kind(f"map<{key.spark}, {value.spark}>", pa.map_(key.arrow, value.arrow))
-    one = _one(field, outer)
-    return _Kind(f"array<{one.spark}>", pa.list_(one.arrow)) if field.is_repeated else one
+    if not field.is_repeated:
+        return _one(field, outer)
+    one = _one(field, (*outer, field.full_name))
+    return _Kind(f"array<{one.spark}>", pa.list_(one.arrow))
 
 
 def _one(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
     import pyarrow as pa
 
+    if len(outer) >= _MOST_LEVELS:
+        raise SchemaError(
+            f"field {field.full_name} is nested too deep: Arrow has at most {_MOST_LEVELS} levels"
+        )
     message = field.message_type
     if message is not None:
         if message.full_name == TIMESTAMP:
@@ -178,12 +202,15 @@ def _decode(descriptors: bytes, name: str, bodies: pa.Array) -> pa.Array:
 
     message_class = _message_class(descriptors, name)
     convert = _of_message(message_class.DESCRIPTOR)
-    rows = []
-    for body in bodies.to_pylist():
+
+    def row(body: bytes) -> dict[str, Any] | None:
         try:
-            rows.append(None if body is None else convert(message_class.FromString(body)))
-        except (DecodeError, OverflowError):
-            rows.append(None)
+            message = message_class.FromString(body)
+            return convert(message) if message.IsInitialized() else None
+        except (DecodeError, OverflowError, UnicodeDecodeError):
+            return None
+
+    rows = [None if body is None else row(body) for body in bodies.to_pylist()]
     return pa.array(rows, _struct(message_class.DESCRIPTOR, ()).arrow)
 
 
@@ -214,8 +241,11 @@ def _of_one(field: FieldDescriptor) -> Convert:
             return _microseconds
         return _of_message(field.message_type)
     if field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        # Of several names for one number the first counts, as in Java.
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
         return lambda number: names.get(number, str(number))
+    if field.type == field.TYPE_STRING:
+        return _text
     return Decimal if field.cpp_type == field.CPPTYPE_UINT64 else _as_it_is
 
 
@@ -223,8 +253,14 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _text(value: str | bytes) -> str:
+    """Text that is no UTF-8 is left as bytes in proto2. Raises `UnicodeDecodeError`."""
+    return value if isinstance(value, str) else value.decode()
+
+
 def _microseconds(value: Any) -> int:
     """Of a `Timestamp` or `Duration`. Raises `OverflowError`."""
-    if abs(value.seconds) > _MOST_SECONDS:
+    found = int(value.seconds) * 1_000_000 + int(value.nanos) // 1_000
+    if abs(found) > _MOST_MICROSECONDS:
         raise OverflowError
-    return int(value.seconds) * 1_000_000 + int(value.nanos) // 1_000
+    return found

@@ -57,7 +57,8 @@ def compare(stores: Sequence[Path]) -> Compared:
         lengths = {str(store): log.end for store, log in zip(stores, logs, strict=True)}
         end = min(lengths.values())
         if begin > end or (begin == end and len({log.begin for log in logs}) > 1):
-            behind = min(lengths, key=lambda store: lengths[store])
+            # Of two that end there, the one that begins earlier: the other one may be empty.
+            behind, _ = min(zip(stores, logs, strict=True), key=lambda pair: (pair[1].end, pair[1].begin))
             raise ReplicasError(
                 f"the logs have no offset in common: {behind} ends at {end:,}, and another one begins at "
                 f"{begin:,}; are they replicas of one broker set?"
