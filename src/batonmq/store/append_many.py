@@ -120,7 +120,7 @@ def encode_many(
 class _Layout(NamedTuple):
     """The records of messages that all have one size, in one piece of memory: all but their heads."""
 
-    data: memoryview
+    data: Buffer
     heads: np.ndarray
     """To be filled in; a view of `data`."""
     bodies: np.ndarray
