@@ -109,12 +109,19 @@ class Fleet:
             self._crews.append(_Crew([self._beat(number) for number in crew]))
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def connect(crew: _Crew, address: str) -> None:
+        async def enrol(number: int, crew: _Crew) -> None:
+            # Connected only now: servers close a connection that says nothing for long.
             async with gate:
-                await self._connect(crew, address)
+                await self._connect(crew, orders.leader)
+                for index in range(
+                    number * orders.sharing, min((number + 1) * orders.sharing, len(orders.sets))
+                ):
+                    await self._enrol(index, orders.sets[index])
 
-        await asyncio.gather(*(connect(c, address) for c in self._crews for address in orders.controllers))
-        await asyncio.gather(*(self._enrol(i, number, gate) for i, number in enumerate(orders.sets)))
+        await asyncio.gather(*(enrol(number, crew) for number, crew in enumerate(self._crews)))
+        for address in orders.controllers:
+            if address != orders.leader:
+                await asyncio.gather(*(self._connect(crew, address) for crew in self._crews))
         return {}
 
     async def beat(self) -> dict[str, Any]:
@@ -179,14 +186,13 @@ class Fleet:
 
         crew.lines[address] = await Line.to(address, lost=lost)
 
-    async def _enrol(self, index: int, number: int, gate: asyncio.Semaphore) -> None:
+    async def _enrol(self, index: int, number: int) -> None:
         orders, name = self.orders, set_name(number)
         address = broker_address(number, orders.broker_id, orders.port)
-        async with gate:
-            await self._ask(index, wire.apply_id(name, orders.broker_id, address))
-            await self._ask(index, wire.register(name, orders.broker_id, address))
-            # Until all are there and begin to beat.
-            await self._ask(index, wire.heartbeat(name, orders.broker_id, address, timeout_ms=120_000))
+        await self._ask(index, wire.apply_id(name, orders.broker_id, address))
+        await self._ask(index, wire.register(name, orders.broker_id, address))
+        # Until all are there and begin to beat.
+        await self._ask(index, wire.heartbeat(name, orders.broker_id, address, timeout_ms=120_000))
 
     async def _beat_on(self) -> None:
         """A share of the brokers each tick, so that heartbeats come evenly."""

@@ -24,6 +24,13 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_MS = 1_000
 LAST_PAUSE_MS = 8_000
 CALL_TIMEOUT_MS = 3_000
+AT_ONCE = 512
+"""Most notices under way. Each may need a connection, which takes an open file: with thousands of broker sets
+that elect at once the controller would have none left to accept its brokers."""
+KEPT = 512
+"""Most connections that are kept for further notices."""
+OPEN_FILES = AT_ONCE + KEPT
+"""What notices may need at most."""
 
 
 class RoleChangeNotices:
@@ -32,6 +39,7 @@ class RoleChangeNotices:
     def __init__(self, machine: ControllerMachine, client: RemotingClient) -> None:
         self._machine = machine
         self._client = client
+        self._room = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[tuple[str, int], tuple[int, asyncio.Task[None]]] = {}
 
     @property
@@ -95,7 +103,8 @@ class RoleChangeNotices:
                 return
             address = broker_set.address(broker_id)
             if address is not None:
-                await self._call(broker_set, broker_id, address)
+                async with self._room:
+                    await self._call(broker_set, broker_id, address)
             await asyncio.sleep(min(LAST_PAUSE_MS, FIRST_PAUSE_MS << min(attempt, 8)) / 1000)
             attempt += 1
 

@@ -23,7 +23,7 @@ from batonmq.controller.leadership import Leadership
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import JOINING, REMOVED, Membership, founders
 from batonmq.controller.metrics import ControllerMetrics
-from batonmq.controller.notices import RoleChangeNotices
+from batonmq.controller.notices import KEPT, OPEN_FILES, RoleChangeNotices
 from batonmq.controller.proposer import Proposer
 from batonmq.controller.reads import Reads
 from batonmq.controller.sessions import Sessions
@@ -123,6 +123,8 @@ class ControllerService:
         self._event_sink = event_sink
         self._servers: list[RemotingServer] = []
         self._raft_client: RemotingClient
+        self._client: RemotingClient
+        """For requests to the leader, and to masters that seem silent."""
         self._notice_client: RemotingClient
         self._transport: RemotingTransport
         self._own_disk: OsDisk | None = None
@@ -157,7 +159,8 @@ class ControllerService:
             max_clock_drift=config.lease_read_clock_drift_percent / 100,
             max_read_lag=config.follower_read_max_lag,
         )
-        self._notice_client = RemotingClient(tls=self._client_tls)
+        self._client = RemotingClient(tls=self._client_tls)
+        self._notice_client = RemotingClient(tls=self._client_tls, limits=Limits(max_connections=KEPT))
         dispatcher = Dispatcher()
         self.metrics.watch(dispatcher)
         raft_dispatcher = dispatcher if topology.shared_port else Dispatcher()
@@ -202,14 +205,14 @@ class ControllerService:
         self.reads = Reads(self.node)
         self.notices = RoleChangeNotices(self.machine, self._notice_client)
         self.forwarding = Forwarding(
-            self._notice_client,
+            self._client,
             lambda: self.membership.rpc_address(self.leader_id),
             FORWARDABLE,
             config.request_timeout_ms,
         )
         self.suspicion = Suspicion(
             self.machine,
-            self._notice_client,
+            self._client,
             self.leadership.now_ms,
             self.leadership.led_ms,
             self.leadership.found_silent,
@@ -238,6 +241,7 @@ class ControllerService:
                 await server.stop()
             await self._transport.close()
             await self._raft_client.close()
+            await self._client.close()
             await self._notice_client.close()
             self._unlock()
             raise
@@ -292,14 +296,16 @@ class ControllerService:
 
     def _affordable_connections(self) -> int:
         wanted = self.config.controller_max_connections
-        allowed = raise_file_limit(wanted)
+        # Where files are few, notices may take half of them at most.
+        allowed = raise_file_limit(wanted + OPEN_FILES)
+        allowed = min(wanted, max(allowed // 2, allowed - OPEN_FILES))
         if allowed < wanted:
             log.warning(
                 "controllerMaxConnections=%d, but connections beyond %d are refused: this process may not "
                 "open more files; raise its limit (ulimit -n, LimitNOFILE) to %d",
                 wanted,
                 allowed,
-                wanted + RESERVE,
+                wanted + OPEN_FILES + RESERVE,
             )
         return allowed
 
@@ -328,6 +334,7 @@ class ControllerService:
         await self.reads.close()
         await self._transport.close()
         await self._raft_client.close()
+        await self._client.close()
         await self._notice_client.close()
         await self.leadership.close()
         await self.metrics.stop()

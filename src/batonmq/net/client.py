@@ -211,12 +211,21 @@ class RemotingClient:
         except (OSError, ssl.SSLError, UnicodeError) as error:
             # UnicodeError: the host cannot be a name (IDNA).
             raise ConnectFailed(address, _reason(error)) from error
+        if len(self._all) >= self._limits.max_connections:
+            self._make_room()
         sock = transport.get_extra_info("socket")
         if self._tcp_timeout_ms is not None and sock is not None:
             set_tcp_timeout(sock, self._tcp_timeout_ms)
         self._open[address] = connection
         self._all[connection] = None
         return connection
+
+    def _make_room(self) -> None:
+        """Close the oldest connection that was used and is not now."""
+        for connection in self._all:
+            if connection.idle:
+                connection.close()
+                return
 
     def _closed(self, connection: Connection) -> None:
         if self._open.get(connection.peer) is connection:

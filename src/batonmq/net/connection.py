@@ -477,6 +477,12 @@ class Connection(asyncio.Protocol):
         else:
             transport.writelines(out)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it is open, something has come over it, and no request of either side waits for its
+        answer."""
+        return not self.closed and self._reads > 0 and not self._calls and not self.in_flight
+
     def close(self) -> None:
         """Write what is collected, then close. Calls in flight fail with `ConnectionLost`."""
         if self._transport is not None and not self.closed:

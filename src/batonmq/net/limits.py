@@ -12,7 +12,8 @@ class Limits:
     max_frame_bytes: int = 16 * 1024 * 1024
     """A longer frame is hostile. RocketMQ's `com.rocketmq.remoting.frameMaxLength`, 16 MiB."""
     max_connections: int = 10_000
-    """Connections above this are closed at once, with a log line for each address once in a while."""
+    """A server closes connections above this at once, with a log line for each address once in a while. A
+    client closes the oldest one that waits for no answer."""
     max_in_flight: int = 16_384
     """Unanswered requests of one connection. At this many we stop reading it until half are answered. Held
     long polls count, so it must exceed the queues one consumer process may poll on one broker."""

@@ -446,6 +446,35 @@ async def test_the_next_election_replaces_the_notice(monkeypatch: pytest.MonkeyP
     assert mine.pending == 0
 
 
+async def test_notices_of_many_elections_are_sent_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "AT_ONCE", 3)
+    monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 5)
+    under_way = most = 0
+
+    class Slow(Mailbox):
+        async def call(
+            self, address: str, header: NotifyBrokerRoleChanged, body: bytes, *, timeout_ms: int
+        ) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.002)
+            under_way -= 1
+            await super().call(address, header, body, timeout_ms=timeout_ms)
+
+    machine, mailbox = ControllerMachine(), Slow()
+    mine = RoleChangeNotices(machine, cast("RemotingClient", mailbox))
+    for number in range(10):
+        name = f"s{number}"
+        beats = (events.Beat("c", name, 1, f"{name}:1", 1, 99_999, 0, 0, 0, 0),)
+        elect = events.ElectMaster(name, 1, False, False, "broker")
+        machine.apply(number + 1, events.encode(1, (claim(1, name), events.Heartbeats(beats), elect)))
+        mine.announce(machine.broker_sets[name])
+    await settle(lambda: len(mailbox.calls) >= 10)
+    assert most == 3
+    await mine.stop()
+
+
 async def test_a_dead_replica_is_not_notified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "FIRST_PAUSE_MS", 2)
     machine, broker_set, mailbox, mine = notified_set()

@@ -520,6 +520,38 @@ async def test_connections_above_the_limit_are_refused(caplog: pytest.LogCapture
     assert caplog.text.count("refused: 2 connections are open already") == 1
 
 
+async def test_a_client_keeps_so_many_connections_and_closes_none_in_use() -> None:
+    release = asyncio.Event()
+
+    async def slow(request: Request) -> Reply:
+        await release.wait()
+        return Reply(body=b"late")
+
+    servers = [RemotingServer(dispatcher(echo=echo, **{"async": slow}), "127.0.0.1", 0) for _ in range(6)]
+    for server in servers:
+        await server.start()
+    client = RemotingClient(limits=Limits(max_connections=3))
+    try:
+        addresses = [f"127.0.0.1:{server.port}" for server in servers]
+        held = asyncio.ensure_future(client.invoke(addresses[0], Command(ASYNC, {})))
+        while not servers[0].connections:
+            await asyncio.sleep(0.001)
+        for address in addresses[1:]:
+            await client.invoke(address, Command(ECHO, {}))
+        await asyncio.sleep(0.05)
+        assert [len(server.connections) for server in servers] == [1, 0, 0, 0, 1, 1]
+        release.set()
+        assert (await held).body == b"late"
+        await asyncio.gather(*(client.invoke(address, Command(ECHO, {})) for address in addresses[1:4]))
+        await asyncio.sleep(0.05)
+        assert [len(server.connections) for server in servers] == [0, 1, 1, 1, 0, 0]
+        assert (await client.invoke(addresses[1], Command(ECHO, {}, b"again"))).body == b"again"
+    finally:
+        await client.close()
+        for server in servers:
+            await server.stop()
+
+
 async def test_stop_drains_what_is_in_flight() -> None:
     async def slow(request: Request) -> Reply:
         await asyncio.sleep(0.05)
