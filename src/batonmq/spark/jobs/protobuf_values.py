@@ -136,6 +136,11 @@ def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
     if not message.fields:
         raise SchemaError(f"message {message.full_name} has no field")
     kinds = {field.name: _type(field, (*outer, message.full_name)) for field in message.fields}
+    names: dict[str, str] = {}
+    for name in kinds:
+        # Otherwise Spark refuses to write the files, after it has started.
+        if (other := names.setdefault(name.lower(), name)) != name:
+            raise SchemaError(f"message {message.full_name}: {other!r} and {name!r} are one name for Spark")
     columns = ", ".join(f"`{name}`: {kind.spark}" for name, kind in kinds.items())
     return _Kind(f"struct<{columns}>", pa.struct([(name, kind.arrow) for name, kind in kinds.items()]))
 
