@@ -7,6 +7,7 @@ field that is not set has its default, unless its schema tells "not set" from th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -88,7 +89,11 @@ class ProtobufSchema:
         def decoded(bodies: pa.Array) -> pa.Array:
             return decode(bodies)
 
-        column: Column = arrow_udf(decoded, kind.spark, ArrowUDFType.SCALAR)(value)
+        with warnings.catch_warnings():
+            # Spark prefers types that it can look up at run time; pyarrow is not imported for that.
+            warnings.simplefilter("ignore", UserWarning)
+            function = arrow_udf(decoded, kind.spark, ArrowUDFType.SCALAR)
+        column: Column = function(value)
         return column
 
 
