@@ -204,7 +204,8 @@ def test_protobuf_bodies_are_decoded(session, topics, tmp_path):
     topic = topics.make()
     topics.fill(topic, {0: [Message(topic, good), Message(topic, bad)]})
     options = ("--values", "protobuf", "--schema", schema, "--message", "shop.Order")
-    ran("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options, *FAST)
+    done = ran("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options, *FAST)
+    assert "UserWarning" not in done.stderr
     read = session.read.parquet(str(tmp_path / "archive"))
     rows = read.selectExpr("value", "decoded.id", "decoded.names", "unix_seconds(decoded.at) as at").collect()
     found = {bytes(row.value): (row.id, row.names, row["at"]) for row in rows}

@@ -223,6 +223,13 @@ def test_messages_nested_as_deep_as_arrow_sends_them(tmp_path: Path) -> None:
         stream.write_batch(pa.record_batch([column], ["decoded"]))
 
 
+def names_in_two_cases() -> FileDescriptorSet:
+    found = orders()
+    line = found.file[-1].message_type[0].nested_type[0]
+    line.field.add(name="ITEM", number=2, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    return found
+
+
 def map_without_values() -> FileDescriptorSet:
     found = orders()
     found.file[-1].message_type[0].nested_type[1].field[1].name = "worth"
@@ -261,6 +268,7 @@ def recursive() -> FileDescriptorSet:
         (recursive(), None, "message shop.Order contains itself"),
         (nested(63), "deep.M0", "field deep.M62.list is nested too deep: Arrow has at most 64 levels"),
         (nested(2_000), "deep.M0", "is nested too deep: Arrow has at most 64 levels"),
+        (names_in_two_cases(), None, "message shop.Order.Line: 'item' and 'ITEM' are one name for Spark"),
         (map_without_values(), None, "field shop.Order.prices is no map: it has no 'value'"),
     ],
 )

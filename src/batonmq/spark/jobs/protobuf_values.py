@@ -7,6 +7,7 @@ field that is not set has its default, unless its schema tells "not set" from th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -88,7 +89,11 @@ class ProtobufSchema:
         def decoded(bodies: pa.Array) -> pa.Array:
             return decode(bodies)
 
-        column: Column = arrow_udf(decoded, kind.spark, ArrowUDFType.SCALAR)(value)
+        with warnings.catch_warnings():
+            # Spark prefers types that it can look up at run time; pyarrow is not imported for that.
+            warnings.simplefilter("ignore", UserWarning)
+            function = arrow_udf(decoded, kind.spark, ArrowUDFType.SCALAR)
+        column: Column = function(value)
         return column
 
 
@@ -136,6 +141,11 @@ def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
     if not message.fields:
         raise SchemaError(f"message {message.full_name} has no field")
     kinds = {field.name: _type(field, (*outer, message.full_name)) for field in message.fields}
+    names: dict[str, str] = {}
+    for name in kinds:
+        # Otherwise Spark refuses to write the files, after it has started.
+        if (other := names.setdefault(name.lower(), name)) != name:
+            raise SchemaError(f"message {message.full_name}: {other!r} and {name!r} are one name for Spark")
     columns = ", ".join(f"`{name}`: {kind.spark}" for name, kind in kinds.items())
     return _Kind(f"struct<{columns}>", pa.struct([(name, kind.arrow) for name, kind in kinds.items()]))
 
