@@ -47,7 +47,7 @@ class SendingLink(Link):
     def __init__(self, local: Local) -> None:
         config, clock = local.config, local.clock
         super().__init__(config.max_lag_ms)
-        self._store, self._config, self._clock = local.store, config, clock
+        self._store, self._config = local.store, config
         self._paused = False
         self._resume: asyncio.Handle | None = None
         """Set while `pump` is to go on by itself, later."""

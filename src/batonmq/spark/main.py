@@ -130,13 +130,13 @@ def audit(
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
 
+    with one_line():
+        replicas = compare(stores) if len(stores) > 1 else None
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("audit", master, conf)
     log = _log(session, namesrv, topic, access, archived)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
-    with one_line():
-        replicas = compare(stores) if len(stores) > 1 else None
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
     else:

@@ -291,3 +291,32 @@ def test_missing_packages_are_named(missing: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SchemaError, match=rf"{missing}.*pip install 'batonmq\[spark\]'"):
         ProtobufSchema.load(tmp_path / "orders.desc", None)
+
+
+def test_messages_that_contain_each_other_twice_are_refused_at_once(tmp_path: Path) -> None:
+    file = FileDescriptorProto(name="wide.proto", syntax="proto3")
+    for level in range(40):
+        message = file.message_type.add(name=f"L{level}")
+        for number, name in enumerate(("a", "b"), 1):
+            field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL)
+            field.type, field.type_name = Field.TYPE_MESSAGE, f".L{level + 1}"
+    last = file.message_type.add(name="L40")
+    last.field.add(name="x", number=1, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
+    with pytest.raises(SchemaError, match="message L0 has more than 10,000 columns"):
+        schema(tmp_path, FileDescriptorSet(file=[file]), "L0")
+
+
+def test_a_field_may_have_the_name_of_a_method(tmp_path: Path) -> None:
+    file = FileDescriptorProto(name="odd.proto", syntax="proto3")
+    odd = file.message_type.add(name="Odd")
+    odd.field.add(name="HasField", number=1, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
+    inner = odd.field.add(name="inner", number=2, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL)
+    inner.type_name = ".Inner"
+    file.message_type.add(name="Inner").field.add(
+        name="x", number=1, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL
+    )
+    one = schema(tmp_path, FileDescriptorSet(file=[file]), "Odd")
+    assert decoded(one, b"\x08\x05", b"\x12\x00") == [
+        {"HasField": 5, "inner": None},
+        {"HasField": 0, "inner": {"x": 0}},
+    ]

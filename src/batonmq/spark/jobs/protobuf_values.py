@@ -28,6 +28,8 @@ _MOST_MICROSECONDS: Final = (1 << 63) - 1
 """Spark counts times in 64 bits."""
 _MOST_LEVELS: Final = 64
 """Arrow sends no column of more levels. A struct and a list have one, a map two."""
+_MOST_COLUMNS: Final = 10_000
+"""Of all levels together. A few messages that contain each other twice make millions."""
 Convert = Callable[[Any], Any]
 """A value of a field to what Arrow takes for its column."""
 
@@ -76,6 +78,8 @@ class ProtobufSchema:
             ) from None
         except TypeError as error:  # a file that another one imports is missing
             raise SchemaError(f"schema {path}: {' '.join(str(error).split())}; {_HOW}") from None
+        if _columns(descriptor, {}) > _MOST_COLUMNS:
+            raise SchemaError(f"message {name} has more than {_MOST_COLUMNS:,} columns")
         _struct(descriptor, ())
         return cls(descriptors, name)
 
@@ -122,6 +126,19 @@ def _message_class(descriptors: bytes, name: str) -> type[Message]:
 
 
 # -- types
+
+
+def _columns(message: Descriptor, known: dict[str, int], level: int = 0) -> int:
+    """How many columns a message has, at least; `known`: those of messages. What `_struct` refuses counts as
+    one."""
+    found = known.get(message.full_name)
+    if found is None:
+        known[message.full_name] = found = 1
+        if level < _MOST_LEVELS:
+            inner = (field.message_type for field in message.fields)
+            found = sum(1 if of is None else _columns(of, known, level + 1) for of in inner)
+            known[message.full_name] = found
+    return found
 
 
 class _Kind(NamedTuple):
@@ -228,8 +245,9 @@ def _of_message(message: Descriptor) -> Convert:
     fields = [(field.name, field.has_presence, _of_field(field)) for field in message.fields]
 
     def convert(value: Message) -> dict[str, Any]:
+        has_field = type(value).HasField  # a field may have this name too
         return {
-            name: None if optional and not value.HasField(name) else of_field(getattr(value, name))
+            name: None if optional and not has_field(value, name) else of_field(getattr(value, name))
             for name, optional, of_field in fields
         }
 
