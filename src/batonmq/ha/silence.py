@@ -45,7 +45,8 @@ class LinkSilence:
             self._window_ms += windows * WINDOW_MS
 
     def excuse(self, now_ms: int) -> None:
-        """Nothing was read until now by this end's own choice."""
+        """What came until now, or did not, says nothing about how late the other end is: this end chose not
+        to read, or they shook hands, which takes seconds where packets are lost."""
         self._read_ms = now_ms
 
     def silent_ms(self, now_ms: int) -> int:

@@ -146,3 +146,19 @@ def test_a_java_slave_that_acknowledges_nothing_is_silent_from_then_on() -> None
     assert not link.slave_silent
     link.now_ms += 200
     assert link.slave_silent
+
+
+@pytest.mark.parametrize("end", ["master", "slave"])
+def test_a_slow_handshake_is_no_reason_to_give_an_end_longer(end: str) -> None:
+    epochs = [EpochStart(1, 0)]
+    log = LogBounds(0, 100, 100, 1_000)
+    master = MasterSession(EpochCache(epochs), local_id=1, heartbeat_ms=200, timeout_ms=20_000, now_ms=0)
+    slave = SlaveSession(EpochCache(epochs), 2, heartbeat_ms=200, timeout_ms=20_000, now_ms=0)
+    answer = master.receive(slave.open(), log, 2_500)
+    slave.receive(answer, log, 5_000)
+    slave.receive(master.receive(slave.ack(100, 5_000), log, 7_500), log, 7_500)
+    for now_ms in range(7_600, 12_000, 100):
+        slave.receive(master.heartbeat(log, now_ms), log, now_ms)
+        master.receive(slave.heartbeat(now_ms), log, now_ms)
+    silence = (slave if end == "master" else master).silence
+    assert silence.beats and limit(silence, now_ms) <= LEAST + 100

@@ -144,7 +144,10 @@ class MasterSession:
                 answer += self._on_handshake(frame, log, now_ms)
             else:
                 self._on_ack(frame.max_offset, log, now_ms)
-        self.silence.received(now_ms, heartbeat=transferring and self.ack_offset == acked)
+        if transferring:
+            self.silence.received(now_ms, heartbeat=self.ack_offset == acked)
+        else:
+            self.silence.excuse(now_ms)
         return answer
 
     def _on_handshake(self, frame: SlaveHandshake, log: LogBounds, now_ms: int) -> bytes:
@@ -308,6 +311,8 @@ class SlaveSession:
         self._master_epochs: EpochCache | None = None
         self._known_epoch = -1
         self._nothing_received = True
+        self._begun = False
+        """Whether the master has sent anything after the handshake."""
         self._acked = -1
         self._confirm = -1
         self.position = -1
@@ -337,7 +342,7 @@ class SlaveSession:
         `log` is the local log as it is now, all earlier effects done. `HAFrameError`: drop the link.
         """
         effects: list[Effect] = []
-        heartbeat = False
+        heartbeat, begun = False, self._begun
         for frame in self._reader.feed(data):
             if isinstance(frame, Body):
                 self.position += len(frame.data)
@@ -347,7 +352,10 @@ class SlaveSession:
                 self._on_transfer(frame, effects)
             else:
                 effects += self._on_handshake(frame, log)
-        self.silence.received(now_ms, heartbeat=heartbeat)
+        if begun:
+            self.silence.received(now_ms, heartbeat=heartbeat)
+        else:
+            self.silence.excuse(now_ms)
         confirm = min(self._confirm, self.position)
         if confirm > log.confirm_offset:
             effects.append(Confirm(confirm))
@@ -380,6 +388,7 @@ class SlaveSession:
             raise HAFrameError("transfer before the handshake")
         if self._acked < 0:
             raise HAFrameError("transfer before the first ack")
+        self._begun = True
         self._confirm = frame.confirm_offset
         if frame.offset != self.position:
             if not self._nothing_received or 0 <= frame.offset < self.position:
