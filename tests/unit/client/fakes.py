@@ -83,6 +83,8 @@ class FakeBroker:
         self.left: list[str] = []
         self.locks: dict[MessageQueue, str] = {}
         self.pulls = 0
+        self.selected: list[tuple[str | None, str | None]] = []
+        """What each pull asked for: subscription, and its type."""
         self._changed = asyncio.Event()
         dispatcher = Dispatcher()
         for code, handler in {
@@ -163,6 +165,7 @@ class FakeBroker:
     async def _pull(self, request: Request) -> Reply:
         header = PullMessage.from_ext(request.command.ext)
         self.pulls += 1
+        self.selected.append((header.subscription, header.expression_type))
         queue = MessageQueue(header.topic, self.name, header.queue_id)
         records = self.log.records[queue]
         if header.queue_offset > len(records):

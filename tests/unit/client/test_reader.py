@@ -76,6 +76,18 @@ async def test_slaves_are_read_to_spare_masters() -> None:
         assert (master.pulls, first.pulls, second.pulls) == (2, 1, 1)
 
 
+async def test_a_pull_names_what_the_broker_is_to_select() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 3)
+        async with QueueReader(cluster.namesrv) as reader:
+            await reader.pull(QUEUE, 0)
+            await reader.pull(QUEUE, 0, expression="a || b")
+            await reader.pull(QUEUE, 0, expression=batonmq.sql("n > 3"))
+        assert broker.selected == [("*", "TAG"), ("a || b", "TAG"), ("n > 3", "SQL92")]
+
+
 async def test_what_a_slave_does_not_have_its_master_gives() -> None:
     async with FakeCluster() as cluster:
         master, slave = [await cluster.broker("a", number) for number in range(2)]
