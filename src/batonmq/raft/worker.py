@@ -53,7 +53,12 @@ class ThreadWorker:
                 job()
             except BaseException as e:
                 error = e
-            loop.call_soon_threadsafe(done, error)
+            try:
+                loop.call_soon_threadsafe(done, error)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                return  # the node was stopped without waiting for a disk that did not answer
 
 
 QUICK_S = 0.002

@@ -120,3 +120,24 @@ async def test_what_was_sent_before_leaves_before_the_loop_writes() -> None:
     await writing
     assert order == ["sent", "written"]
     worker.stop()
+
+
+def test_a_job_that_ends_after_its_loop_is_closed_ends_the_thread_quietly() -> None:
+    worker, gate, failures = ThreadWorker("late"), threading.Event(), []
+    hook = threading.excepthook
+    threading.excepthook = failures.append
+    loop = asyncio.new_event_loop()
+
+    async def submit() -> None:
+        worker.submit(gate.wait, lambda error: None)
+
+    try:
+        loop.run_until_complete(submit())
+        loop.close()
+        gate.set()
+        thread = worker._thread
+        assert thread is not None
+        thread.join(5)
+        assert not thread.is_alive() and not failures
+    finally:
+        threading.excepthook = hook
