@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,12 @@ class Secured:
         words = ["-b", self.cluster.brokers[0].address, *map(str, self.words[4:])]
 
         def admin_does(*more: str) -> None:
-            done = CliRunner().invoke(admin, [*more, *words], env={**self.environment, **root})
+            deadline = time.monotonic() + 30
+            while True:
+                done = CliRunner().invoke(admin, [*more, *words], env={**self.environment, **root})
+                # A broker has its first user once it is master.
+                if "User:root is not found" not in done.output or time.monotonic() > deadline:
+                    break
             assert done.exit_code == 0, done.output
 
         admin_does("createUser", "-u", "jobs", "-p", SECRET)
