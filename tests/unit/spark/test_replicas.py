@@ -114,3 +114,9 @@ def test_of_logs_without_a_common_offset_the_one_that_ends_first_is_named(tmp_pa
 def test_empty_logs_are_equal(tmp_path):
     empty = {f"{0:020d}": bytes(FILE_SIZE)}
     assert compare([store(tmp_path, "a", empty), store(tmp_path, "b", empty)]).equal
+
+
+def test_an_empty_log_is_not_equal_to_a_full_one(tmp_path):
+    empty = {f"{0:020d}": bytes(FILE_SIZE)}
+    with pytest.raises(ReplicasError, match=r"no offset in common: .*/b ends at 0"):
+        compare([store(tmp_path, "a", files(60)), store(tmp_path, "b", empty)])

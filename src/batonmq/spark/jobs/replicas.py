@@ -56,7 +56,8 @@ def compare(stores: Sequence[Path]) -> Compared:
         begin = max(log.begin for log in logs)
         lengths = {str(store): log.end for store, log in zip(stores, logs, strict=True)}
         end = min(lengths.values())
-        if begin > end or (begin == end and len({log.begin for log in logs}) > 1):
+        same = len({(log.begin, log.end) for log in logs}) == 1
+        if begin >= end and not same:
             # Of two that end there, the one that begins earlier: the other one may be empty.
             behind, _ = min(zip(stores, logs, strict=True), key=lambda pair: (pair[1].end, pair[1].begin))
             raise ReplicasError(
