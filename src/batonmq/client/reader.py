@@ -38,6 +38,7 @@ from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.routes import TopicRoute
 from batonmq.routing.session import OUTAGE_POLL_S, Session
+from batonmq.routing.static_topics import is_mock
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,10 @@ class QueueReader:
             answer = await self._following(queue, ext)
         found = PullMessageResponse.from_ext(answer.ext)
         records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        selects = expression != ALL_TAGS and not is_mock(queue.broker_name)
+        if selects and answer.code == ResponseCode.PULL_NOT_FOUND:
+            # Not "none selected", which has another code: brokers lead readers over a hole in the queue.
+            found.next_begin_offset = offset
         if records and found.offset_delta is not None:
             records = in_logical_queue(records, queue.queue_id, found.offset_delta)
         return Pulled(records, found.next_begin_offset, found.min_offset, found.max_offset)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -14,14 +15,16 @@ from batonmq import sync
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
+from batonmq.net.dispatch import Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.codes import MessageSysFlag, ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionError, CompressionType
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
+from batonmq.protocol.headers.broker.pull import PullMessageResponse
 from batonmq.protocol.message.record import StoredMessage, decode_records
 
-from .fakes import FakeCluster, Log
+from .fakes import FakeBroker, FakeCluster, Log
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -88,6 +91,23 @@ async def test_a_pull_names_what_the_broker_is_to_select() -> None:
         assert broker.selected == [("*", "TAG"), ("a || b", "TAG"), ("n > 3", "SQL92")]
 
 
+class Holed(FakeBroker):
+    """As RocketMQ's broker where a consume queue lacks a file: it sends readers behind it."""
+
+    def more(self) -> dict[int, Callable[[Request], object]]:
+        answer = Reply(PullMessageResponse(0, 500, 0, 900), code=ResponseCode.PULL_NOT_FOUND)
+        return {RequestCode.PULL_MESSAGE: lambda request: answer}
+
+
+async def test_a_hole_in_a_queue_is_not_taken_for_messages_not_selected() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker_of(Holed, "a")
+        cluster.topic("t", a=1)
+        async with QueueReader(cluster.namesrv) as reader:
+            for expression in ("a", batonmq.sql("n > 3")):
+                assert (await reader.pull(QUEUE, 100, expression=expression)).next_offset == 100
+
+
 async def test_what_a_slave_does_not_have_its_master_gives() -> None:
     async with FakeCluster() as cluster:
         master, slave = [await cluster.broker("a", number) for number in range(2)]
@@ -106,7 +126,7 @@ async def test_a_slave_that_does_not_answer_is_left_alone_for_a_while(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("batonmq.client.reader.SLAVE_TIMEOUT_MS", 200)
-    monkeypatch.setattr("batonmq.client.reader.SLAVE_AVOIDED_S", 0.5)
+    monkeypatch.setattr("batonmq.client.reader.SLAVE_AVOIDED_S", 2.0)
     async with FakeCluster() as cluster:
         master, slave = [await cluster.broker("a", number) for number in range(2)]
         cluster.topic("t", a=1)
@@ -127,7 +147,7 @@ async def test_a_slave_that_does_not_answer_is_left_alone_for_a_while(
             if fault == "is gone":
                 return
             slave.silent, slave.answer = False, lambda code: None
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2.0)
             assert await bodies(reader, 15) == [b"%d" % n for n in range(15, 20)]
             assert (master.pulls, slave.pulls) == (3, 1)
 
