@@ -343,16 +343,11 @@ class Fetcher:
         deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
         while True:
             pulled = await self._reader.pull(queue, offset, count, expression=self._expression)
-            selects = self._expression != ALL_TAGS and pulled.next_offset > offset
+            # Without messages it goes on behind those not selected, or behind a part of a logical queue.
+            leaps = self._expression != ALL_TAGS or is_mock(queue.broker_name)
+            found = bool(pulled.records) or (leaps and pulled.next_offset > offset)
             # A new master shows the end of the queue only after its SyncStateSet has confirmed it.
-            part_ends = is_mock(queue.broker_name) and pulled.next_offset > offset
-            if (
-                pulled.records
-                or selects
-                or part_ends
-                or offset < pulled.min_offset
-                or self._loop.time() > deadline
-            ):
+            if found or offset < pulled.min_offset or self._loop.time() > deadline:
                 return pulled
             await asyncio.sleep(CATCH_UP_WAIT_S)
 

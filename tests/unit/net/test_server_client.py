@@ -520,6 +520,13 @@ async def test_connections_above_the_limit_are_refused(caplog: pytest.LogCapture
     assert caplog.text.count("refused: 2 connections are open already") == 1
 
 
+async def open_at(servers: list[RemotingServer], expected: list[int]) -> None:
+    """Wait until each has so many connections, or fail."""
+    async with asyncio.timeout(5):
+        while [len(server.connections) for server in servers] != expected:
+            await asyncio.sleep(0.001)
+
+
 async def test_a_client_keeps_so_many_connections_and_closes_none_in_use() -> None:
     release = asyncio.Event()
 
@@ -538,13 +545,11 @@ async def test_a_client_keeps_so_many_connections_and_closes_none_in_use() -> No
             await asyncio.sleep(0.001)
         for address in addresses[1:]:
             await client.invoke(address, Command(ECHO, {}))
-        await asyncio.sleep(0.05)
-        assert [len(server.connections) for server in servers] == [1, 0, 0, 0, 1, 1]
+        await open_at(servers, [1, 0, 0, 0, 1, 1])
         release.set()
         assert (await held).body == b"late"
         await asyncio.gather(*(client.invoke(address, Command(ECHO, {})) for address in addresses[1:4]))
-        await asyncio.sleep(0.05)
-        assert [len(server.connections) for server in servers] == [0, 1, 1, 1, 0, 0]
+        await open_at(servers, [0, 1, 1, 1, 0, 0])
         assert (await client.invoke(addresses[1], Command(ECHO, {}, b"again"))).body == b"again"
     finally:
         await client.close()
