@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from batonmq import CompressionType, Message
 
@@ -165,6 +166,7 @@ def test_compressed_bodies_come_out_whole(session, topics, compression):
         ),
         ("filled", None, {"startingOffsets": '{"other": {"broker-a:0": 1}}'}, "other"),
         ("filled", "valeu binary", {}, "no column 'valeu'"),
+        ("filled", StructType([]), {}, "the schema has no column"),
         ("filled", "value string", {}, "of type binary, not string"),
         (None, None, {"assign": '{"filled": ["broker-a:77"]}'}, "no readable queue 'broker-a:77'"),
     ],

@@ -5,7 +5,12 @@ Spark imports this to plan a query; `decode`, which fills the columns, is import
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from batonmq.spark.options import OptionError
 
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "value": ("binary", pa.binary()),
@@ -33,3 +38,17 @@ def schema_ddl(include_properties: bool) -> str:
     """The schema of a reader without a user's schema."""
     names = (*DEFAULT_COLUMNS, "properties") if include_properties else DEFAULT_COLUMNS
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
+
+
+def columns_of(schema: StructType, known: Mapping[str, tuple[str, pa.DataType]] = COLUMNS) -> tuple[str, ...]:
+    """The columns of a schema, checked: raises `OptionError` for an unknown name or another type, or without
+    columns: Spark gets its rows as columns, and could not count rows that have none."""
+    if not schema.fields:
+        raise OptionError(f"the schema has no column; there are: {', '.join(known)}")
+    for field in schema.fields:
+        if field.name not in known:
+            raise OptionError(f"no column {field.name!r}; there are: {', '.join(known)}")
+        given = field.dataType.simpleString()
+        if given != known[field.name][0]:
+            raise OptionError(f"column {field.name!r} is of type {known[field.name][0]}, not {given}")
+    return tuple(field.name for field in schema.fields)

@@ -42,6 +42,8 @@ from batonmq.store.dtypes import RECORD_HEAD
 
 _SIZE_MAGIC = np.dtype([("size", ">i4"), ("magic", ">i4")])
 _V6 = MessageSysFlag.HOSTS_V6
+_MOST_LENGTH: Final = 32_767
+"""Of a topic, and of properties: records have their lengths as signed 16-bit numbers."""
 
 
 # -- boundaries
@@ -127,13 +129,13 @@ class Records:
             topic_size[long_topic] = (topic_size[long_topic] << 8) | buffer[self.body_ends[long_topic] + 1]
         self.topic_starts = self.body_ends + np.where(long_topic, 2, 1)
         self.topic_ends = self.topic_starts + topic_size
-        short = self.topic_ends + 2 > ends
+        short = (topic_size > _MOST_LENGTH) | (self.topic_ends + 2 > ends)
         if short.any():
             raise self._wrong(short)
         sizes = (buffer[self.topic_ends].astype(np.int64) << 8) | buffer[self.topic_ends + 1]
         self.properties_starts = self.topic_ends + 2
         self.properties_ends = self.properties_starts + sizes
-        short = self.properties_ends != ends
+        short = (sizes > _MOST_LENGTH) | (self.properties_ends != ends)
         if short.any():
             raise self._wrong(short)
 

@@ -32,11 +32,10 @@ from pyspark.sql.types import StructType
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.columns import COLUMNS, schema_ddl
+from batonmq.spark.columns import columns_of, schema_ddl
 from batonmq.spark.fetch import Fetcher, fetcher
 from batonmq.spark.options import (
     ERROR_STRATEGY,
-    OptionError,
     ReadOptions,
     Times,
     can_be_named,
@@ -138,17 +137,6 @@ class RocketMQSource(DataSource):
             fetch.connect()
             fetch.check_filter()
         return options
-
-
-def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema, checked: raises `OptionError` for an unknown name or another type."""
-    for field in schema.fields:
-        if field.name not in COLUMNS:
-            raise OptionError(f"no column {field.name!r}; there are: {', '.join(COLUMNS)}")
-        given = field.dataType.simpleString()
-        if given != COLUMNS[field.name][0]:
-            raise OptionError(f"column {field.name!r} is of type {COLUMNS[field.name][0]}, not {given}")
-    return tuple(field.name for field in schema.fields)
 
 
 def _read(

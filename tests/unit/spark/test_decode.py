@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonmq.protocol.codes import MessageSysFlag
+from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import pack_host
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records, encode_record
@@ -126,6 +127,24 @@ def test_a_body_that_does_not_inflate_is_named_and_only_its_column_fails():
         decoded(["value"], good + bytes(bad), 0, 2)
     rows, _ = decoded(["queueOffset"], good + bytes(bad), 0, 2)
     assert rows == [{"queueOffset": 0}, {"queueOffset": 1}]
+
+
+def test_lengths_that_no_broker_writes_are_errors():
+    """Java reads the two bytes as a signed number."""
+    properties = b"p\x01" + b"v" * 32_764 + b"\x02"
+    longest = record(0, b"", properties=properties)
+    assert len(decoded(["value"], longest, 0, 1)[0]) == 1
+    longer = bytearray(longest + b"v")
+    longer[:4] = len(longer).to_bytes(4, "big")
+    longer[-32_770:-32_768] = (32_768).to_bytes(2, "big")
+    with pytest.raises(MessageFormatError, match="do not add up"):
+        decoded(["value"], bytes(longer), 0, 1)
+    named = bytearray(record(0, b"", topic="t" * 32_767, properties=properties))
+    named[:4] = (len(named) + 1).to_bytes(4, "big")
+    at = named.index(b"t" * 32_767)
+    named[at - 2 : at] = (32_768).to_bytes(2, "big") + b"t"
+    with pytest.raises(MessageFormatError, match="do not add up"):
+        decoded(["value"], bytes(named), 0, 1)
 
 
 def test_bodies_that_inflate_to_much_make_more_batches(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import duration_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, empty_pb2, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
@@ -262,7 +262,7 @@ def recursive() -> FileDescriptorSet:
     [
         (FileDescriptorSet(), None, "no set of descriptors; write it with 'protoc --include_imports"),
         (two_messages(), None, "--message; there are: shop.Order, shop.Other"),
-        (two_messages(), "shop.Other", "message shop.Other has no field"),
+        (two_messages(), "shop.Other", "message shop.Other has no columns"),
         (orders(), "Order", "no message 'Order'; give its package too"),
         (without_imports(), None, "write it with 'protoc --include_imports"),
         (recursive(), None, "message shop.Order contains itself"),
@@ -277,6 +277,43 @@ def test_schemas_that_cannot_be_used_are_named(
 ) -> None:
     with pytest.raises(SchemaError, match=problem):
         schema(tmp_path, descriptors, name)
+
+
+def with_empty_messages() -> FileDescriptorSet:
+    """`shop.Order` with fields of messages that have no field, themselves or further in."""
+    found = orders()
+    found.file.insert(0, FileDescriptorProto())
+    empty_pb2.DESCRIPTOR.CopyToProto(found.file[0])
+    file = found.file[-1]
+    file.dependency.append("google/protobuf/empty.proto")
+    order = file.message_type[0]
+    wrapper = file.message_type.add(name="Wrapper")
+    entry = order.nested_type.add(name="SeenEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    for message, name, number, label, of in (
+        (wrapper, "nothing", 1, Field.LABEL_OPTIONAL, ".google.protobuf.Empty"),
+        (entry, "value", 2, Field.LABEL_OPTIONAL, ".google.protobuf.Empty"),
+        (order, "done", 40, Field.LABEL_OPTIONAL, ".google.protobuf.Empty"),
+        (order, "marks", 41, Field.LABEL_REPEATED, ".shop.Wrapper"),
+        (order, "seen", 42, Field.LABEL_REPEATED, ".shop.Order.SeenEntry"),
+    ):
+        message.field.add(name=name, number=number, type=Field.TYPE_MESSAGE, label=label, type_name=of)
+    return found
+
+
+def test_messages_without_fields_have_no_column(tmp_path: Path) -> None:
+    one = schema(tmp_path, with_empty_messages(), "shop.Order")
+    order = message_of(one)
+    order.i32 = 5
+    order.done.SetInParent()
+    order.marks.add()
+    order.seen["x"].SetInParent()
+    (row,) = decoded(one, order.SerializeToString())
+    plain = schema(tmp_path, orders(), "shop.Order")
+    assert row == decoded(plain, order.SerializeToString())[0]
+    with pytest.raises(SchemaError, match=r"message shop\.Wrapper has no columns"):
+        schema(tmp_path, with_empty_messages(), "shop.Wrapper")
 
 
 def test_a_file_that_is_no_set_of_descriptors_is_named(tmp_path: Path) -> None:

@@ -319,6 +319,32 @@ def test_a_record_that_contradicts_itself_is_an_error_with_the_file_s_name(made:
     assert [r["physicalOffset"] for r in left][:4] == [*scan_frames(first.read_bytes())[:3], FILE]
 
 
+def test_damage_is_named_after_records_with_zeros_inside_a_sector(made: Made) -> None:
+    """The piece does not begin with a sector; as if it did, the zeros would look like a lost write."""
+    zeros = "\0" * 300
+
+    def put(size: int, **properties: str) -> None:
+        encoded = encode_properties(properties)
+        empty = StoredMessage(topic="T", queue_id=0, body=b"", properties=encoded, born_timestamp=1)
+        least = len(encode_record(empty, queue_offset=0, physical_offset=0, store_timestamp=0))
+        made.put(b"b" * (size - least), **properties)
+
+    for size in (300, 212):
+        put(size)
+    for _ in range(4):
+        put(512, p=zeros)
+    path = made.root / "commitlog" / f"{0:020d}"
+    starts = scan_frames(path.read_bytes())
+    assert [start % 512 for start in starts[2:7]] == [0] * 5
+    with path.open("r+b") as file:
+        file.seek(starts[4] + 28)
+        file.write(b"\x7f\x00\x00\x01")
+    whole = inspect(made.root)
+    piece = cut(whole, starts[6], [starts[1]])[1]
+    with pytest.raises(StoreError, match=f"no record at {starts[4]}: says that it lies at"):
+        list(read_piece(piece, Selection(), ALL, fail_on_data_loss=True))
+
+
 def test_a_file_that_a_broker_deletes_meanwhile_is_an_error_or_left_out(made: Made) -> None:
     made.put(*(b"%d" % i * 50 for i in range(200)))
     strict, lenient = (

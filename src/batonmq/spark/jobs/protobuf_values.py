@@ -2,7 +2,8 @@
 
 Spark's own `from_protobuf` needs a package in the JVM. This needs Python's `protobuf` where tasks run. Column
 types are those of Spark's package, with two exceptions: unsigned numbers get a type that holds all of them. A
-field that is not set has its default, unless its schema tells "not set" from the default (`has_presence`).
+field that is not set has its default, unless its schema tells "not set" from the default (`has_presence`). A
+field whose message has no fields, such as `google.protobuf.Empty`, has no column.
 """
 
 from __future__ import annotations
@@ -155,9 +156,10 @@ def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
 
     if message.full_name in outer:
         raise SchemaError(f"message {message.full_name} contains itself: it has no columns")
-    if not message.fields:
-        raise SchemaError(f"message {message.full_name} has no field")
-    kinds = {field.name: _type(field, (*outer, message.full_name)) for field in message.fields}
+    fields = _fields(message)
+    if not fields:
+        raise SchemaError(f"message {message.full_name} has no columns")
+    kinds = {field.name: _type(field, (*outer, message.full_name)) for field in fields}
     names: dict[str, str] = {}
     for name in kinds:
         # Otherwise Spark refuses to write the files, after it has started.
@@ -165,6 +167,17 @@ def _struct(message: Descriptor, outer: tuple[str, ...]) -> _Kind:
             raise SchemaError(f"message {message.full_name}: {other!r} and {name!r} are one name for Spark")
     columns = ", ".join(f"`{name}`: {kind.spark}" for name, kind in kinds.items())
     return _Kind(f"struct<{columns}>", pa.struct([(name, kind.arrow) for name, kind in kinds.items()]))
+
+
+def _fields(message: Descriptor) -> list[FieldDescriptor]:
+    """Those that have columns. Spark's own package leaves out messages without fields, too."""
+    found = []
+    for field in message.fields:
+        entry = _map_entry(field)
+        value = field if entry is None else entry.fields_by_name.get("value", field)
+        if value.message_type is None or _columns(value.message_type, {}):
+            found.append(field)
+    return found
 
 
 def _type(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
@@ -242,7 +255,7 @@ def _decode(descriptors: bytes, name: str, bodies: pa.Array) -> pa.Array:
 
 
 def _of_message(message: Descriptor) -> Convert:
-    fields = [(field.name, field.has_presence, _of_field(field)) for field in message.fields]
+    fields = [(field.name, field.has_presence, _of_field(field)) for field in _fields(message)]
 
     def convert(value: Message) -> dict[str, Any]:
         has_field = type(value).HasField  # a field may have this name too

@@ -16,7 +16,7 @@ from batonmq.spark.decode import Decoder, Records, frame_starts, with_tags
 from batonmq.spark.store.directory import read_at
 from batonmq.spark.store.pieces import Piece, Selection
 from batonmq.store.errors import StoreError
-from batonmq.store.scan import NO_UNIT, Damage, blank_size, check_record
+from batonmq.store.scan import NO_UNIT, SECTOR, Damage, blank_size, check_record
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def read_piece(
     while position < piece.end:
         # Records that begin before the end belong to this piece, and may go on behind it.
         try:
-            data = read_at(piece.file.path, position - piece.file.base, min(size, piece.file.end - position))
+            data = read_at(piece.file.path, position - piece.file.base, _to_sector_end(piece, position, size))
         except FileNotFoundError:  # a broker that runs deletes old files
             _left_out(f"{piece.file.path} was deleted", position, piece, fail_on_data_loss)
             return
@@ -48,7 +48,7 @@ def read_piece(
             continue
         size = CHUNK
         starts = starts[: int(np.searchsorted(starts, piece.end - position))]
-        records, damage = _records(position, data, starts)
+        records, damage = _records(piece, position, data, starts)
         position += whole
         records = select(records, wanted)
         yield from decoder.batches(records)
@@ -58,7 +58,25 @@ def read_piece(
             return
 
 
-def _records(position: int, data: bytes, starts: Any) -> tuple[Records, Damage | None]:
+def _to_sector_end(piece: Piece, position: int, size: int) -> int:
+    """How many bytes from `position` on are at least `size` and whole sectors, or the rest of the file."""
+    end = position - piece.file.base + size
+    return min(size - end % -SECTOR, piece.file.end - position)
+
+
+def _damage(piece: Piece, position: int, data: bytes, starts: Sequence[int]) -> Damage | None:
+    """The first of the records at `starts` that is wrong. `data` was read from `position` on."""
+    # Whether zeros are a lost write depends on where sectors begin in the file.
+    before = (position - piece.file.base) % SECTOR
+    aligned = bytes(before) + data
+    for at in starts:
+        found = check_record(aligned, before + at, len(aligned), position + at, crc=False)
+        if isinstance(found, Damage):
+            return found
+    return None
+
+
+def _records(piece: Piece, position: int, data: bytes, starts: Any) -> tuple[Records, Damage | None]:
     """The records before the first that is wrong, and what is wrong with it."""
     try:
         records = Records(data, starts)
@@ -66,11 +84,11 @@ def _records(position: int, data: bytes, starts: Any) -> tuple[Records, Damage |
         records = None
     if records is not None and (records.heads["physical_offset"] == position + starts).all():
         return records, None
-    for number, at in enumerate(starts.tolist()):
-        found = check_record(data, at, len(data), position + at, crc=False)
-        if isinstance(found, Damage):
-            return Records(data, starts[:number]), found
-    raise AssertionError("one of the records was wrong")
+    damage = _damage(piece, position, data, starts.tolist())
+    if damage is None:
+        raise AssertionError("one of the records was wrong")
+    whole = int(np.searchsorted(starts, damage.physical_offset - position))
+    return Records(data, starts[:whole]), damage
 
 
 def _missing(piece: Piece, position: int, data: bytes, fail_on_data_loss: bool) -> int:
@@ -83,8 +101,8 @@ def _missing(piece: Piece, position: int, data: bytes, fail_on_data_loss: bool) 
         size = SIZE_MAGIC.unpack_from(data)[0]
         if len(data) < size <= min(left, MOST_RECORD):
             return int(size)
-    found = check_record(data, 0, len(data), position, crc=False)
-    reason = found.reason if isinstance(found, Damage) else "its parts do not add up to its size"
+    damage = _damage(piece, position, data, [0])
+    reason = "its parts do not add up to its size" if damage is None else damage.reason
     if left < MIN_RECORD_SIZE and not any(data):
         return 0
     _left_out(f"{piece.file.path}: no record at {position}: {reason}", position, piece, fail_on_data_loss)

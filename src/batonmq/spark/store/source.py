@@ -20,8 +20,7 @@ from batonmq.common.files import reason
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, POSITIONS, SIZE_MAGIC
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.columns import DEFAULT_COLUMNS
-from batonmq.spark.options import OptionError
+from batonmq.spark.columns import DEFAULT_COLUMNS, columns_of
 from batonmq.spark.pushdown import filters_are_pushed, narrowed
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import (
@@ -96,13 +95,7 @@ class RocketMQStoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_store_options(dict(self.options))
         known = STORE_COLUMNS if options.table == MESSAGES else TABLE_COLUMNS[options.table]
-        for field in schema.fields:
-            if field.name not in known:
-                raise OptionError(f"no column {field.name!r}; there are: {', '.join(known)}")
-            given = field.dataType.simpleString()
-            if given != known[field.name][0]:
-                raise OptionError(f"column {field.name!r} is of type {known[field.name][0]}, not {given}")
-        columns = tuple(field.name for field in schema.fields)
+        columns = columns_of(schema, known)
         if options.table != MESSAGES:
             return TableReader(options, columns)
         return FilteringReader(options, columns) if filters_are_pushed() else StoreReader(options, columns)
