@@ -17,14 +17,18 @@ from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
+from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import auth as wire
 from batonmq.protocol.headers.broker.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
-from batonmq.protocol.headers.broker.pull import GetMaxOffset
+from batonmq.protocol.headers.broker.pull import GetMaxOffset, ViewMessage
 from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange, WatchTables
+from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, EndTransaction, EndTransactions
 from batonmq.protocol.json import encode
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.registry import Header
 from batonmq.protocol.signing import Credentials
 
@@ -176,6 +180,54 @@ async def test_users_need_rights_and_super_users_do_not(start: Starter) -> None:
     assert (await rig.refused(v2("Orders"), b"x", by=alice))[1].endswith("the decision is deny.")
     await rig.ask(wire.DeleteAcl("User:alice", resource="Topic:Orders"))
     assert (await rig.ask(v2("Orders"), b"x", by=alice)).code == 0
+
+
+async def test_an_offset_gives_no_right_on_the_message_that_is_there(start: Starter) -> None:
+    rig = await start()
+    owner, reader = await rig.user("owner"), await rig.user("reader")
+    for topic, actions in (("Secret", ("Pub", "Sub", "Get")), ("Open", ("Get", "Sub", "Pub"))):
+        await rig.allow(owner, f"Topic:{topic}", *actions)
+    await rig.allow(owner, "Group:o", "Sub")
+    await rig.allow(reader, "Topic:Open", "Get", "Sub", "Pub")
+    await rig.allow(reader, "Group:r", "Sub")
+    sent = await rig.ask(v2("Secret"), b"s", by=owner)
+    offset = decode_message_id(sent.header.msg_id)[2]
+    view = ViewMessage(offset=offset, topic="Open")
+    code, remark = await rig.refused(view, by=reader)
+    assert (code, "Topic:Secret" in remark) == (NO, True)
+    assert (await rig.ask(ViewMessage(offset=offset, topic="Secret"), by=owner)).code == 0
+    back = ConsumerSendMsgBack(offset=offset, group="r", delay_level=3, origin_topic="Open")
+    assert "Topic:Secret" in (await rig.refused(back, by=reader))[1]
+    back = ConsumerSendMsgBack(offset=offset, group="o", delay_level=1)
+    end_before = rig.service.broker.store.max_offset
+    assert (await rig.ask(back, by=owner)).code == 0
+    # While the message waits for its retry it is still one of its first topic.
+    waiting = ViewMessage(offset=end_before)
+    assert "Topic:Secret" in (await rig.refused(waiting, by=reader))[1]
+    assert (await rig.ask(waiting, by=owner)).code == 0
+    assert (await rig.refused(ViewMessage(offset=1), by=reader))[0] == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_half_message_is_ended_by_those_who_may_send_it(start: Starter) -> None:
+    rig = await start()
+    owner, other = await rig.user("owner"), await rig.user("other")
+    await rig.allow(owner, "Topic:Secret", "Pub")
+    await rig.allow(other, "Topic:Open", "Pub")
+    half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "K"}
+    properties = encode_properties(half).decode()
+    header = v2("Secret", sys_flag=int(MessageSysFlag.TRANSACTION_PREPARED), properties=properties)
+    sent = await rig.ask(header, b"s", by=owner)
+    offset, queue_offset = decode_message_id(sent.header.msg_id)[2], sent.header.queue_offset
+    commit = int(MessageSysFlag.TRANSACTION_COMMIT)
+    end = EndTransaction("p", queue_offset, offset, commit, "K", topic="Open")
+    assert "Topic:Secret" in (await rig.refused(end, by=other))[1]
+    ends = encode(TransactionEnds(ends=[TransactionEnd(queue_offset, offset, "K")]))
+    assert "Topic:Secret" in (await rig.refused(EndTransactions("p", commit), ends, by=other))[1]
+    for topic in ("Secret", None):
+        end = EndTransaction("p", queue_offset, offset, commit, "K", topic=topic)
+        assert (await rig.ask(end, by=owner)).code == 0
+    assert (await rig.ask(EndTransactions("p", commit), ends, by=owner)).code == 0
+    assert rig.service.broker.store.queue_bounds("Secret", 0).max_offset == 1
 
 
 async def test_requests_between_brokers_are_for_super_users(start: Starter) -> None:

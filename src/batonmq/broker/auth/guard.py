@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from batonmq.broker.auth.needs import needs_of
+from batonmq.broker.auth.needs import Known, needs_of
 from batonmq.net.interceptors import Interceptor
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from batonmq.broker.auth.core import AccessTable
     from batonmq.broker.auth_config import AuthConfig
     from batonmq.net.dispatch import Request
@@ -26,9 +28,12 @@ HINTS: Final = frozenset(
 class Guard:
     """Authentication and, if it is switched on, authorisation."""
 
-    def __init__(self, table: AccessTable, config: AuthConfig, cluster: str) -> None:
+    def __init__(
+        self, table: AccessTable, config: AuthConfig, cluster: str, topic_at: Callable[[int], str | None]
+    ) -> None:
+        """`cluster`, `topic_at`: see `Known`."""
         self._table = table
-        self._cluster = cluster
+        self._known = Known(cluster, topic_at)
         self._unsigned = config.unsigned_codes | HINTS
         self._free = config.free_codes | HINTS
         self._authorizes = config.authorization_enabled
@@ -51,7 +56,7 @@ class Guard:
         if user is not None and user.is_super and user.enabled:
             return
         source_ip = request.connection.peer.rpartition(":")[0]
-        needs = needs_of(request.command, self._cluster)
+        needs = needs_of(request.command, self._known)
         if needs is None:
             _refuse(f"User:{name} is no super user, as request code={request.command.code} needs")
         self._table.authorize(name, needs, source_ip)

@@ -3,13 +3,14 @@
 Where RocketMQ has a rule, the rule here is the same (`DefaultAuthorizationContextBuilder` and the
 `RocketMQAction` of the headers in Apache RocketMQ 5.5). RocketMQ lets every user send the requests that it
 has no rule for. Here that holds for those that only read figures and settings; for the others there are rules
-of the same kind, and a request without any rule is for super users.
+of the same kind, and a request without any rule is for super users. Requests that name a message by its
+offset also need a right on that message's topic; RocketMQ looks only at what the request says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from batonmq.broker.auth.core import Need
 from batonmq.broker.auth.policies import Action, Kind, Resource, group, topic
@@ -17,6 +18,7 @@ from batonmq.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from batonmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from batonmq.protocol.bodies.topics import CreateTopicListRequestBody
+from batonmq.protocol.bodies.transactions import TransactionEnds
 from batonmq.protocol.codes import RequestCode as Code
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -26,22 +28,31 @@ from batonmq.protocol.names import RETRY_PREFIX, is_retry_topic
 if TYPE_CHECKING:
     from batonmq.protocol.frame import Command
 
+
+class Known(NamedTuple):
+    """What rules know of the broker."""
+
+    cluster: str
+    topic_at: Callable[[int], str | None]
+    """The topic of the message at a commit log offset; None if there is none."""
+
+
 Ext: TypeAlias = Mapping[str, str]
-Rule: TypeAlias = "Callable[[Command, str], Iterator[Need]]"
-"""From a request and the name of the broker's cluster to what it needs; any `Exception` refuses it."""
+Rule: TypeAlias = "Callable[[Command, Known], Iterator[Need]]"
+"""From a request to what it needs; any `Exception` refuses it."""
 T = TypeVar("T")
 
 _PUB, _SUB, _GET = (Action.PUB,), (Action.SUB,), (Action.GET,)
 _UPDATE, _CREATE, _DELETE = (Action.UPDATE,), (Action.CREATE,), (Action.DELETE,)
 
 
-def needs_of(command: Command, cluster: str) -> tuple[Need, ...] | None:
+def needs_of(command: Command, known: Known) -> tuple[Need, ...] | None:
     """What a request needs; None: only super users may send it. Raises `MQError`."""
     rule = RULES.get(command.code)
     if rule is None:
         return () if command.code in OPEN else None
     try:
-        return tuple(rule(command, cluster))
+        return tuple(rule(command, known))
     except (MQError, ValueError) as error:
         raise MQError(ResponseCode.NO_PERMISSION, f"parse authorization context error. {error}") from None
 
@@ -59,7 +70,7 @@ def _fields(actions: tuple[Action, ...], **fields: Kind) -> Rule:
     """Rights on what the given header fields name; a field that is missing needs none. A field may name
     several, see `_SPLITTERS`."""
 
-    def rule(command: Command, cluster: str) -> Iterator[Need]:
+    def rule(command: Command, known: Known) -> Iterator[Need]:
         for name, kind in fields.items():
             for value in _values(command.ext, name):
                 if kind is Kind.TOPIC:
@@ -83,19 +94,31 @@ def _values(ext: Ext, name: str) -> list[str]:
 def _cluster(actions: tuple[Action, ...]) -> Rule:
     """A right on the broker's cluster."""
 
-    def rule(command: Command, cluster: str) -> Iterator[Need]:
-        yield Need(Resource(Kind.CLUSTER, cluster), actions)
+    def rule(command: Command, known: Known) -> Iterator[Need]:
+        yield Need(Resource(Kind.CLUSTER, known.cluster), actions)
 
     return rule
 
 
+def _of_message(rule: Rule, actions: tuple[Action, ...]) -> Rule:
+    """What `rule` says, and rights on the topic of the message whose offset the request names."""
+
+    def both(command: Command, known: Known) -> Iterator[Need]:
+        yield from rule(command, known)
+        name = known.topic_at(int(command.ext.get("offset", "-1")))
+        if name is not None:
+            yield from _of_topic(name, actions)
+
+    return both
+
+
+def _to_send(name: str) -> Need:
+    return Need(group(name), _SUB) if is_retry_topic(name) else Need(topic(name), _PUB)
+
+
 def _send(topic_field: str) -> Rule:
-    def rule(command: Command, cluster: str) -> Iterator[Need]:
-        name = command.ext.get(topic_field, "")
-        if is_retry_topic(name):
-            yield Need(group(name), _SUB)
-        else:
-            yield Need(topic(name), _PUB)
+    def rule(command: Command, known: Known) -> Iterator[Need]:
+        yield _to_send(command.ext.get(topic_field, ""))
 
     return rule
 
@@ -103,7 +126,7 @@ def _send(topic_field: str) -> Rule:
 def _topic_and_group(actions: tuple[Action, ...]) -> Rule:
     """Both; for its own retry topic, the group suffices. RocketMQ takes any retry topic for it."""
 
-    def rule(command: Command, cluster: str) -> Iterator[Need]:
+    def rule(command: Command, known: Known) -> Iterator[Need]:
         ext = command.ext
         name, consumer_group = ext.get("topic", ""), ext.get("consumerGroup", "")
         if name != RETRY_PREFIX + consumer_group:
@@ -121,11 +144,11 @@ def _settle(consumer_group: str, name: str) -> Iterator[Need]:
         yield from _of_topic(name, _SUB)
 
 
-def _ack(command: Command, cluster: str) -> Iterator[Need]:
+def _ack(command: Command, known: Known) -> Iterator[Need]:
     yield from _settle(command.ext.get("consumerGroup", ""), command.ext.get("topic", ""))
 
 
-def _route(command: Command, cluster: str) -> Iterator[Need]:
+def _route(command: Command, known: Known) -> Iterator[Need]:
     name = command.ext.get("topic", "")
     if is_retry_topic(name):
         yield Need(group(name), (Action.SUB, Action.GET))
@@ -133,13 +156,21 @@ def _route(command: Command, cluster: str) -> Iterator[Need]:
         yield Need(topic(name), (Action.PUB, Action.SUB, Action.GET))
 
 
-def _end_transaction(command: Command, cluster: str) -> Iterator[Need]:
+def _end_transaction(command: Command, known: Known) -> Iterator[Need]:
     name = command.ext.get("topic", "")
     if name.strip():
         yield Need(topic(name), _PUB)
+    stored = known.topic_at(int(command.ext.get("commitLogOffset", "-1")))
+    if stored is not None and stored != name:
+        yield _to_send(stored)
 
 
-def _heartbeat(command: Command, cluster: str) -> Iterator[Need]:
+def _end_transactions(command: Command, known: Known) -> Iterator[Need]:
+    names = {known.topic_at(end.commit_log_offset) for end in _body(command, TransactionEnds).ends}
+    yield from (_to_send(name) for name in names if name is not None)
+
+
+def _heartbeat(command: Command, known: Known) -> Iterator[Need]:
     for consumer in _body(command, HeartbeatData).consumer_data_set:
         yield Need(group(consumer.group_name), _SUB)
         for subscription in consumer.subscription_data_set:
@@ -147,13 +178,13 @@ def _heartbeat(command: Command, cluster: str) -> Iterator[Need]:
                 yield Need(topic(subscription.topic), _SUB)
 
 
-def _unregister(command: Command, cluster: str) -> Iterator[Need]:
+def _unregister(command: Command, known: Known) -> Iterator[Need]:
     name = command.ext.get("consumerGroup", "")
     if name.strip():
         yield Need(group(name), _SUB)
 
 
-def _locks(command: Command, cluster: str) -> Iterator[Need]:
+def _locks(command: Command, known: Known) -> Iterator[Need]:
     asked = _body(command, LockBatchRequestBody)
     yield Need(group(asked.consumer_group), _SUB)
     for queue in asked.mq_set:
@@ -161,21 +192,21 @@ def _locks(command: Command, cluster: str) -> Iterator[Need]:
             yield Need(topic(queue.topic), _SUB)
 
 
-def _batch_ack(command: Command, cluster: str) -> Iterator[Need]:
+def _batch_ack(command: Command, known: Known) -> Iterator[Need]:
     for ack in _body(command, BatchAckMessageRequestBody).acks:
         yield from _settle(ack.consumer_group, ack.topic)
 
 
-def _new_topics(command: Command, cluster: str) -> Iterator[Need]:
+def _new_topics(command: Command, known: Known) -> Iterator[Need]:
     for config in _body(command, CreateTopicListRequestBody).topic_config_list:
         yield Need(topic(config.topic_name or ""), _CREATE)
 
 
-def _new_group(command: Command, cluster: str) -> Iterator[Need]:
+def _new_group(command: Command, known: Known) -> Iterator[Need]:
     yield Need(group(_body(command, SubscriptionGroupConfig).group_name), _CREATE)
 
 
-def _new_groups(command: Command, cluster: str) -> Iterator[Need]:
+def _new_groups(command: Command, known: Known) -> Iterator[Need]:
     for config in _body(command, SubscriptionGroupList).group_config_list:
         yield Need(group(config.group_name), _CREATE)
 
@@ -188,7 +219,7 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.SEND_BATCH_MESSAGE: _send("b"),
     Code.RECALL_MESSAGE: _send("topic"),
     Code.END_TRANSACTION: _end_transaction,
-    Code.CONSUMER_SEND_MSG_BACK: _fields(_SUB, group=Kind.GROUP),
+    Code.CONSUMER_SEND_MSG_BACK: _of_message(_fields(_SUB, group=Kind.GROUP), _SUB),
     Code.PULL_MESSAGE: _topic_and_group(_SUB),
     Code.QUERY_MESSAGE: _fields((Action.SUB, Action.GET), topic=Kind.TOPIC),
     Code.HEART_BEAT: _heartbeat,
@@ -232,7 +263,7 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.SEARCH_OFFSET_BY_TIMESTAMP: _fields(_GET, topic=Kind.TOPIC),
     Code.UPDATE_AND_CREATE_TOPIC: _fields(_CREATE, topic=Kind.TOPIC),
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _fields(_UPDATE, group=Kind.GROUP, topic=Kind.TOPIC),
-    Code.VIEW_MESSAGE_BY_ID: _fields(_GET, topic=Kind.TOPIC),
+    Code.VIEW_MESSAGE_BY_ID: _of_message(_fields(_GET, topic=Kind.TOPIC), _GET),
     # On the cluster.
     Code.AUTH_CREATE_USER: _cluster(_UPDATE),
     Code.AUTH_UPDATE_USER: _cluster(_UPDATE),
@@ -256,6 +287,7 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.LITE_PULL_MESSAGE: _topic_and_group(_SUB),
     Code.BATCH_ACK_MESSAGE: _batch_ack,
     Code.PREPARE_BATCH: _send("b"),
+    Code.END_TRANSACTIONS: _end_transactions,
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _new_topics,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _new_group,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _new_groups,
@@ -271,7 +303,6 @@ RULES: Final[Mapping[int, Rule]] = {
 OPEN: Final = frozenset(
     {
         Code.CHECK_CLIENT_CONFIG,
-        Code.END_TRANSACTIONS,  # as END_TRANSACTION without a topic
         Code.GET_ALL_CONSUMER_OFFSET,
         Code.GET_ALL_DELAY_OFFSET,
         Code.GET_ALL_MESSAGE_REQUEST_MODE,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.auth.core import AccessTable
 from batonmq.broker.auth.guard import Guard
 from batonmq.broker.auth.handlers import AccessHandlers
+from batonmq.broker.auth.stored import topic_of
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table
 from batonmq.protocol.codes import ResponseCode
@@ -46,9 +47,14 @@ class AuthPart(Part):
     def handlers(self, dispatcher: Dispatcher) -> None:
         settings = self._broker.settings
         if settings.auth.authentication_enabled:
-            guard = Guard(self.table, settings.auth, settings.broker.broker_cluster_name)
+            cluster = settings.broker.broker_cluster_name
+            guard = Guard(self.table, settings.auth, cluster, self._topic_at)
             dispatcher.intercept(guard.interceptor)
         AccessHandlers(self._broker, self.table, self._changed).register(dispatcher)
+
+    def _topic_at(self, offset: int) -> str | None:
+        record = self._broker.store.message_at(offset)
+        return None if record is None else topic_of(record)
 
     def role_changed(self, role: RoleState) -> None:
         """A master creates the users of its file. A slave has its master's; until it has copied them, those

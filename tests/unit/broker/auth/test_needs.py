@@ -8,7 +8,7 @@ import pytest
 
 from batonmq.broker.auth.core import Need
 from batonmq.broker.auth.guard import HINTS
-from batonmq.broker.auth.needs import OPEN, RULES, SUPER_ONLY, needs_of
+from batonmq.broker.auth.needs import OPEN, RULES, SUPER_ONLY, Known, needs_of
 from batonmq.broker.auth.policies import Action, Kind, Resource
 from batonmq.protocol.bodies.clients import (
     ConsumerData,
@@ -20,11 +20,13 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from batonmq.protocol.bodies.topics import CreateTopicListRequestBody, TopicConfig
+from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
 from batonmq.protocol.codes import RequestCode as Code
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.json import encode
 
+KNOWN = Known("c", {7: "T", 8: "%RETRY%g", 9: "S"}.get)
 HEARTBEAT = HeartbeatData(
     consumer_data_set=[
         ConsumerData(
@@ -37,6 +39,7 @@ LOCKS = LockBatchRequestBody(
     consumer_group="g", mq_set=[MessageQueue("T", "b", 0), MessageQueue("%RETRY%g", "b", 0)]
 )
 ACKS = BatchAckMessageRequestBody(acks=[BatchAck(consumer_group="g", topic="T")])
+ENDS = TransactionEnds(ends=[TransactionEnd(0, offset, "") for offset in (9, 1, 9)])
 PULL = {"topic": "T", "consumerGroup": "g"}
 RETRY = {"topic": "%RETRY%g", "consumerGroup": "g"}
 
@@ -95,6 +98,13 @@ CASES: list[tuple[Code, dict[str, str], Any, list[str]]] = [
         ["Group:g Get", "Topic:A Get", "Topic:B Get"],
     ),
     (Code.VIEW_MESSAGE_BY_ID, {"offset": "1"}, None, []),
+    (Code.VIEW_MESSAGE_BY_ID, {"offset": "7"}, None, ["Topic:T Get"]),
+    (Code.VIEW_MESSAGE_BY_ID, {"offset": "8", "topic": "T"}, None, ["Topic:T Get", "Group:g Get"]),
+    (Code.CONSUMER_SEND_MSG_BACK, {"group": "g", "offset": "9"}, None, ["Group:g Sub", "Topic:S Sub"]),
+    (Code.END_TRANSACTION, {"topic": "T", "commitLogOffset": "7"}, None, ["Topic:T Pub"]),
+    (Code.END_TRANSACTION, {"topic": "T", "commitLogOffset": "9"}, None, ["Topic:T Pub", "Topic:S Pub"]),
+    (Code.END_TRANSACTION, {"commitLogOffset": "8"}, None, ["Group:g Sub"]),
+    (Code.END_TRANSACTIONS, {}, ENDS, ["Topic:S Pub"]),
     (Code.UPDATE_BROKER_CONFIG, {}, None, ["Cluster:c Update"]),
     (Code.AUTH_LIST_USER, {}, None, ["Cluster:c Get"]),
     (Code.GET_BROKER_RUNTIME_INFO, {}, None, []),
@@ -107,7 +117,7 @@ def shown(need: Need) -> str:
 
 @pytest.mark.parametrize(("code", "ext", "body", "expected"), CASES)
 def test_what_a_request_needs(code: Code, ext: dict[str, str], body: Any, expected: list[str]) -> None:
-    found = needs_of(Command(int(code), ext, encode(body) if body is not None else b""), "c")
+    found = needs_of(Command(int(code), ext, encode(body) if body is not None else b""), KNOWN)
     assert found is not None
     assert [shown(need) for need in found] == expected
 
@@ -118,13 +128,19 @@ def test_what_a_request_needs(code: Code, ext: dict[str, str], body: Any, expect
 @pytest.mark.parametrize("body", [b"", b"[", b"\xff", b"[1]"])
 def test_a_body_that_names_no_resources_is_refused(code: Code, body: bytes) -> None:
     with pytest.raises(MQError, match="parse authorization context error") as caught:
-        needs_of(Command(int(code), {}, body), "c")
+        needs_of(Command(int(code), {}, body), KNOWN)
     assert caught.value.code == 16
+
+
+@pytest.mark.parametrize("code", [Code.VIEW_MESSAGE_BY_ID, Code.CONSUMER_SEND_MSG_BACK])
+def test_an_offset_that_is_no_number_is_refused(code: Code) -> None:
+    with pytest.raises(MQError, match="parse authorization context error"):
+        needs_of(Command(int(code), {"offset": "x"}), KNOWN)
 
 
 def test_a_request_without_a_rule_is_for_super_users() -> None:
     for code in (*SUPER_ONLY, 59_999):
-        assert needs_of(Command(int(code), {}), "c") is None
+        assert needs_of(Command(int(code), {}), KNOWN) is None
 
 
 def test_every_code_is_in_one_place_only() -> None:
@@ -133,6 +149,6 @@ def test_every_code_is_in_one_place_only() -> None:
 
 
 def test_a_need_names_resources_and_no_patterns() -> None:
-    found = needs_of(Command(int(Code.SEND_MESSAGE_V2), {"b": "Ord*"}), "c")
+    found = needs_of(Command(int(Code.SEND_MESSAGE_V2), {"b": "Ord*"}), KNOWN)
     assert found == (Need(Resource(Kind.TOPIC, "Ord*"), (Action.PUB,)),)
     assert set(RULES) >= HINTS, "hints have RocketMQ's rule, and are exempt from it"
